@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from llmtrace.semconv.attributes import EXECUTE_TOOL
+from llmtrace_collector.store.sql_builder import from_file
 
 _NS: Final = 1_000_000_000
 # Operations of OpenTelemetry's GenAI conventions that are no request for an answer.
@@ -163,49 +164,20 @@ TOOK_NS: Final = (
     f"if(Duration = 0 AND {_of('logfire.span_type')} = 'log', ifNull(accurateCastOrNull("
     f"toFloat64OrNull({_of('duration')}) * {_NS}, 'UInt64'), 0), Duration)"
 )
-# Langfuse writes this moment, and other texts, in JSON.
-_MOMENT: Final = (
-    "parseDateTime64BestEffortOrZero("
-    f"trim(BOTH '\"' FROM {_of('langfuse.observation.completion_start_time')}), 9)"
-)
-
-
-def _first_chunk() -> str:
-    """Return the expression of the seconds to the first chunk, '' = not reported, or not in it."""
-    events = [one.first_chunk for one in CONVENTIONS if one.first_chunk]
-    event = f"arrayFirst((at, name) -> name IN {events}, `Events.Timestamp`, `Events.Name`)"
-    took = f"arrayMax([{event}, {_MOMENT}]) - Timestamp"
-    return (
-        f"arrayMap(s -> if(s > 0 AND s * {_NS} <= Duration, toString(s), ''),"
-        f" [toFloat64({took})])[1]"
-    )
-
-
-def _pairs() -> str:
-    """Return the expression of a span's attributes, and those in its attributes in JSON."""
-    nested = [name for one in CONVENTIONS for name in one.nested]
-    within = (
-        "arrayMap(one -> (concat(name, '.', one.1),"
-        " if(one.2 = 'null', '', trim(BOTH '\"' FROM one.2))),"
-        " JSONExtractKeysAndValuesRaw(SpanAttributes[name]))"
-    )
-    return (
-        "arrayConcat(CAST(SpanAttributes, 'Array(Tuple(String, String))'),"
-        f" arrayFlatten(arrayMap(name -> {within}, {nested})))"
-    )
 
 
 def attributes() -> str:
     """Return the expression of a request's attributes by their present names, none empty."""
     names = {theirs: ours for one in CONVENTIONS for theirs, ours in one.names.items()}
-    theirs, ours = list(names), list(names.values())
     noise = "|".join(text for one in CONVENTIONS for text in one.noise).replace("\\", "\\\\")
     also = [pair for one in CONVENTIONS for pair in one.also.items()]
-    also.append((_FIRST, _first_chunk()))
-    added = ", ".join(f"('{name}', {expression})" for name, expression in also)
-    return (
-        f"CAST(arrayFilter(one -> one.2 != '' AND NOT match(one.1, '^({noise})'), arrayConcat("
-        f"arrayMap(one -> (transform(one.1, {theirs}, {ours}, one.1),"
-        f" if(startsWith(one.1, 'langfuse.'), trim(BOTH '\"' FROM one.2), one.2)), {_pairs()}),"
-        f" [{added}])), 'Map(String, String)')"
+    events = [one.first_chunk for one in CONVENTIONS if one.first_chunk]
+    also.append((_FIRST, from_file("genai_first_chunk", events=str(events))))
+    return from_file(
+        "genai_attributes",
+        theirs=str(list(names)),
+        ours=str(list(names.values())),
+        noise=noise,
+        nested=str([name for one in CONVENTIONS for name in one.nested]),
+        also=", ".join(f"('{name}', {expression})" for name, expression in also),
     )

@@ -49,12 +49,6 @@ RECORDS: Final = ("engine", "plugin")
 ID_OF: Final = {"answer": "response_id", "question": "request_id"}
 IDS: Final = tuple(ID_OF.values())
 REQUESTS: Final = "kind IN ('row', 'genai')"
-# The columns that a record's figures are made of, beside what names it.
-_IN_FIGURE: Final = (
-    "parent_span_id", "service", "reported_queue_ns", "reported_prefill_ns", "reported_decode_ns",
-    "first_chunk_frontend_ns", "prompt_tokens", "cached_tokens", "output_tokens", "preemptions",
-    "replica", "kv_connector",
-)  # fmt: skip
 _LAST: Final = "ORDER BY arrived DESC LIMIT 1 BY trace_id, span_id, kind"
 _NS: Final = 1_000_000_000
 
@@ -98,37 +92,18 @@ def around(longest_s: int = MAX_S, local: str = "") -> str:
 
     Of a trace that is too large only what is fresh, and what names an id that a fresh part names.
     """
-    return _parts(
-        f"key GLOBAL IN (SELECT {trace_key()} FROM join_traces WHERE NOT large)",
-        "trace_id GLOBAL IN (SELECT trace_id FROM join_traces WHERE NOT large)",
-        longest_s,
-        local,
-    )
+    small = "trace_id GLOBAL IN (SELECT trace_id FROM join_traces WHERE NOT large)"
+    keyed = f"key GLOBAL IN (SELECT {trace_key()} FROM join_traces WHERE NOT large)"
+    return f"{_with_tuples(_stored(keyed, small, longest_s, local))}\n{_LAST}"
 
 
 def around_large(longest_s: int = MAX_S, local: str = "") -> str:
     """Return the query of what is looked at of the traces that are too large."""
-    large = "trace_id GLOBAL IN (SELECT trace_id FROM join_traces WHERE large)"
-    of_fresh = " OR ".join(
-        f"{name} GLOBAL IN (SELECT {name} FROM join_fresh WHERE {name} != '')" for name in IDS
-    )
-    named = _parts(
-        "key GLOBAL IN (SELECT arrayJoin(keys) FROM join_fresh)",
-        f"{large} AND ({of_fresh})",
-        longest_s,
-        local,
-    )
-    arrived = (
-        f"{large} AND (arrived, trace_id) GLOBAL IN (SELECT arrived, trace_id FROM join_fresh)"
-        " AND (trace_id, span_id) GLOBAL IN (SELECT trace_id, span_id FROM join_fresh)"
-    )
-    return f"""\
-SELECT * FROM (
-{named}
-UNION ALL
-SELECT *, {_figure()} AS figure, {_slice()} AS a_slice, {_gateway()} AS gateway_part
-FROM request_parts{local} WHERE {arrived} AND {_believable(longest_s)}
-) {_LAST}"""
+    keyed = "key GLOBAL IN (SELECT arrayJoin(keys) FROM join_fresh)"
+    named = _with_tuples(_stored(keyed, from_file("names_fresh"), longest_s, local))
+    arrived = from_file("join_large", longest_ns=str(longest_s * _NS), local=local)
+    both = f"{named}\n{_LAST}\nUNION ALL\n{_with_tuples(arrived)}"
+    return f"SELECT * FROM (\n{both}\n) {_LAST}"
 
 
 def named(longest_s: int = MAX_S) -> str:
@@ -136,34 +111,23 @@ def named(longest_s: int = MAX_S) -> str:
 
     Records of engines that came before the request was affected, and requests of the same id.
     """
-    keys = f"SELECT arrayJoin({id_keys()}) FROM join_affected"
-    ids = " OR ".join(
-        f"{name} GLOBAL IN (SELECT {name} FROM join_affected WHERE {name} != '')" for name in IDS
-    )
-    elsewhere = "(trace_id, span_id) GLOBAL NOT IN (SELECT trace_id, span_id FROM join_around)"
-    stored = _stored(f"key GLOBAL IN ({keys})", f"({ids}) AND {elsewhere}", longest_s)
-    return f"""\
-SELECT kind, trace_id, span_id, {", ".join(IDS)}, {_figure()} AS figure FROM (
-  SELECT kind, arrived, trace_id, span_id, {", ".join((*IDS, *_IN_FIGURE))} {stored}
-) {_LAST}"""
-
-
-def _parts(keyed: str, where: str, longest_s: int, local: str) -> str:
-    return f"""\
-SELECT *, {_figure()} AS figure, {_slice()} AS a_slice, {_gateway()} AS gateway_part
-{_stored(keyed, where, longest_s, local)}
-{_LAST}"""
+    keyed = f"key GLOBAL IN (SELECT arrayJoin({id_keys()}) FROM join_affected)"
+    stored = _stored(keyed, from_file("names_affected"), longest_s)
+    return from_file("join_named", figure=_figure(), stored=stored)
 
 
 def _stored(keyed: str, where: str, longest_s: int, local: str = "") -> str:
-    return f"""\
-FROM request_parts{local}
-WHERE (arrived, trace_id) GLOBAL IN (SELECT arrived, trace_id FROM part_keys{local} WHERE {keyed})
-  AND {where} AND {_believable(longest_s)}"""
+    longest_ns = str(longest_s * _NS)
+    return from_file("stored_parts", keyed=keyed, where=where, longest_ns=longest_ns, local=local)
 
 
-def _believable(longest_s: int) -> str:
-    return f"(NOT {REQUESTS} OR e2e_ns BETWEEN 0 AND {longest_s * _NS})"
+def _with_tuples(parts: str) -> str:
+    gateway = quoted(_GATEWAY)
+    return from_file("join_parts", figure=_figure(), slice=_SLICE, gateway=gateway, parts=parts)
+
+
+def _figure() -> str:
+    return from_file("figure", type=FIGURE)
 
 
 def without_row(longest_s: int = MAX_S) -> str:
@@ -182,16 +146,7 @@ def present() -> str:
 
     Its one line has a list of kinds, and for each of `IDS` how many records name a request by it.
     """
-    columns = ", ".join(("kind", *IDS))
-    named = ", ".join(
-        f"countIf(kind IN {RECORDS!r} AND {name} != ''"
-        f" AND {name} IN (SELECT {name} FROM join_affected))"
-        for name in IDS
-    )
-    return f"""\
-SELECT groupUniqArray(toString(kind)), {named} FROM (
-  SELECT {columns} FROM join_around UNION ALL SELECT {columns} FROM join_named
-)"""
+    return from_file("join_present")
 
 
 def above() -> str:
@@ -209,46 +164,5 @@ def affected(*, placed: bool = True) -> str:
     Args:
         placed: whether a part can belong to a request by its place in the trace at all.
     """
-    is_fresh = "(trace_id, span_id) IN (SELECT trace_id, span_id FROM join_fresh)"
-    conditions = [""]
-    if placed:
-        conditions.append(
-            "(trace_id, span_id) IN (SELECT trace_id, ancestor FROM join_above WHERE (trace_id,"
-            " span_id) IN (SELECT trace_id, span_id FROM join_fresh))"
-        )
-        for among in (REQUESTS, f"{REQUESTS} AND NOT {is_fresh}"):
-            inner = f"(SELECT trace_id, span_id FROM join_around WHERE {among})"
-            conditions.append(
-                "(trace_id, span_id) IN (SELECT trace_id, argMax(span_id, (start, span_id))"
-                f" FROM join_around WHERE {REQUESTS} AND NOT {is_fresh} AND operation != '{TURN}'"
-                f" AND {SMALL_TRACE} AND (trace_id, parent_span_id) NOT IN {inner} AND trace_id IN"
-                " (SELECT trace_id FROM join_fresh) GROUP BY trace_id)"
-            )
-    return from_file("join_affected", requests=REQUESTS, by_place="\n  OR ".join(conditions))
-
-
-def _figure() -> str:
-    """One record's figures, as a tuple. Of an engine's own span only its durations are taken."""
-    tokens = ", ".join(
-        f"if(kind = 'plugin', {name}, NULL)"
-        for name in ("prompt_tokens", "cached_tokens", "output_tokens")
-    )
-    return (
-        "CAST(tuple(span_id, reported_queue_ns, reported_prefill_ns, reported_decode_ns,"
-        f" first_chunk_frontend_ns, {tokens}, if(kind = 'plugin', preemptions, NULL),"
-        " if(kind = 'plugin', toString(replica), ''),"
-        " if(kind = 'plugin', toString(kv_connector), ''), response_id, multiIf(kind = 'plugin',"
-        f" toString(replica), parent_span_id = '', '', concat(toString(service), ' ', parent_span_id))),"
-        f" '{FIGURE}')"
-    )
-
-
-def _slice() -> str:
-    return f"CAST(tuple(reported_queue_ns, reported_prefill_ns, parent_span_id), '{_SLICE}')"
-
-
-def _gateway() -> str:
-    return (
-        "CAST(tuple(start, span_id, parent_span_id, toString(service), reported_gateway_ns,"
-        f" toString(gateway), cache_hit), '{quoted(_GATEWAY)}')"
-    )
+    by_place = from_file("affected_by_place", small=SMALL_TRACE, turn=TURN) if placed else ""
+    return from_file("join_affected", requests=REQUESTS, by_place=f"\n  {by_place}")

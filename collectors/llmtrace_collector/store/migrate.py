@@ -20,6 +20,7 @@ from rich.table import Table
 from llmtrace.core.errors import ConfigError, SourceError
 from llmtrace_collector.store.clickhouse_store import ClickHouseStore
 from llmtrace_collector.store.open_store import open_engine, open_to_read
+from llmtrace_collector.store.sql_builder import from_file
 from llmtrace_collector.store.sql_engine import Engine, Settings
 
 
@@ -160,11 +161,8 @@ def copy(source: Engine, destination: Engine, on_progress: Progress) -> list[Mov
 def _slices(source: Engine, table: Moving) -> Iterator[tuple[int, int, int]]:
     """Yield stretches of time (unix ns) that hold about so many rows, and how many they hold."""
     minute = 60 * 10**9
-    lines = source.read(
-        f"SELECT intDiv(toUnixTimestamp64Nano(toDateTime64({table.time}, 9)), {minute}) AS minute,"
-        f" count() FROM {table.name} GROUP BY minute ORDER BY minute",
-        "JSONCompactEachRow",
-    )
+    query = from_file("rows_by_minute", time=table.time, table=table.name)
+    lines = source.read(query, "JSONCompactEachRow")
     first, last, held = None, 0, 0
     for at, count in map(json.loads, lines.splitlines()):
         if first is not None and held + int(count) > table.rows:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from llmtrace_collector.store import tables
+from llmtrace_collector.store.sql_builder import from_file
 from llmtrace_collector.store.sql_engine import Engine
 from llmtrace_collector.store.tables import Keep
 
@@ -88,12 +89,7 @@ def _today(engine: Engine) -> str:
 
 
 def _days(engine: Engine, table: str) -> list[tuple[str, int]]:
-    lines = engine.read(
-        "SELECT partition, sum(bytes_on_disk) FROM system.parts WHERE active"
-        f" AND database = currentDatabase() AND table = '{table}' GROUP BY partition"
-        " ORDER BY abs(dateDiff('day', toDate(partition), toDate(now()))) DESC, partition",
-        "JSONCompactEachRow",
-    )
+    lines = engine.read(from_file("days_kept", table=table), "JSONCompactEachRow")
     return [(day, int(count)) for day, count in map(json.loads, lines.splitlines())]
 
 

@@ -12,10 +12,9 @@ from typing import Final
 
 from llmtrace.core.row_fields import MARKS
 from llmtrace.core.stages import STAGES
-from llmtrace_collector.store.gather import REQUESTS
 from llmtrace_collector.store.row_columns import FIELDS, SOURCE, TEXTS
 from llmtrace_collector.store.span_facts import KIND
-from llmtrace_collector.store.sql_builder import columns, from_file, keep, quoted, replace, step
+from llmtrace_collector.store.sql_builder import columns, from_file, keep, quoted, step
 from llmtrace_collector.store.stage_split_sql import READS, split_sql
 
 _RANKED: Final = (
@@ -51,6 +50,13 @@ COLUMNS: Final = (
 FOUND: Final = ("engine", "plugin", "gateway", "page")
 # Moments that a page reports, too.
 _OF_PAGE: Final = frozenset({"first_byte", "last_content", "max_gap"})
+_FIGURES: Final = {
+    "reported_queue": "queue",
+    "reported_prefill": "prefill",
+    "reported_decode": "decode",
+    "first_chunk_frontend": "frontend",
+    "first_chunk_kv_transfer": "kv_transfer",
+}
 _SOURCES: Final = {"engine": "engine_span", "plugin": "engine_plugin"}
 
 
@@ -79,11 +85,7 @@ def select(found: Collection[str] = FOUND) -> str:
             *(f"found.{name} AS {name}" for name in ("parts", *along)),
         )
     )
-    rows = f"""\
-SELECT {read}
-FROM join_around AS row
-INNER JOIN join_found AS found ON found.trace_id = row.trace_id AND found.span_id = row.span_id
-WHERE row.{REQUESTS}"""
+    rows = from_file("request_rows", columns=read)
     for who in ("engine", "plugin"):
         if who in found:
             rows = _with_figures(rows, who)
@@ -111,39 +113,20 @@ WHERE row.{REQUESTS}"""
 def _with_figures(inner: str, who: str) -> str:
     """Join what engines reported of the request."""
     source = _SOURCES[who]
-    changes = []
-    ranks = f"[{', '.join(repr(one) for one in _RANKED)}], range(toUInt64({len(_RANKED)})), {len(_RANKED)}"
-    for name, figure in (
-        ("reported_queue", "queue"),
-        ("reported_prefill", "prefill"),
-        ("reported_decode", "decode"),
-        ("first_chunk_frontend", "frontend"),
-        ("first_chunk_kv_transfer", "kv_transfer"),
-    ):
-        better = (
-            f"{who}.{figure} IS NOT NULL AND ({name}_ns IS NULL OR"
-            f" transform(toString({name}_source), {ranks}) > {_RANKED.index(source)})"
+    names = ", ".join(map(repr, _RANKED))
+    better = [
+        from_file(
+            "better_figure",
+            name=name,
+            figure=f"{who}.{figure}",
+            source=source,
+            ranks=f"[{names}], range(toUInt64({len(_RANKED)})), {len(_RANKED)}",
+            rank=str(_RANKED.index(source)),
+            type=quoted(SOURCE),
         )
-        changes.append((f"{name}_ns", f"if({better}, {who}.{figure}, {name}_ns)"))
-        changes.append(
-            (
-                f"{name}_source",
-                f"CAST(if({better}, '{source}', toString({name}_source)), '{quoted(SOURCE)}')",
-            )
-        )
-    changes += [
-        ("prompt_tokens", f"ifNull(prompt_tokens, {who}.prompt)"),
-        ("cached_tokens", f"ifNull(cached_tokens, {who}.cached)"),
-        # Of an answer that did not come whole the client got fewer.
-        (
-            "output_tokens",
-            f"if(outcome = 'success', ifNull(output_tokens, {who}.output), output_tokens)",
-        ),
-        ("preemptions", f"ifNull(preemptions, {who}.preemptions)"),
-        ("replica", f"if(replica = '', {who}.replica, toString(replica))"),
-        ("kv_connector", f"if(kv_connector = '', {who}.connector, toString(kv_connector))"),
+        for name, figure in _FIGURES.items()
     ]
-    return replace(inner, *changes)
+    return from_file("add_figures", rows=inner, who=who, better=",\n    ".join(better))
 
 
 def _with_page(inner: str) -> str:

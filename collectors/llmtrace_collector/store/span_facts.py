@@ -34,7 +34,7 @@ from llmtrace.engines.spans import E2E as ENGINE_E2E
 from llmtrace.semconv.attributes import E2E, GATEWAY
 from llmtrace_collector.store import conventions
 from llmtrace_collector.store.row_columns import FIELDS, all_ns, all_sources, attribute, ns
-from llmtrace_collector.store.sql_builder import Column, quoted, step
+from llmtrace_collector.store.sql_builder import Column, columns, from_file, quoted, step
 
 # `slice`: a span of one stage of a request on its engine.
 KINDS: Final = ("row", "genai", "engine", "plugin", "gateway", "page", "slice")
@@ -80,27 +80,6 @@ multiIf(
         {conventions.IS_REQUEST}, 'genai',
         '')"""
 
-# The columns of `otel_traces` that parts are made of.
-REPORTING_COLUMNS: Final = """\
-    TraceId String,
-    SpanId String,
-    ParentSpanId String,
-    Timestamp DateTime64(9),
-    SpanName LowCardinality(String),
-    SpanKind LowCardinality(String),
-    ServiceName LowCardinality(String),
-    ScopeName String,
-    ResourceAttributes Map(LowCardinality(String), String),
-    SpanAttributes Map(LowCardinality(String), String),
-    Duration UInt64,
-    StatusCode LowCardinality(String),
-    Events Nested (Timestamp DateTime64(9), Name LowCardinality(String),
-        Attributes Map(LowCardinality(String), String))"""
-# Those that the parts have as they are, or that their columns are made of.
-_COPIED: Final = (
-    "TraceId, SpanId, ParentSpanId, Timestamp, ServiceName, ResourceAttributes, Duration,"
-    " StatusCode, SpanName"
-)
 _ENGINE: Final = "tells IN ('engine', 'plugin', 'slice')"
 
 
@@ -123,22 +102,6 @@ def _figures() -> Iterator[Column]:
         yield column, read
 
 
-def _engine_ids() -> tuple[str, str]:
-    """What a client knows a request by that an engine calls by its own id: see `engine_join`."""
-    engine_id = attribute(ENGINE_ID)
-    completion = f"extract({engine_id}, '(?s)^(cmpl-.+)-[0-9]+$')"
-    response = f"extract({engine_id}, '(?s)^(resp_.+)_[0-9]+$')"
-    answered = (
-        f"multiIf(length({engine_id}) > 512, '', match({engine_id}, '(?s)^chatcmpl-.'), {engine_id},"
-        f" {completion} != '', {completion}, {response} != '', {response}, {engine_id})"
-    )
-    sent = (
-        f"multiIf(length({engine_id}) > 512, '', match({engine_id}, '(?s)^chatcmpl-.'),"
-        f" substring({engine_id}, 10), {completion} != '', substring({completion}, 6), '')"
-    )
-    return answered, sent
-
-
 # The engine's own time beside queue and work, as far as each kind of span tells it.
 _BESIDE: Final = """\
 if(tells = 'engine', engine_ttft - engine_queue - engine_prefill,
@@ -152,7 +115,8 @@ def _count(value: str) -> str:
 def _reads() -> dict[str, str]:
     """The expression of each field, by its name, for every kind of part."""
     reads = {field.name: field.read for field in FIELDS}
-    answered, sent = _engine_ids()
+    answered = from_file("answered_id", id=attribute(ENGINE_ID))
+    sent = from_file("sent_id", id=attribute(ENGINE_ID))
     reads["response_id"] = f"if({_ENGINE}, {answered}, {reads['response_id']})"
     reads["request_id"] = f"if({_ENGINE}, {sent}, {reads['request_id']})"
     source = "CAST(if(tells = 'plugin', 'engine_plugin', 'engine_span'), 'String')"
@@ -193,58 +157,37 @@ def _reads() -> dict[str, str]:
 def reporting_select(traces: str) -> str:
     """Return the query that picks the spans that may report of a request."""
     telling = ", ".join(f"'{name}'" for name in _TELLING)
-    return f"""\
-SELECT {_COPIED}, SpanKind, ScopeName, {conventions.READ}
-FROM {traces}
-WHERE arrayExists(key -> key IN ({telling}), mapKeys(SpanAttributes)) OR {_SLICE}"""
+    return from_file(
+        "reporting_spans", traces=traces, read=conventions.READ, telling=telling, slice=_SLICE
+    )
 
 
 def parts_select(reporting: str) -> str:
     """Return the query that reads the parts of requests off the spans that report of one."""
     reads = _reads()
-    columns = ",\n    ".join(f"{reads[field.name]} AS {field.name}" for field in FIELDS)
     # Each figure is read in one place: an insert takes longer to plan than to run.
-    read = f"""\
-    SELECT {_COPIED}, tells,
-        if(tells = 'genai', {conventions.attributes()},
-            CAST(SpanAttributes, 'Map(String, String)')) AS a,
-        if(tells = 'genai', {conventions.TOOK_NS}, Duration) AS took_ns
-    FROM (
-    SELECT {_COPIED}, {conventions.READ}, {_KIND_OF} AS tells
-    FROM {reporting}
-    )"""
+    read = from_file(
+        "span_kinds",
+        reporting=reporting,
+        read=conventions.READ,
+        tells=_KIND_OF,
+        attributes=conventions.attributes(),
+        took=conventions.TOOK_NS,
+    )
     read = step(read, ("ns", all_ns()), ("source_of", all_sources()))
     read = step(read, *_figures())
     read = step(read, ("beside", _BESIDE), ("engine_frontend", "if(beside < 0, 0, beside)"))
-    return f"""\
-SELECT
-    CAST(tells, '{quoted(KIND)}') AS kind,
-    now64(6) AS arrived,
-    TraceId AS trace_id,
-    SpanId AS span_id,
-    ParentSpanId AS parent_span_id,
-    if(tells = 'genai' AND Duration = 0, addNanoseconds(Timestamp, -toInt64(least(took_ns, {_DAY_NS}))),
-        Timestamp) AS start,
-    if(ServiceName = '', 'unknown_service', toString(ServiceName)) AS service,
-    {columns}
-FROM (
-{read}
-)
-WHERE tells != ''
-  AND (tells != 'plugin' OR {attribute(ENGINE_ID)} != '')
-  AND (tells NOT IN ('engine', 'slice')
-    OR coalesce(engine_queue, engine_prefill, engine_decode) IS NOT NULL)"""
+    return from_file(
+        "parts_of_spans",
+        spans=read,
+        kind=quoted(KIND),
+        columns=columns((field.name, reads[field.name]) for field in FIELDS),
+        engine_id=attribute(ENGINE_ID),
+        day_ns=str(_DAY_NS),
+    )
 
 
 def parts_columns() -> str:
     """Return the columns of `request_parts`."""
     fields = ",\n    ".join(f"{field.name} {field.type}" for field in FIELDS)
-    return f"""\
-    kind {KIND},
-    arrived DateTime64(6, 'UTC') CODEC(Delta(8), ZSTD(1)),
-    trace_id String CODEC(ZSTD(1)),
-    span_id String CODEC(ZSTD(1)),
-    parent_span_id String CODEC(ZSTD(1)),
-    start DateTime64(9, 'UTC') CODEC(Delta(8), ZSTD(1)),
-    service LowCardinality(String),
-    {fields}"""
+    return from_file("request_parts_columns", kind=KIND, fields=fields)

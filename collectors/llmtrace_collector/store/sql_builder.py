@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import cache
-from pathlib import Path
+from importlib.resources import files
 from typing import Final
 
-_FOLDER: Final = Path(__file__).with_name("sql")
+_FOLDER: Final = files(__package__).joinpath("sql")
 _PARAMETER: Final = re.compile(r"\{(\w+)\}")
 _COMMENT: Final = re.compile(r"^ *--.*\n", re.MULTILINE)
 
@@ -17,7 +17,7 @@ Column = tuple[str, str]  # a name and its expression
 
 @cache
 def _text(name: str) -> str:
-    return _COMMENT.sub("", (_FOLDER / f"{name}.sql").read_text(encoding="utf-8")).strip()
+    return _COMMENT.sub("", _FOLDER.joinpath(f"{name}.sql").read_text(encoding="utf-8")).strip()
 
 
 def from_file(name: str, /, **parameters: str) -> str:

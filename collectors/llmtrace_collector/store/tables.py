@@ -15,7 +15,7 @@ from llmtrace_collector.store import gather
 from llmtrace_collector.store import otlp_to_spans as spans
 from llmtrace_collector.store import span_facts as parts
 from llmtrace_collector.store.row_columns import FIELDS, NS, SOURCE
-from llmtrace_collector.store.sql_builder import quoted
+from llmtrace_collector.store.sql_builder import from_file, quoted
 
 # Blocks whose tokens are remembered, in each table: what is inserted again is there already.
 REMEMBERED: Final = 1000
@@ -59,73 +59,19 @@ _SECONDS: Final = (
 
 def request_columns() -> str:
     """Return the columns of `requests`: a part's, and what is worked out of all of them."""
-    fields = "\n".join(f"    {field.name} {field.type}," for field in FIELDS)
-    stages = "\n".join(f"    {stage}_ns {NS},\n    {stage}_source {SOURCE}," for stage in STAGES)
-    seconds = "\n".join(
-        f"    {name.removesuffix('_ns')}_s Nullable(Float64) ALIAS {name} / 1e9,"
-        for name in _SECONDS
+    stages = [f"{stage}_ns {NS},\n    {stage}_source {SOURCE}" for stage in STAGES]
+    seconds = [
+        f"{name.removesuffix('_ns')}_s Nullable(Float64) ALIAS {name} / 1e9" for name in _SECONDS
+    ]
+    return from_file(
+        "requests_columns",
+        kind=parts.KIND,
+        fields=",\n    ".join(f"{field.name} {field.type}" for field in FIELDS),
+        stages=",\n    ".join(stages),
+        ns=NS,
+        seconds=",\n    ".join(seconds),
     )
-    return f"""\
-    start DateTime64(9, 'UTC') CODEC(Delta(8), ZSTD(1)),
-    trace_id String CODEC(ZSTD(1)),
-    span_id String CODEC(ZSTD(1)),
-    parent_span_id String CODEC(ZSTD(1)),
-    service LowCardinality(String),
-    reported_by Array({parts.KIND}),
-    parts UInt32,
-{fields}
-{stages}
-    unattributed_ns Int64,
-    inconsistent Array(LowCardinality(String)),
-    ttft_arrival_ns {NS},
-    version_ns UInt64 CODEC(Delta(8), ZSTD(1)),
-{seconds}
-    ttft_arrival_s Nullable(Float64) ALIAS ttft_arrival_ns / 1e9,
-    retry_s Float64 ALIAS (retry_network_ns + retry_gateway_ns) / 1e9,
-    tpot_s Nullable(Float64) ALIAS if(output_tokens > 1,
-        (last_content_ns - ttft_ns) / (output_tokens - 1) / 1e9, NULL),
-    INDEX by_trace_id trace_id TYPE bloom_filter(0.001) GRANULARITY 1,
-    INDEX by_response_id response_id TYPE bloom_filter(0.001) GRANULARITY 1,
-    INDEX by_request_id request_id TYPE bloom_filter(0.001) GRANULARITY 1,
-    INDEX by_version version_ns TYPE minmax GRANULARITY 1"""
 
-
-_SIGNALS: Final = """\
-    t DateTime64(3, 'UTC') CODEC(DoubleDelta, ZSTD(1)),
-    instance LowCardinality(String),
-    signal LowCardinality(String),
-    value Float64 CODEC(Gorilla, ZSTD(1)),
-    labels Map(LowCardinality(String), String)"""
-_EVENTS: Final = """\
-    t DateTime64(3, 'UTC'),
-    kind LowCardinality(String),
-    text String,
-    instance LowCardinality(String),
-    labels Map(LowCardinality(String), String)"""
-_FACTS: Final = """\
-    t DateTime64(3, 'UTC'),
-    instance LowCardinality(String),
-    facts String"""
-_JOINS: Final = """\
-    until_ns UInt64,
-    far_ns UInt64,
-    rows UInt64,
-    seconds Float64,
-    at DateTime64(6, 'UTC') DEFAULT now64(6),
-    version_ns UInt64 DEFAULT 0,
-    first_start DateTime64(9, 'UTC') DEFAULT 0"""
-# The parts of a trace, and those that name an id, are found by these; see `gather`.
-_PART_KEYS: Final = """\
-    key UInt64,
-    arrived DateTime64(6, 'UTC') CODEC(Delta(8), ZSTD(1)),
-    trace_id String CODEC(ZSTD(1))"""
-# What was written of a request: its row stays where it began, and is not replaced by a poorer one.
-_REQUEST_KEYS: Final = """\
-    trace_id String CODEC(ZSTD(1)),
-    span_id String CODEC(ZSTD(1)),
-    start DateTime64(9, 'UTC') CODEC(Delta(8), ZSTD(1)),
-    parts UInt32,
-    version_ns UInt64 CODEC(Delta(8), ZSTD(1))"""
 
 # What comes in batches all day: small parts are one file each instead of one for every column, and
 # ten are merged at a time instead of five. It takes a third off what a span costs.
@@ -165,7 +111,7 @@ REQUESTS: Final = Table(
 )
 SIGNALS: Final = Table(
     "signals",
-    _SIGNALS,
+    from_file("signals_columns"),
     "MergeTree",
     partition="toDate(t)",
     order="signal, instance, t",
@@ -174,7 +120,7 @@ SIGNALS: Final = Table(
 )
 EVENTS: Final = Table(
     "events",
-    _EVENTS,
+    from_file("events_columns"),
     "ReplacingMergeTree",
     partition="toYYYYMM(t)",
     order="t, kind, instance, text",
@@ -182,19 +128,24 @@ EVENTS: Final = Table(
 )
 FACTS: Final = Table(
     "facts",
-    _FACTS,
+    from_file("facts_columns"),
     "ReplacingMergeTree",
     partition="toYYYYMM(t)",
     order="instance, t, facts",
     time="toDateTime(t)",
 )
 JOINS: Final = Table(
-    "joins", _JOINS, "MergeTree", partition="tuple()", order="at", time="toDateTime(at)"
+    "joins",
+    from_file("joins_columns"),
+    "MergeTree",
+    partition="tuple()",
+    order="at",
+    time="toDateTime(at)",
 )
 
 PART_KEYS: Final = Table(
     "part_keys",
-    _PART_KEYS,
+    from_file("part_keys_columns"),
     "MergeTree",
     partition="toDate(arrived)",
     order="key",
@@ -204,7 +155,7 @@ PART_KEYS: Final = Table(
 )
 REQUEST_KEYS: Final = Table(
     "request_keys",
-    _REQUEST_KEYS,
+    from_file("request_keys_columns"),
     "ReplacingMergeTree(version_ns)",
     partition="toYYYYMM(start)",
     order="trace_id, span_id",
@@ -238,7 +189,7 @@ def _create(
     more = f",\n    {table.settings}" if table.settings else ""
     return f"""\
 CREATE TABLE IF NOT EXISTS {name or table.name}{on} (
-{table.columns}
+    {table.columns}
 ) ENGINE = {engine or table.engine}
 PARTITION BY {table.partition}
 {primary}ORDER BY ({table.order})
@@ -329,7 +280,7 @@ def view_statements(on: str = "", local: str = "") -> Iterator[str]:
     """Yield the statements that make the views, and the tables that only views read."""
     for name, columns in (
         ("otlp", spans.INCOMING_COLUMNS),
-        ("reporting_spans", parts.REPORTING_COLUMNS),
+        ("reporting_spans", from_file("reporting_spans_columns")),
     ):
         yield f"CREATE TABLE IF NOT EXISTS {name}{on} (\n{columns}\n) ENGINE = Null"
     selects = view_selects(local)

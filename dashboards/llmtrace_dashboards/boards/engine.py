@@ -28,6 +28,11 @@ def _gauge(name: str, *by: str, how: str = "sum", where: str = ENGINES) -> str:
     return f"{how} by ({', '.join(by)}) ({name}{{{where}}})"
 
 
+def _each(expr: str) -> Query:
+    """Query a series of each instance."""
+    return Query(expr=expr, legend="{{instance}}")
+
+
 def _graph(
     title: str,
     description: str,
@@ -56,7 +61,7 @@ _SCHEDULER: Final = Row(
             "Running requests",
             "Requests being executed, by engine. One engine far below the others gets less "
             "traffic, or is stuck.",
-            Query(expr=_gauge(f"{_ENGINE}_requests_running", "instance"), legend="{{instance}}"),
+            _each(_gauge(f"{_ENGINE}_requests_running", "instance")),
             unit="short",
         ),
         _graph(
@@ -64,7 +69,7 @@ _SCHEDULER: Final = Row(
             "Requests in the engine's queue. Rising while `running` is flat = the engine is full: "
             "more replicas, or less concurrency. `deferred` ones wait for something else than a "
             "slot, as for a remote KV cache.",
-            Query(expr=_gauge(f"{_ENGINE}_requests_waiting", "instance"), legend="{{instance}}"),
+            _each(_gauge(f"{_ENGINE}_requests_waiting", "instance")),
             unit="short",
         ),
         _graph(
@@ -82,10 +87,7 @@ _SCHEDULER: Final = Row(
             "KV cache in use",
             "Share of the KV cache's blocks in use. Near 100 % the engine preempts: shorter "
             "contexts, fewer sequences at once, or more memory for the cache.",
-            Query(
-                expr=_gauge(f"{_ENGINE}_kv_cache_usage_ratio", "instance", how="avg"),
-                legend="{{instance}}",
-            ),
+            _each(_gauge(f"{_ENGINE}_kv_cache_usage_ratio", "instance", how="avg")),
             unit=_FRACTION,
             most=1,
             steps=FULL,
@@ -95,10 +97,7 @@ _SCHEDULER: Final = Row(
             "Preemptions",
             "Requests put back for lack of KV cache, a second. Each is computed again: any "
             "steady rate is wasted work, felt as gaps in the middle of responses.",
-            Query(
-                expr=total(f"{_ENGINE}_preemptions_total{{{ENGINES}}}", "instance"),
-                legend="{{instance}}",
-            ),
+            _each(total(f"{_ENGINE}_preemptions_total{{{ENGINES}}}", "instance")),
             unit="ops",
         ),
         _graph(
@@ -136,10 +135,7 @@ _REQUEST: Final = Row(
             "Engine's TTFT, p95 by instance",
             "From arrival at the engine to its first token. One instance above the others is a "
             "replica to look at; all together is load.",
-            Query(
-                expr=quantile(0.95, f"{_ENGINE}_ttft_seconds", "instance", where=ENGINES),
-                legend="{{instance}}",
-            ),
+            _each(quantile(0.95, f"{_ENGINE}_ttft_seconds", "instance", where=ENGINES)),
             unit="s",
             empty=_NOT_REPORTED,
             width=12,
@@ -147,10 +143,7 @@ _REQUEST: Final = Row(
         _graph(
             "Queue, p95 by instance",
             "Wait before the first schedule. A p95 far above zero with little waiting = bursts.",
-            Query(
-                expr=quantile(0.95, f"{_ENGINE}_queue_seconds", "instance", where=ENGINES),
-                legend="{{instance}}",
-            ),
+            _each(quantile(0.95, f"{_ENGINE}_queue_seconds", "instance", where=ENGINES)),
             unit="s",
             empty=_NOT_REPORTED,
             width=6,
@@ -159,10 +152,7 @@ _REQUEST: Final = Row(
             "Prefill, p95 by instance",
             "First schedule to first token. Grows with prompts, with cache misses, and when "
             "decodes of others take the step.",
-            Query(
-                expr=quantile(0.95, f"{_ENGINE}_prefill_seconds", "instance", where=ENGINES),
-                legend="{{instance}}",
-            ),
+            _each(quantile(0.95, f"{_ENGINE}_prefill_seconds", "instance", where=ENGINES)),
             unit="s",
             empty=_NOT_REPORTED,
             width=6,
@@ -171,10 +161,7 @@ _REQUEST: Final = Row(
             "Front end: TTFT less queue and prefill",
             "The engine's own time outside the scheduler: templates, tokenising, IPC. Above some "
             "tens of ms the API server is short of CPU: more API servers, or cores.",
-            Query(
-                expr=_gauge(f"{_ENGINE}_frontend_mean_seconds", "instance", how="avg"),
-                legend="{{instance}}",
-            ),
+            _each(_gauge(f"{_ENGINE}_frontend_mean_seconds", "instance", how="avg")),
             unit="s",
             empty="Needs an engine that reports TTFT, queue and prefill",
             width=6,
@@ -183,10 +170,7 @@ _REQUEST: Final = Row(
             "Between tokens, p95",
             "Inter-token latency as the engine counts it. Rises with the batch: more requests at "
             "once, each slower.",
-            Query(
-                expr=quantile(0.95, f"{_ENGINE}_itl_seconds", "instance", where=ENGINES),
-                legend="{{instance}}",
-            ),
+            _each(quantile(0.95, f"{_ENGINE}_itl_seconds", "instance", where=ENGINES)),
             unit="s",
             empty=_NOT_REPORTED,
             width=6,
@@ -208,31 +192,24 @@ _WORK: Final = Row(
             "Tokens generated",
             "Tokens a second, by engine: throughput. Falling while requests wait = slower steps: "
             "clocks, preemptions, or longer contexts.",
-            Query(
-                expr=total(f"{_ENGINE}_generation_tokens_total{{{ENGINES}}}", "instance"),
-                legend="{{instance}}",
-            ),
+            _each(total(f"{_ENGINE}_generation_tokens_total{{{ENGINES}}}", "instance")),
             unit="suffix:tok/s",
         ),
         _graph(
             "Prompt tokens",
             "Prompt tokens a second, by engine. A jump with TTFT in step: longer prompts, or more "
             "requests; divide by the requests to know which.",
-            Query(
-                expr=total(f"{_ENGINE}_prompt_tokens_total{{{ENGINES}}}", "instance"),
-                legend="{{instance}}",
-            ),
+            _each(total(f"{_ENGINE}_prompt_tokens_total{{{ENGINES}}}", "instance")),
             unit="suffix:tok/s",
         ),
         _graph(
             "Prefix cache hits",
             "Share of looked-up prompt tokens that were cached. A fall = the beginning of prompts "
             "changed (a date, an id), the cache is full, or routing forgot its affinity.",
-            Query(
-                expr=promql.either(
+            _each(
+                promql.either(
                     _HITS, f"avg by (instance) ({_ENGINE}_prefix_cache_hit_ratio{{{ENGINES}}})"
-                ),
-                legend="{{instance}}",
+                )
             ),
             unit=_FRACTION,
             empty="No look-ups: prefix caching is off or not reported",
@@ -251,12 +228,11 @@ _WORK: Final = Row(
             "Speculative decoding: accepted",
             "Share of draft tokens the model accepted. Under about 40 % drafting costs more than "
             "it saves: another draft, or none.",
-            Query(
-                expr=promql.either(
+            _each(
+                promql.either(
                     promql.share(_ACCEPTED, _DRAFTED),
                     f"avg by (instance) ({_ENGINE}_spec_decode_accept_ratio{{{ENGINES}}})",
-                ),
-                legend="{{instance}}",
+                )
             ),
             unit=_FRACTION,
             empty="No drafts: speculative decoding is off",

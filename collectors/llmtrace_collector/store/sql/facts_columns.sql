@@ -1,0 +1,3 @@
+t DateTime64(3, 'UTC'),
+    instance LowCardinality(String),
+    facts String

@@ -1,0 +1,15 @@
+-- The columns of `otel_traces` that parts are made of.
+TraceId String,
+    SpanId String,
+    ParentSpanId String,
+    Timestamp DateTime64(9),
+    SpanName LowCardinality(String),
+    SpanKind LowCardinality(String),
+    ServiceName LowCardinality(String),
+    ScopeName String,
+    ResourceAttributes Map(LowCardinality(String), String),
+    SpanAttributes Map(LowCardinality(String), String),
+    Duration UInt64,
+    StatusCode LowCardinality(String),
+    Events Nested (Timestamp DateTime64(9), Name LowCardinality(String),
+        Attributes Map(LowCardinality(String), String))
