@@ -120,16 +120,13 @@ def mean(
     return f"{sums} / {counts}"
 
 
-def stage_mean(*by: str, window: str = RATE, before: str = "") -> str:
+def stage_mean(*by: str) -> str:
     """Query how long a request is in each stage on average; what is not reported counts as 0.
 
     Divided by all requests, so that the stages add up to the mean of `e2e`.
     """
-    sums = total(
-        f"llmtrace_stage_duration_seconds_sum{{{SUCCEEDED}}}",
-        "stage", *by, window=window, before=before,
-    )  # fmt: skip
-    requests = total(f"llmtrace_requests_total{{{SUCCEEDED}}}", *by, window=window, before=before)
+    sums = total(f"llmtrace_stage_duration_seconds_sum{{{SUCCEEDED}}}", "stage", *by)
+    requests = total(f"llmtrace_requests_total{{{SUCCEEDED}}}", *by)
     on = f"on ({', '.join(by)})"
     return f"{sums} / {on} group_left () {requests}"
 

@@ -112,7 +112,7 @@ class Middleware:
         self._origins = frozenset(origins)
         self._waiting = PendingRows(wait_s=wait_s, most=most)
         self._joins = wait_s > 0
-        self._spans = _Allowance(_MAX_SPANS_PER_S)
+        self._spans = Allowance(_MAX_SPANS_PER_S)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request below our path; pass on any other."""
@@ -211,7 +211,10 @@ class Middleware:
                 sampled = runtime.samples_root(beacon.trace_id, SPAN_NAME, {})
             else:
                 sampled = known.sampled
-            if not sampled or (known is None and not self._spans.one()):
+            if not sampled:
+                return
+            if known is None and not self._spans.one():
+                count_internal("browser.unknown_dropped")
                 return
             ended = runtime.wall() - beacon.age_ns
             span = page_span(beacon, runtime.service, ended)
@@ -243,7 +246,7 @@ def page_span(beacon: Beacon, service: str, ended: int) -> Span:
     )
 
 
-class _Allowance:
+class Allowance:
     """So many a second, and no more."""
 
     def __init__(self, per_s: float) -> None:
@@ -251,11 +254,11 @@ class _Allowance:
         self._at = time.monotonic()
 
     def one(self) -> bool:
+        """Say whether one more may be had, and take it."""
         now = time.monotonic()
-        self._left = min(self._per_s, self._left + (now - self._at) * self._per_s)
+        self._left = min(max(1.0, self._per_s), self._left + (now - self._at) * self._per_s)
         self._at = now
         if self._left < 1:
-            count_internal("browser.unknown_dropped")
             return False
         self._left -= 1
         return True

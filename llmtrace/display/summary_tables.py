@@ -60,24 +60,20 @@ def date_and_zone(at: float) -> str:
     return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(at))} {zone(at)}"
 
 
-def time_span(start: float, end: float, *, now: float | None = None, dated: bool = False) -> str:
-    """Write from when to when, in unix seconds; dated where another day could be meant.
+def time_span(start: float, end: float) -> str:
+    """Write from when to when, in unix seconds.
 
-    Both ends are dated where they are of different days; where both are of the day of `now`
-    (default: the present), neither is, unless `dated`. The zone is at the end, and at both ends
+    Both ends are dated where they are of different days. The zone is at the end, and at both ends
     where it changed between.
     """
     days = [time.strftime("%Y-%m-%d", time.localtime(at)) for at in (start, end)]
-    today = time.strftime("%Y-%m-%d", time.localtime(now))
     clocks = [time.strftime("%H:%M:%S", time.localtime(at)) for at in (start, end)]
     zones = [zone(start), zone(end)]
     if days[0] != days[1]:
-        clocks = [f"{day} {clock}" for day, clock in zip(days, clocks, strict=True)]
-    elif dated or days[0] != today:
-        clocks[0] = f"{days[0]} {clocks[0]}"
+        clocks[1] = f"{days[1]} {clocks[1]}"
     if zones[0] != zones[1]:
         clocks[0] = f"{clocks[0]} {zones[0]}"
-    return f"{clocks[0]} to {clocks[1]} {zones[1]}"
+    return f"{days[0]} {clocks[0]} to {clocks[1]} {zones[1]}"
 
 
 class _Trimmed:

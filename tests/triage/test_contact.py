@@ -262,12 +262,11 @@ def test_a_span_of_days_has_both_dates_and_the_zone(zone, name, said):
     assert time_span(BEGIN, BEGIN + 15 * 86_400) == said
 
 
-def test_a_span_of_today_has_no_date(zone):
-    """And one of another day has it once."""
+def test_a_span_within_a_day_is_dated_once(zone):
+    """At its beginning."""
     from llmtrace.display.summary_tables import time_span
 
     zone("UTC0")
-    assert time_span(BEGIN, BEGIN + 60, now=BEGIN) == "14:13:20 to 14:14:20 UTC"
     assert time_span(BEGIN, BEGIN + 60) == "2026-09-21 14:13:20 to 14:14:20 UTC"
 
 

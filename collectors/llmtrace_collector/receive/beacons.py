@@ -6,8 +6,6 @@ page's trace, so that the join finds the same thing whichever way it came.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Final
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -46,22 +44,3 @@ def beacon_request(body: bytes, now_ns: int, service: str = SERVICE) -> bytes:
     name = KeyValue(key="service.name", value=AnyValue(string_value=service))
     resource = ResourceSpans(resource=Resource(attributes=[name]), scope_spans=[scope])
     return ExportTraceServiceRequest(resource_spans=[resource]).SerializeToString()
-
-
-class Allowance:
-    """So many a second, and no more."""
-
-    def __init__(self, per_s: float, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._per_s = self._left = per_s
-        self._monotonic = monotonic
-        self._at = monotonic()
-
-    def one(self) -> bool:
-        """Say whether one more may be had, and take it."""
-        now = self._monotonic()
-        self._left = min(max(1.0, self._per_s), self._left + (now - self._at) * self._per_s)
-        self._at = now
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True

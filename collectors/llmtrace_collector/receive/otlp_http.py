@@ -22,10 +22,11 @@ from starlette.datastructures import Headers
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from llmtrace.browser.asgi import Allowance
 from llmtrace.browser.beacon import MAX_BYTES
 from llmtrace_collector.receive.admission import Intake, Weight
 from llmtrace_collector.receive.auth import HttpAccess, check_token
-from llmtrace_collector.receive.beacons import Allowance, beacon_request
+from llmtrace_collector.receive.beacons import beacon_request
 from llmtrace_collector.receive.limits import MIB
 from llmtrace_collector.receive.otlp_json import to_json
 from llmtrace_collector.receive.rejections import RefusedError

@@ -10,7 +10,6 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -48,19 +47,15 @@ class Quarantine:
     Args:
         folder: made when the first request comes.
         max_bytes: of all requests; above it the oldest are deleted.
-        wall: unix seconds.
 
     Attributes:
         dropped: requests that were deleted for lack of room, in this life of the process.
     """
 
-    def __init__(
-        self, folder: Path, max_bytes: int, *, wall: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, folder: Path, max_bytes: int) -> None:
         self.folder = folder
         self.dropped = 0
         self._max_bytes = max_bytes
-        self._wall = wall
         self._lock = threading.Lock()
         self._sizes = {
             path.stem: path.stat().st_size for path in sorted(folder.glob(f"*{_REQUEST}"))
@@ -84,7 +79,7 @@ class Quarantine:
             OSError: the disk does not take it.
         """
         entry = Entry(
-            name=name, reason=reason, error=error[:_MAX_WORDS], at=self._wall(), spans=spans,
+            name=name, reason=reason, error=error[:_MAX_WORDS], at=time.time(), spans=spans,
             bytes=len(payload),
         )  # fmt: skip
         with self._lock:

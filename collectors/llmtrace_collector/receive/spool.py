@@ -95,7 +95,6 @@ class Spool:
         folder: of the files; made if it is not there.
         limits: when it is full, and when the disk is synced.
         most_bytes: of one request.
-        monotonic: seconds of this machine's clock.
 
     Raises:
         ConfigError: the folder cannot be used, or another process uses it.
@@ -107,13 +106,11 @@ class Spool:
         limits: SpoolLimits | None = None,
         *,
         most_bytes: int = 8 * MIB,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.folder = folder
         self.limits = limits or SpoolLimits()
         self.counted = Spooled()
         self._most_record = most_bytes + HEAD_BYTES
-        self._monotonic = monotonic
         self._lock = threading.Lock()
         self._grown = threading.Condition(self._lock)
         self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
@@ -298,7 +295,7 @@ class Spool:
             raise
         self._end += size
         if self.limits.sync == "interval" and self._unsynced_since is None:
-            self._unsynced_since = self._monotonic()
+            self._unsynced_since = time.monotonic()
         with self._grown:
             assert self._writing is not None  # noqa: S101 - for the type checker
             self._sizes[self._writing] = self._end
@@ -332,7 +329,7 @@ class Spool:
     def _until_sync(self) -> float | None:
         if self._unsynced_since is None:
             return None
-        return max(0.0, self._unsynced_since + self.limits.sync_s - self._monotonic())
+        return max(0.0, self._unsynced_since + self.limits.sync_s - time.monotonic())
 
     def _sync(self) -> None:
         if self._unsynced_since is None or self._file < 0:

@@ -26,7 +26,6 @@ class Recorder:
         local: what returns the signals of this machine; called in a thread.
         machine: what this machine is called.
         interval_s: between two writings.
-        wall: unix nanoseconds.
 
     Attributes:
         written: samples the store took; `dropped` = those it did not.
@@ -40,7 +39,6 @@ class Recorder:
         *,
         machine: str,
         interval_s: float,
-        wall: Callable[[], int] = time.time_ns,
     ) -> None:
         self.written = 0
         self.dropped = 0
@@ -49,7 +47,6 @@ class Recorder:
         self._local = local
         self._machine = machine
         self._interval_s = interval_s
-        self._wall = wall
         self._pages: Counter[str] = Counter()
 
     async def run(self) -> None:
@@ -66,7 +63,7 @@ class Recorder:
             internal_error("collector.signals", error)
 
     def _write(self, states: Sequence[TargetState]) -> None:
-        now = self._wall()
+        now = time.time_ns()
         # A target that was not read since has said nothing new; that it is down is worth saying.
         fresh = [
             state

@@ -54,7 +54,6 @@ class Api:
         looking: makes the live view.
         intake: has the requests in quarantine; `None` = there are none.
         catch_up: as of `StoreAccess`.
-        wall: unix seconds.
 
     Attributes:
         access: runs the queries of these addresses, and of the pages.
@@ -67,12 +66,10 @@ class Api:
         *,
         intake: Intake | None = None,
         catch_up: Callable[[], None] = lambda: None,
-        wall: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._looking = looking
         self._intake = intake
-        self._wall = wall
         self.access = StoreAccess(store, catch_up)
 
     def mount(self) -> Mount:
@@ -117,7 +114,7 @@ class Api:
     async def _rows(self, request: Request) -> Response:
         given = dict(request.query_params)
         query_params.known(given, _TIME | _FILTERS | {"limit", "after"})
-        when = query_params.between(given, self._wall())
+        when = query_params.between(given, time.time())
         limit = query_params.number(given, "limit", _DEFAULT_ROWS, _MAX_ROWS)
         after = query_params.cursor(given.get("after"))
         filters = query_params.texts(given, _FILTERS)
@@ -132,7 +129,7 @@ class Api:
     async def _signals(self, request: Request) -> Response:
         given = dict(request.query_params)
         query_params.known(given, _TIME | {"instance", "signal", "limit"})
-        when = query_params.between(given, self._wall())
+        when = query_params.between(given, time.time())
         limit = query_params.number(given, "limit", _MAX_SIGNALS, _MAX_SIGNALS)
         named = query_params.texts(given, frozenset({"instance", "signal"}))
 
@@ -145,13 +142,13 @@ class Api:
     async def _facts(self, request: Request) -> Response:
         query_params.known(request.query_params, frozenset({"at"}))
         given = dict(request.query_params)
-        at = query_params.moment(given.get("at"), "at", self._wall())
+        at = query_params.moment(given.get("at"), "at", time.time())
         return JSONResponse(await self.access.ask(lambda: read.facts(self._store, at), request))
 
     async def _events(self, request: Request) -> Response:
         given = dict(request.query_params)
         query_params.known(given, _TIME | {"limit"})
-        when = query_params.between(given, self._wall())
+        when = query_params.between(given, time.time())
         limit = query_params.number(given, "limit", _MAX_LISTED, _MAX_LISTED)
         found = await self.access.ask(
             lambda: [*islice(read.events(self._store, when.start_ns, when.end_ns), limit)], request
@@ -170,14 +167,14 @@ class Api:
                         return _error(413, f"more than {_MAX_BODY} bytes of events", close=True)
         except TimeoutError:
             return _error(408, f"the body took {PATIENCE_S:g} s", close=True)
-        events = read_events(bytes(body), round(self._wall() * 1e9))
+        events = read_events(bytes(body), round(time.time() * 1e9))
         await self.access.ask(lambda: self._store.insert_events(events))
         return JSONResponse({"stored": len(events)}, 201)
 
     async def _stages(self, request: Request) -> Response:
         given = dict(request.query_params)
         query_params.known(given, _TIME | _FILTERS | {"step", "of"})
-        when = query_params.between(given, self._wall())
+        when = query_params.between(given, time.time())
         step = query_params.number(given, "step", 60, 86_400)
         if (when.end_ns - when.start_ns) / 1e9 / step > _MAX_MINUTES:
             raise QuestionError(f"step: more than {_MAX_MINUTES} steps; take a larger one")
@@ -210,7 +207,7 @@ class Api:
     async def _slowest(self, request: Request) -> Response:
         given = dict(request.query_params)
         query_params.known(given, _TIME | _FILTERS | {"limit", "by"})
-        when = query_params.between(given, self._wall())
+        when = query_params.between(given, time.time())
         limit = query_params.number(given, "limit", 20, _MAX_SLOW)
         by = given.get("by", "e2e")
         if by not in read.SLOWEST_BY:
@@ -227,7 +224,7 @@ class Api:
     async def _coverage(self, request: Request) -> Response:
         given = dict(request.query_params)
         query_params.known(given, _TIME)
-        when = query_params.between(given, self._wall())
+        when = query_params.between(given, time.time())
         return JSONResponse(
             await self.access.ask(
                 lambda: read.coverage(self._store, when.start_ns, when.end_ns), request

@@ -54,7 +54,6 @@ class Looking:
         ingest, spool, intake: of the receiver.
         machine: what this machine is called.
         began: when this process did, by the monotonic clock.
-        wall: unix nanoseconds.
 
     Attributes:
         places: where the collector listens, once it does.
@@ -73,7 +72,6 @@ class Looking:
         machine: str,
         began: float,
         unread: Callable[[], int] = lambda: 0,
-        wall: Callable[[], int] = time.time_ns,
     ) -> None:
         self.places = Places()
         self._store = store
@@ -86,7 +84,6 @@ class Looking:
         self._machine = machine
         self._began = began
         self._unread = unread
-        self._wall = wall
         self._asking = asyncio.Lock()
         self._last: dict[str, tuple[float, Live]] = {}
         self._hours: dict[str, tuple[float, Minutes, tuple[SlowRow, ...]]] = {}
@@ -114,7 +111,7 @@ class Looking:
 
     def _make(self, budget: Budget, states: Sequence[TargetState]) -> Live:
         self._ingest.catch_up()
-        now = self._wall()
+        now = time.time_ns()
         outcomes, counted = live_queries.counted(self._store, now - WINDOW_S * _NS, now, budget)
         stages, metrics = lines(counted, budget)
         minutes, slowest = self._hour(now, budget)

@@ -30,6 +30,7 @@ MAX_IN_TRACE: Final = 10_000
 _MAX_DEPTH: Final = 8
 # A request takes at most a day: a longer one is a clock's or a sender's mistake.
 MAX_S: Final = 86_400
+_MAX_NS: Final = MAX_S * 1_000_000_000
 
 FIGURE: Final = (
     "Tuple(span_id String, queue Nullable(Int64), prefill Nullable(Int64), decode Nullable(Int64),"
@@ -49,13 +50,9 @@ RECORDS: Final = ("engine", "plugin")
 ID_OF: Final = {"answer": "response_id", "question": "request_id"}
 IDS: Final = tuple(ID_OF.values())
 REQUESTS: Final = "kind IN ('row', 'genai')"
+# The key by which all parts of a trace are found.
+_TRACE_KEY: Final = "cityHash64('trace', trace_id)"
 _LAST: Final = "ORDER BY arrived DESC LIMIT 1 BY trace_id, span_id, kind"
-_NS: Final = 1_000_000_000
-
-
-def trace_key(column: str = "trace_id") -> str:
-    """Return the expression of the key by which all parts of a trace are found."""
-    return f"cityHash64('trace', {column})"
 
 
 def id_keys() -> str:
@@ -68,7 +65,7 @@ def id_keys() -> str:
 
 def keys_select(parts: str) -> str:
     """Return the query that makes lines of `part_keys` of lines of `request_parts`."""
-    return from_file("part_keys", trace_key=trace_key(), id_keys=id_keys(), parts=parts)
+    return from_file("part_keys", trace_key=_TRACE_KEY, id_keys=id_keys(), parts=parts)
 
 
 def missing_keys(since: str) -> str:
@@ -84,41 +81,42 @@ def fresh(since: str, until: str) -> str:
 
 def traces(local: str = "") -> str:
     """Return the query of the traces that fresh parts belong to, for all shards or one's tables."""
-    return from_file("join_traces", trace_key=trace_key(), most=str(MAX_IN_TRACE), local=local)
+    return from_file("join_traces", trace_key=_TRACE_KEY, most=str(MAX_IN_TRACE), local=local)
 
 
-def around(longest_s: int = MAX_S, local: str = "") -> str:
+def around(local: str = "") -> str:
     """Return the query of all parts of those traces, each once, as it came last.
 
     Of a trace that is too large only what is fresh, and what names an id that a fresh part names.
     """
     small = "trace_id GLOBAL IN (SELECT trace_id FROM join_traces WHERE NOT large)"
-    keyed = f"key GLOBAL IN (SELECT {trace_key()} FROM join_traces WHERE NOT large)"
-    return f"{_with_tuples(_stored(keyed, small, longest_s, local))}\n{_LAST}"
+    keyed = f"key GLOBAL IN (SELECT {_TRACE_KEY} FROM join_traces WHERE NOT large)"
+    return f"{_with_tuples(_stored(keyed, small, local))}\n{_LAST}"
 
 
-def around_large(longest_s: int = MAX_S, local: str = "") -> str:
+def around_large(local: str = "") -> str:
     """Return the query of what is looked at of the traces that are too large."""
     keyed = "key GLOBAL IN (SELECT arrayJoin(keys) FROM join_fresh)"
-    named = _with_tuples(_stored(keyed, from_file("names_fresh"), longest_s, local))
-    arrived = from_file("join_large", longest_ns=str(longest_s * _NS), local=local)
+    named = _with_tuples(_stored(keyed, from_file("names_fresh"), local))
+    arrived = from_file("join_large", longest_ns=str(_MAX_NS), local=local)
     both = f"{named}\n{_LAST}\nUNION ALL\n{_with_tuples(arrived)}"
     return f"SELECT * FROM (\n{both}\n) {_LAST}"
 
 
-def named(longest_s: int = MAX_S) -> str:
+def named() -> str:
     """Return the query of parts elsewhere that name an id of an affected request.
 
     Records of engines that came before the request was affected, and requests of the same id.
     """
     keyed = f"key GLOBAL IN (SELECT arrayJoin({id_keys()}) FROM join_affected)"
-    stored = _stored(keyed, from_file("names_affected"), longest_s)
+    stored = _stored(keyed, from_file("names_affected"))
     return from_file("join_named", figure=_figure(), stored=stored)
 
 
-def _stored(keyed: str, where: str, longest_s: int, local: str = "") -> str:
-    longest_ns = str(longest_s * _NS)
-    return from_file("stored_parts", keyed=keyed, where=where, longest_ns=longest_ns, local=local)
+def _stored(keyed: str, where: str, local: str = "") -> str:
+    return from_file(
+        "stored_parts", keyed=keyed, where=where, longest_ns=str(_MAX_NS), local=local
+    )
 
 
 def _with_tuples(parts: str) -> str:
@@ -130,11 +128,11 @@ def _figure() -> str:
     return from_file("figure", type=FIGURE)
 
 
-def without_row(longest_s: int = MAX_S) -> str:
+def without_row() -> str:
     """Return the expression of the reason why a fresh part makes no row; '' = it makes one."""
     return (
         f"multiIf(NOT {REQUESTS}, '', e2e_ns IS NULL, 'unreadable', e2e_ns < 0, 'negative',"
-        f" e2e_ns > {longest_s * _NS}, 'too_long', '')"
+        f" e2e_ns > {_MAX_NS}, 'too_long', '')"
     )
 
 

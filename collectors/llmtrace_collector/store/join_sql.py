@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from typing import Any, Final
 
 from llmtrace_collector.store import gather, match_sql, rows_sql
@@ -37,20 +36,10 @@ class Joiner:
 
     Args:
         engine: of the store.
-        longest_s: how long a request may have taken; a longer one makes no row.
-        monotonic: seconds of this machine's clock.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        *,
-        longest_s: int = gather.MAX_S,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._longest_s = longest_s
-        self._monotonic = monotonic
         [(far, version)] = self._read("SELECT max(until_ns), max(version_ns) FROM joins")
         self._far, self._version = int(far), int(version)
         self._looked_s: float | None = None
@@ -63,7 +52,7 @@ class Joiner:
         began = time.perf_counter()
         until = self._engine.settled_ns(now_ns) // 1000 * 1000 - 1000
         since = self._since(until)
-        looked_s = self._monotonic()
+        looked_s = time.monotonic()
         rows, large, without = 0, 0, {}
         if not self.keyed:
             self._engine.run(f"INSERT INTO part_keys\n{gather.missing_keys(_moment(since))}")
@@ -72,9 +61,9 @@ class Joiner:
             without = self._without_row()
             self._fill("join_traces", gather.traces())
             [(large,)] = self._read("SELECT countIf(large) FROM join_traces")
-            self._fill("join_around", gather.around(self._longest_s))
+            self._fill("join_around", gather.around())
             if int(large):
-                text = gather.around_large(self._longest_s)
+                text = gather.around_large()
                 self._engine.run(f"INSERT INTO join_around\n{text}")
             rows = self._write()
         self._far, self._looked_s = until, looked_s
@@ -90,7 +79,7 @@ class Joiner:
         if self._looked_s is None:
             passed_s = float(_BACK_S) if until < self._far else 0.0
         else:
-            passed_s = self._monotonic() - self._looked_s + _LOSES_S
+            passed_s = time.monotonic() - self._looked_s + _LOSES_S
         if until < self._far + round((passed_s - 2 * _LOSES_S) * _NS):
             return min(self._far, until - round(passed_s * _NS))
         return self._far
@@ -107,7 +96,7 @@ class Joiner:
 
     def _without_row(self) -> dict[str, int]:
         found = self._read(
-            f"SELECT {gather.without_row(self._longest_s)} AS reason, count() FROM join_fresh"
+            f"SELECT {gather.without_row()} AS reason, count() FROM join_fresh"
             " WHERE reason != '' GROUP BY reason"
         )
         return {str(reason): int(count) for reason, count in found}
@@ -118,7 +107,7 @@ class Joiner:
         if placed:
             self._fill("join_above", gather.above())
         self._fill("join_affected", gather.affected(placed=placed))
-        self._fill("join_named", gather.named(self._longest_s))
+        self._fill("join_named", gather.named())
         [(present, *naming)] = self._read(gather.present())
         kinds = set(present)
         if not placed and (placed := bool(kinds & gather.PLACED)):

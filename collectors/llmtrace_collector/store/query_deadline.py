@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from secrets import token_hex
@@ -29,17 +29,15 @@ class Question:
 
     Args:
         seconds: it may take.
-        monotonic: seconds of this machine's clock.
 
     Attributes:
         name: of all its queries.
     """
 
-    def __init__(self, seconds: float, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, seconds: float) -> None:
         self.name = f"llmtrace-{token_hex(8)}"
         self._seconds = seconds
-        self._monotonic = monotonic
-        self._until = monotonic() + seconds
+        self._until = time.monotonic() + seconds
         self._over = threading.Event()
 
     def end(self) -> None:
@@ -52,7 +50,7 @@ class Question:
         Raises:
             QuestionEndedError: there is to be none.
         """
-        left = self._until - self._monotonic()
+        left = self._until - time.monotonic()
         if self._over.is_set():
             raise QuestionEndedError("the question was given up")
         if left <= 0:

@@ -77,7 +77,6 @@ class AlertQueue:
         settings: how alerts are processed.
         link: makes the address of a report from its name; `None` = it has none.
         links: where traces and runbooks are, which reports link to.
-        wall: unix seconds.
     """
 
     def __init__(
@@ -89,7 +88,6 @@ class AlertQueue:
         *,
         link: Callable[[str], str] | None = None,
         links: Links | None = None,
-        wall: Callable[[], float] = time.time,
     ) -> None:
         self._load = load
         self._reports = reports
@@ -97,7 +95,6 @@ class AlertQueue:
         self._settings = settings or QueueSettings()
         self._link = link
         self._links = links
-        self._wall = wall
         self._waiting: deque[Alert] = deque()
         self._known: dict[str, None] = {}  # in the order they came
         self._changed = threading.Condition()
@@ -172,7 +169,7 @@ class AlertQueue:
         result = replace(result, similar=similar_reports(self._reports, result, alert, name))
         self._reports.keep(
             name,
-            as_report(name, alert, as_json(result), self._wall()),
+            as_report(name, alert, as_json(result), time.time()),
             page(result, case, self._links),
         )
         self.counts["triaged"] += 1
@@ -201,10 +198,10 @@ class AlertQueue:
         for number in range(self._settings.attempts):
             if number and not self._pause(self._settings.retry_s):
                 break
-            window = Window(alert.started - self._settings.back_s, self._wall())
+            window = Window(alert.started - self._settings.back_s, time.time())
             try:
                 case = self._load(window, lambda _what, _share: None)
-                found = case, triage_alert(case, alert, self._wall())
+                found = case, triage_alert(case, alert, time.time())
             except LlmtraceError as error:
                 logger.warning("alert %s: %s", alert.id, error)
                 continue

@@ -68,7 +68,7 @@ def over_time(result: Result, seen: Timeline) -> str:
         for name, colour in (("p95", OVER), ("p50", NEUTRAL))
     )
     return (
-        f"<section><h2>Over time <small>{legend}; {time_span(start, end, dated=True)}</small></h2>"
+        f"<section><h2>Over time <small>{legend}; {time_span(start, end)}</small></h2>"
         f"{pictures}</section>"
     )
 

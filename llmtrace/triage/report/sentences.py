@@ -37,7 +37,7 @@ def _course(result: Result) -> Iterator[str]:
     elif onset is not None:
         off = ""
         if onset.latest - onset.earliest >= 1:
-            off = f" (95 %: {time_span(onset.earliest, onset.latest, dated=True)})"
+            off = f" (95 %: {time_span(onset.earliest, onset.latest)})"
         yield f"began {date_and_zone(onset.best)}{off}"
         if result.recovered_at is not None:
             lasted = duration(result.recovered_at - onset.best)
@@ -54,7 +54,7 @@ def _course(result: Result) -> Iterator[str]:
 
 def _side(name: str, side: Side) -> str:
     window = side.window
-    span = "no rows" if window is None else time_span(window.start, window.end, dated=True)
+    span = "no rows" if window is None else time_span(window.start, window.end)
     low, high = side.p95_ci
     interval = "" if low is None or high is None else f", p95 95% CI {ms(low)} to {ms(high)} ms"
     return f"{name} {span}: {side.n:,} requests{interval}"
@@ -181,7 +181,7 @@ def stretch_text(one: Incident) -> str:
     if one.end is None:
         span = f"since {date_and_zone(one.start)}"
     else:
-        span = time_span(one.start, one.end, dated=True)
+        span = time_span(one.start, one.end)
     if one.metric == "errors":
         size = f"{one.usual or 0:.1%} → {one.level or 0:.1%} of requests fail"
     elif one.metric == "traffic":
