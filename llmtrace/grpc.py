@@ -103,18 +103,7 @@ def aio_client_interceptors(
     tags: Sequence[str] | None = None,
     **attributes: Scalar | None,
 ) -> list[grpc.aio.ClientInterceptor]:
-    """Make the same for `grpc.aio`, for a channel's `interceptors=`.
-
-    Args:
-        methods: as for `client_interceptors`.
-        classify: as for `client_interceptors`.
-        done: as for `client_interceptors`.
-        model: the model's name.
-        route: the part of the application that sends the request.
-        tenant: on whose behalf.
-        tags: a list of words to find it by, in Langfuse.
-        **attributes: recorded on each row's span under their own names; `user` and `session` as
-            `user.id` and `session.id`.
+    """Make the same, of the same arguments, for `grpc.aio`: for a channel's `interceptors=`.
 
     Raises:
         ConfigError: an argument cannot be recorded or called.
@@ -147,14 +136,10 @@ def server_interceptor(*, name: str | None = None, tell: bool = True) -> grpc.Se
 def aio_server_interceptor(
     *, name: str | None = None, tell: bool = True
 ) -> grpc.aio.ServerInterceptor:
-    """Make the same for `grpc.aio.server(interceptors=…)`.
+    """Make the same, of the same arguments, for `grpc.aio.server(interceptors=…)`.
 
     Of a method that writes its responses to the context, and does not yield them, it is not known
     when its first content goes out: its own time stays unknown.
-
-    Args:
-        name: as for `server_interceptor`.
-        tell: as for `server_interceptor`.
 
     Raises:
         ConfigError: the name is no short word.

@@ -225,12 +225,7 @@ def as_plain(budget: Budget) -> dict[str, Any]:
 
 
 def as_yaml(budget: Budget, remarks: tuple[str, ...] = ()) -> str:
-    """Return the text of a budget file.
-
-    Args:
-        budget: the budget.
-        remarks: comments on top, a line each.
-    """
+    """Return the text of a budget file, with remarks as comments on top, a line each."""
     import yaml
 
     text: str = yaml.safe_dump(as_plain(budget), sort_keys=False, allow_unicode=True)

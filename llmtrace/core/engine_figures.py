@@ -241,13 +241,7 @@ def read_answer(report: Report, value: Any) -> Reading | None:
 def read_attributes(
     report: Report, attributes: Mapping[str, Any], source: Source
 ) -> dict[str, Reported]:
-    """Read the stages that a span's attributes report, by name.
-
-    Args:
-        report: whose span it is.
-        attributes: of the span.
-        source: how to name the source.
-    """
+    """Read the stages that a span's attributes report, by name."""
     return {
         figure.stage: time
         for figure in report.figures

@@ -47,13 +47,7 @@ _NOTE: Final = "simulated engine: its times are made up; requests and clocks are
 
 
 class Story:
-    """An incident as it happens.
-
-    Args:
-        fault: what goes wrong.
-        target: the simulated engine.
-        collector: where rows go.
-    """
+    """An incident as it happens."""
 
     def __init__(self, fault: Fault, target: Target, collector: Collecting) -> None:
         if target.engine is None:
@@ -84,13 +78,7 @@ class Story:
         return self._fault.jobs(jobs) if phase.name == self._fault.cause else jobs
 
     def triage(self, rows: int, page: Path, out: Console, err: Console) -> Result:
-        """Triage what the collector has, print what was found, and write the page.
-
-        Args:
-            rows: the number to wait for.
-            page: file of the web page.
-            out: console of the result.
-            err: console of the progress.
+        """Wait for so many rows, triage them, print what was found, and write the page.
 
         Raises:
             SourceError: the collector does not answer.

@@ -152,12 +152,7 @@ def _width(columns: Sequence[Column]) -> int:
 
 
 def stage_table(columns: Sequence[Column], stages: int) -> Table:
-    """Lay columns out as a table, with a gap between the stages and the metrics.
-
-    Args:
-        columns: from `stage_columns`.
-        stages: how many of their lines are stages.
-    """
+    """Lay columns out as a table, with a gap between the stages and the metrics."""
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     for column in columns:
         left = column.what in {"name", "verdict", "sources"}

@@ -38,12 +38,6 @@ _TAIL: Final = 4
 class PassingRequest:
     """One request in the middleware, from its receipt to the last byte of its response.
 
-    Args:
-        runtime: what `init` set up.
-        scope: the connection's.
-        name: the gateway's.
-        tell: whether clients receive the times.
-
     Attributes:
         has_request: whether all of the request has been received.
         last: whether the last message of the response has been passed.

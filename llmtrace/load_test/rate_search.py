@@ -141,10 +141,6 @@ def crossing(looks: Sequence[Look], about: float) -> tuple[float, float]:
 
     By a logistic curve through the looks near the limit; where no rate near it is certain, the
     lowest near it is returned as the limit, and 0 as certain.
-
-    Args:
-        looks: what was seen.
-        about: where the limit is, roughly.
     """
     near = [one for one in looks if about / _NEAR <= one.rate <= about * _NEAR]
     at = np.log([one.rate / about for one in near])

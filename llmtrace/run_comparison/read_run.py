@@ -26,10 +26,7 @@ _MAX_ANSWERS: Final = 10_000_000
 
 
 def read_run(path: Path) -> Run:
-    """Read a run.
-
-    Args:
-        path: a case folder, or a file of rows.
+    """Read a run: a case folder, or a file of rows.
 
     Raises:
         SourceError: it cannot be read.

@@ -122,11 +122,7 @@ class State:
 async def collect(config: Config, read: Callable[[], Config] | None = None) -> None:
     """Run everything until SIGTERM or SIGINT, then end in order. A second signal ends it at once.
 
-    SIGHUP reads the settings anew; see `reload`.
-
-    Args:
-        config: the settings.
-        read: reads them anew.
+    SIGHUP has `read` read the settings anew; see `reload`.
 
     Raises:
         ConfigError: a port, folder or certificate cannot be had.

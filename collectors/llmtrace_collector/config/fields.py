@@ -147,11 +147,7 @@ def from_environment(
 
 
 def build(kind: type[T], *given: Mapping[Key, Given]) -> T:
-    """Make the settings.
-
-    Args:
-        kind: their class.
-        given: what was given, the strongest first.
+    """Make the settings of what was given, the strongest first.
 
     Raises:
         ConfigError: a key names no setting, or a value is wrong.

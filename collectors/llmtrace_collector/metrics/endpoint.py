@@ -21,11 +21,7 @@ _GZIP_LEVEL: Final = 1
 
 
 class MetricsPage:
-    """Answers `/metrics`. One page is made at a time, in a thread: a large one takes a while.
-
-    Args:
-        registry: of all there is.
-    """
+    """Answers `/metrics`. One page is made at a time, in a thread: a large one takes a while."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry

@@ -36,9 +36,6 @@ class Access:
     def authorization(self, where: str) -> str | None:
         """Return the header that says who we are; `None` = none is needed.
 
-        Args:
-            where: the server, for the error.
-
         Raises:
             FetchError: a file cannot be read.
         """
@@ -54,9 +51,6 @@ class Access:
 
     def context(self, where: str) -> ssl.SSLContext | None:
         """Return the context of connections; `None` = the system's.
-
-        Args:
-            where: the server, for the error.
 
         Raises:
             FetchError: one of its files cannot be read.

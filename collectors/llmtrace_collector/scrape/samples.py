@@ -18,12 +18,7 @@ _MAX_LABEL_TEXT: Final = 200
 
 
 def of_targets(states: Sequence[TargetState], t_ns: int) -> Iterator[SignalSample]:
-    """Yield samples of what each target said last; of one that is down, only that it is.
-
-    Args:
-        states: of all targets.
-        t_ns: unix nanoseconds, for all of them.
-    """
+    """Yield samples of what each target said last; of one that is down, only that it is."""
     for state in states:
         instance = state.target.instance
         own = dict(state.target.labels)

@@ -46,11 +46,7 @@ def is_signed_in(cookies: str | None, wanted: Secret) -> bool:
 
 
 class SignIn:
-    """The page with the form, and what takes it.
-
-    Args:
-        token: that is to be shown.
-    """
+    """The page with the form, and what takes it."""
 
     def __init__(self, token: Secret) -> None:
         self._token = token

@@ -32,11 +32,7 @@ _FEW: Final = 5_000
 
 
 class Joiner:
-    """Runs the join of one store, remembering how far it has come.
-
-    Args:
-        engine: of the store.
-    """
+    """Runs the join of one store, remembering how far it has come."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

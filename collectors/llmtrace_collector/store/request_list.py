@@ -75,10 +75,6 @@ class ListQuery:
 def listed(store: Readable, query: ListQuery) -> tuple[list[dict[str, Any]], Place | None]:
     """Return a page of requests in the words of `Row.as_dict`, and where the next page begins.
 
-    Args:
-        store: of them.
-        query: which of them.
-
     Returns:
         The rows, and the place of the last of them; `None` = there are no more.
     """

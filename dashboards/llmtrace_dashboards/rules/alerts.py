@@ -267,12 +267,7 @@ def _silent(
 
 
 def broken(settings: RuleSettings, base: str = "10m") -> Iterator[Alert]:
-    """Yield the alerts for responses that break off, by model, route and service.
-
-    Args:
-        settings: how rules are made.
-        base: what shares are over.
-    """
+    """Yield the alerts for responses that break off, by model, route and service."""
     yield _in_stream(settings, base)
     yield _truncated(settings, base)
     yield _given_up(settings, base)

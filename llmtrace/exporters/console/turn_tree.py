@@ -34,12 +34,7 @@ def summary(row: Row) -> Iterator[str]:
 
 
 def part_lines(row: Row, width: int) -> Iterator[str]:
-    """Draw what ran inside a turn, each as a bar where it lay, and what its tools lost.
-
-    Args:
-        row: of the turn.
-        width: of a line, in characters.
-    """
+    """Draw what ran inside a turn, each as a bar where it lay, and what its tools lost."""
     shown = row.parts[:_MAX_LINES]
     texts = [_text(part) for part in shown]
     labels = [_label(part) for part in shown]

@@ -199,11 +199,6 @@ def _entitled(
 def encode_span(span: Span, dialect: Dialect = OTEL, shared: bytes = b"") -> bytes:
     """Encode a span that is no row.
 
-    Args:
-        span: the span.
-        dialect: which attributes it gets.
-        shared: further ones, encoded.
-
     Raises:
         ValueError: an id is not hex of the right length.
     """

@@ -327,11 +327,7 @@ class Events:
 
 
 class Parsed:
-    """Classifies events that are parsed already.
-
-    Args:
-        whole: as of `Events`.
-    """
+    """Classifies events that are parsed already."""
 
     __slots__ = ("_classify", "_whole")
 
@@ -376,11 +372,7 @@ def _named_lesson(kind: int, line: bytes) -> _Lesson:
 
 
 def protocol(event: Any) -> Classify | None:
-    """Find a stream's protocol by one of its events; `None` = not a known one.
-
-    Args:
-        event: a view of it.
-    """
+    """Find a stream's protocol by one of its events; `None` = not a known one."""
     choices, kind = event.choices, event.type
     if isinstance(choices, list):
         first = choices[0] if choices else None

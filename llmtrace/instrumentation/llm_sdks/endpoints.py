@@ -98,12 +98,7 @@ def _library(kind: Any) -> str | None:
 
 @lru_cache(maxsize=256)
 def provider_of(host: str, kind: Any = None) -> str | None:
-    """Name the provider, by OpenTelemetry's names; `None` = neither host nor client shows it.
-
-    Args:
-        host: of the URL.
-        kind: the class of the SDK's client.
-    """
+    """Name the provider, by OpenTelemetry's names; `None` = neither host nor client shows it."""
     for base in () if kind is None else kind.__mro__:
         if base.__name__ in _CLIENTS and base.__module__.partition(".")[0] in SDKS:
             return _CLIENTS[base.__name__]

@@ -23,9 +23,6 @@ Phase = Literal["connect", "tls", "handshake"]
 class Opening:
     """One connection as it is being opened.
 
-    Args:
-        conversation: of the connection.
-
     Raises:
         RuntimeError: llmtrace is not set up.
     """

@@ -82,12 +82,7 @@ class StreamFinalizer:
 
 
 def closed(recording: Recording, error_type: str | None = None) -> None:
-    """Note that the response's connection was closed: by the consumer, if no read is under way.
-
-    Args:
-        recording: of the request.
-        error_type: as of `abandon`.
-    """
+    """Note that the response's connection was closed: by the consumer, if no read is under way."""
     if recording.open and not recording.reading:
         abandon(recording, error_type)
 

@@ -23,14 +23,7 @@ from llmtrace.runtime.runtime import current
 
 
 def make_proxy(kind: Any, recording: Recording, source: Any, *rest: Any) -> Any:
-    """Make a proxy of an object.
-
-    Args:
-        kind: a subclass of `StreamProxy`.
-        recording: what to record on.
-        source: the object.
-        *rest: further arguments of the kind.
-    """
+    """Make a proxy of an object."""
     of: Any = type(source)
     return _kind_for(kind, of)(recording, source, *rest)
 

@@ -149,12 +149,7 @@ _APPS: Final = (
 
 
 def draw(rng: np.random.Generator, needs: Collection[str] = ()) -> Deployment:
-    """Invent a deployment, with what is needed in it.
-
-    Args:
-        rng: where chance comes from.
-        needs: names of `NEEDS`.
-    """
+    """Invent a deployment, with what is needed in it."""
     model = str(rng.choice(["a100x4-70b", "l4-8b"]))
     cost = MODELS[model]
     prefix = 0.65 if "prefixes" in needs else float(rng.uniform(0.3, 0.55))
