@@ -6,7 +6,7 @@ from typing import Final
 
 from llmtrace.display.colours import OUTCOME_COLOURS
 from llmtrace_dashboards import promql
-from llmtrace_dashboards.boards.shared_panels import heat, side_by_side
+from llmtrace_dashboards.boards.shared_panels import graph, heat, side_by_side
 from llmtrace_dashboards.panels import Board, Column, Panel, Query, Row
 from llmtrace_dashboards.promql import RANGE, TOOLS, TURNS, mean, quantile, total
 from llmtrace_dashboards.variables import (
@@ -50,30 +50,24 @@ _TURNS: Final = Row(
             width=6,
             height=8,
         ),
-        Panel(
-            kind="timeseries",
-            title="Turns by outcome",
-            description="Turns a second, by how they ended. Cancelled turns are users who left.",
-            queries=(
-                Query(expr=total(f"{_TURN}_count{{{TURNS}}}", "outcome"), legend="{{outcome}}"),
-            ),
+        graph(
+            "Turns by outcome",
+            "Turns a second, by how they ended. Cancelled turns are users who left.",
+            Query(expr=total(f"{_TURN}_count{{{TURNS}}}", "outcome"), legend="{{outcome}}"),
             unit="ops",
             empty=_NO_TURNS,
             stacked="normal",
             bars=True,
             colours=OUTCOME_COLOURS,
-            least=0,
             width=9,
         ),
-        Panel(
-            kind="timeseries",
-            title="p95 of a turn, by agent",
-            description="An agent whose p95 grows while its tools' do not calls the model more "
+        graph(
+            "p95 of a turn, by agent",
+            "An agent whose p95 grows while its tools' do not calls the model more "
             "often, or for longer outputs: the stage breakdown of its route says which.",
-            queries=(Query(expr=quantile(0.95, _TURN, "agent", where=_DONE), legend="{{agent}}"),),
+            Query(expr=quantile(0.95, _TURN, "agent", where=_DONE), legend="{{agent}}"),
             unit="s",
             empty=_NO_TURNS,
-            least=0,
             width=9,
         ),
         heat(
@@ -84,17 +78,15 @@ _TURNS: Final = Row(
             where=_DONE,
             empty=_NO_TURNS,
         ),
-        Panel(
-            kind="timeseries",
-            title="Lost by calling independent tools one after the other",
-            description="Seconds a turn that running independent tool calls at once would have "
+        graph(
+            "Lost by calling independent tools one after the other",
+            "Seconds a turn that running independent tool calls at once would have "
             "saved, on average. Calls that need each other's results are not in it. Worth fixing "
             "where it is a good part of the turn: ask the model for parallel calls, and await "
             "them together.",
-            queries=(Query(expr=mean(_LOSS, "agent", where=_DONE), legend="{{agent}}"),),
+            Query(expr=mean(_LOSS, "agent", where=_DONE), legend="{{agent}}"),
             unit="s",
             empty="No turns that called tools",
-            least=0,
         ),
     ),
 )
@@ -131,50 +123,42 @@ _TOOLS_ROW: Final = Row(
             ),
             sort=("time in all", True),
         ),
-        Panel(
-            kind="timeseries",
-            title="p95 of a call, by tool",
-            description="A tool that grew slower while the others did not: look at what it calls.",
-            queries=(Query(expr=quantile(0.95, _TOOL, "tool", where=_CALLED), legend="{{tool}}"),),
+        graph(
+            "p95 of a call, by tool",
+            "A tool that grew slower while the others did not: look at what it calls.",
+            Query(expr=quantile(0.95, _TOOL, "tool", where=_CALLED), legend="{{tool}}"),
             unit="s",
             empty=_NO_TOOLS,
-            least=0,
             height=9,
             calcs=("lastNotNull", "max"),
         ),
-        Panel(
-            kind="timeseries",
-            title="Calls by tool",
-            description="Tool calls a second. A tool called far more often than before: the model "
+        graph(
+            "Calls by tool",
+            "Tool calls a second. A tool called far more often than before: the model "
             "repeats itself, often after an error it does not understand.",
-            queries=(Query(expr=total(f"{_TOOL}_count{{{TOOLS}}}", "tool"), legend="{{tool}}"),),
+            Query(expr=total(f"{_TOOL}_count{{{TOOLS}}}", "tool"), legend="{{tool}}"),
             unit="ops",
             empty=_NO_TOOLS,
             stacked="normal",
             bars=True,
-            least=0,
         ),
-        Panel(
-            kind="timeseries",
-            title="Tool calls at once, while any runs",
-            description="Time of all tool calls over the time of their turns in which any of them "
+        graph(
+            "Tool calls at once, while any runs",
+            "Time of all tool calls over the time of their turns in which any of them "
             "ran: 1 is one after the other, 3 is three at once. A fall while turns get longer: "
             "calls that could run together take turns.",
-            queries=(
-                Query(
-                    expr=promql.share(
-                        *(
-                            total(f"llmtrace_turn_{time}_seconds_total{{{TURNS}}}", "agent")
-                            for time in ("tool", "tool_wall")
-                        )
-                    ),
-                    legend="{{agent}}",
+            Query(
+                expr=promql.share(
+                    *(
+                        total(f"llmtrace_turn_{time}_seconds_total{{{TURNS}}}", "agent")
+                        for time in ("tool", "tool_wall")
+                    )
                 ),
+                legend="{{agent}}",
             ),
             unit="short",
             decimals=2,
             empty=_NO_TOOLS,
-            least=0,
         ),
         heat(
             "Tool calls",

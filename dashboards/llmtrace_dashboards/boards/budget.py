@@ -14,6 +14,7 @@ from llmtrace_dashboards.boards.shared_panels import (
     NOT_SUCCEEDED,
     OUTCOMES,
     STAGES_OVER_TIME,
+    graph,
     side_by_side,
 )
 from llmtrace_dashboards.panels import Board, Column, Link, Panel, Query, Row
@@ -123,24 +124,21 @@ _EATEN: Final = Row(
     "Which stage eats it?",
     (
         STAGES_OVER_TIME,
-        Panel(
-            kind="bargauge",
-            title="Budget used by the p95 request, by stage",
-            description="What the p95 request spends in each stage, over what the budget allows "
+        graph(
+            "Budget used by the p95 request, by stage",
+            "What the p95 request spends in each stage, over what the budget allows "
             "that stage. Above 100 % the stage takes time from the others. Start with the longest "
             "bar; the stage breakdown says since when.",
-            queries=(
-                Query(
-                    expr=f"sort_desc(({promql.anatomy(window=RANGE)}) / on (stage) {limit()})",
-                    legend="{{stage}}",
-                    instant=True,
-                ),
+            Query(
+                expr=f"sort_desc(({promql.anatomy(window=RANGE)}) / on (stage) {limit()})",
+                legend="{{stage}}",
+                instant=True,
             ),
+            kind="bargauge",
             unit=_FRACTION,
             decimals=0,
             empty=NO_BUDGET,
             steps=USED,
-            least=0,
             most=2,
             width=6,
         ),
@@ -203,35 +201,35 @@ _LIMITS: Final = Row(
 _BURN: Final = Row(
     "How fast is the error budget burnt?",
     (
-        Panel(
-            kind="timeseries",
-            title="Burn rate: 1 uses the error budget up in 30 days",
-            description="Share of bad requests over the share that may be bad, in two windows. "
+        graph(
+            "Burn rate: 1 uses the error budget up in 30 days",
+            "Share of bad requests over the share that may be bad, in two windows. "
             "Above the dashed line of its colour it pages; one of the four limits may hide "
             "another, the tooltip lists all. A line that stays above 1 in six hours will cost the "
             "month. All requests of the budget, whatever is chosen above.",
-            queries=tuple(
-                Query(
-                    expr=f'max by (slo) ({bad_ratio(window)}{{budget="$budget"}} '
-                    f'/ on (budget, slo) {ALLOWED}{{budget="$budget"}})',
-                    legend=f"{{{{slo}}}}, {window}",
+            *(
+                tuple(
+                    Query(
+                        expr=f'max by (slo) ({bad_ratio(window)}{{budget="$budget"}} '
+                        f'/ on (budget, slo) {ALLOWED}{{budget="$budget"}})',
+                        legend=f"{{{{slo}}}}, {window}",
+                    )
+                    for window in ("1h", "6h")
                 )
-                for window in ("1h", "6h")
-            )
-            + tuple(
-                Query(
-                    expr=f"max by (slo) (clamp_min(clamp_max({rung.ceiling:g} / "
-                    f'{ALLOWED}{{budget="$budget"}}, {rung.factor:g}), 1))',
-                    legend=f"{{{{slo}}}} pages above, {rung.long}",
-                    bound=True,
+                + tuple(
+                    Query(
+                        expr=f"max by (slo) (clamp_min(clamp_max({rung.ceiling:g} / "
+                        f'{ALLOWED}{{budget="$budget"}}, {rung.factor:g}), 1))',
+                        legend=f"{{{{slo}}}} pages above, {rung.long}",
+                        bound=True,
+                    )
+                    for rung in LADDER
+                    if rung.severity == "page"
                 )
-                for rung in LADDER
-                if rung.severity == "page"
             ),
             unit="suffix:x",
             decimals=1,
             empty=_NO_RULES,
-            least=0,
             steps=((None, NEUTRAL), (1, NEAR)),
             lines=True,
             colours={
@@ -243,23 +241,20 @@ _BURN: Final = Row(
             width=16,
             height=8,
         ),
-        Panel(
-            kind="bargauge",
-            title="Error budget left of 30 days",
-            description="What is left of the requests that may be bad in thirty days. At 0 every "
+        graph(
+            "Error budget left of 30 days",
+            "What is left of the requests that may be bad in thirty days. At 0 every "
             "risk waits: freeze what can be frozen, and fix what burns.",
-            queries=(
-                Query(
-                    expr=f'sort(max by (slo) ({REMAINING}{{budget="$budget"}}))',
-                    legend="{{slo}}",
-                    instant=True,
-                ),
+            Query(
+                expr=f'sort(max by (slo) ({REMAINING}{{budget="$budget"}}))',
+                legend="{{slo}}",
+                instant=True,
             ),
+            kind="bargauge",
             unit=_FRACTION,
             decimals=0,
             empty=_NO_RULES,
             steps=LEFT,
-            least=0,
             most=1,
             width=8,
             height=8,

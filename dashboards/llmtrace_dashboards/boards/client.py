@@ -12,9 +12,10 @@ from llmtrace_dashboards.boards.shared_panels import (
     NO_REQUESTS,
     NOT_SUCCEEDED,
     OUTCOMES,
+    graph,
     heat,
 )
-from llmtrace_dashboards.panels import Board, Panel, Query, Row
+from llmtrace_dashboards.panels import Board, Query, Row
 from llmtrace_dashboards.promql import SUCCEEDED, quantile, total
 from llmtrace_dashboards.variables import MARKS, RECORDED, REQUESTS
 
@@ -38,33 +39,29 @@ def _gaps(which: str) -> str:
 _READER: Final = Row(
     "Is the consumer slow?",
     (
-        Panel(
-            kind="timeseries",
-            title="Render: the consumer's own time",
-            description="Time in which the application, or the browser, did not ask the stream "
+        graph(
+            "Render: the consumer's own time",
+            "Time in which the application, or the browser, did not ask the stream "
             "for more. A slow consumer is not a slow server: if this grows, batch what is drawn "
             "(every 50 ms, say) and parse Markdown once a batch, not once a token.",
-            queries=(_stage("render", 0.5), _stage("render", 0.95)),
+            _stage("render", 0.5),
+            _stage("render", 0.95),
             unit="s",
             empty="This stage is not reported",
             colours={"p50": NEUTRAL, "p95": STAGE_COLOURS["render"]},
-            least=0,
             width=8,
         ),
-        Panel(
-            kind="timeseries",
-            title="The client's part of the whole request",
-            description="How much of what the user waited was the consumer's own time (render), "
+        graph(
+            "The client's part of the whole request",
+            "How much of what the user waited was the consumer's own time (render), "
             "and how much the client was too busy to read what had arrived: inside other stages, "
             "and at least so much. Above a tenth it is worth more to fix the client than the "
             "engine.",
-            queries=(
-                Query(expr=promql.stage_share("render"), legend="render"),
-                Query(
-                    expr=f"{total(f'llmtrace_client_lag_seconds_total{{{SUCCEEDED}}}')} "
-                    f"/ ({total(f'llmtrace_e2e_seconds_sum{{{SUCCEEDED}}}')} > 0)",
-                    legend="received, not read",
-                ),
+            Query(expr=promql.stage_share("render"), legend="render"),
+            Query(
+                expr=f"{total(f'llmtrace_client_lag_seconds_total{{{SUCCEEDED}}}')} "
+                f"/ ({total(f'llmtrace_e2e_seconds_sum{{{SUCCEEDED}}}')} > 0)",
+                legend="received, not read",
             ),
             unit=_FRACTION,
             decimals=1,
@@ -72,25 +69,20 @@ _READER: Final = Row(
             colours={"render": STAGE_COLOURS["render"]},
             steps=((None, NEUTRAL), (0.1, OVER)),
             lines=True,
-            least=0,
             width=8,
         ),
-        Panel(
-            kind="timeseries",
-            title="Tokens a second, as one user sees them",
-            description="One over the time per token: half of all responses come at least this "
+        graph(
+            "Tokens a second, as one user sees them",
+            "One over the time per token: half of all responses come at least this "
             "fast, and 95 % of them at the lower figure. People read about 5 to 10 tokens a "
             "second; much more is for machines.",
-            queries=(
-                Query(
-                    expr=f"1 / {quantile(0.5, 'llmtrace_tpot_seconds')}",
-                    legend="half of responses",
-                ),
-                Query(expr=f"1 / {quantile(0.95, 'llmtrace_tpot_seconds')}", legend="95 %"),
+            Query(
+                expr=f"1 / {quantile(0.5, 'llmtrace_tpot_seconds')}",
+                legend="half of responses",
             ),
+            Query(expr=f"1 / {quantile(0.95, 'llmtrace_tpot_seconds')}", legend="95 %"),
             unit="suffix:tok/s",
             empty=NO_REQUESTS,
-            least=0,
             width=8,
         ),
         heat(
@@ -100,12 +92,11 @@ _READER: Final = Row(
             "stall.",
             empty=NO_GAPS,
         ),
-        Panel(
-            kind="timeseries",
-            title="Stalls: chunks that took longer than 0.5 s and 1 s",
-            description="Share of all chunks. Rare stalls are other people's prefills or "
+        graph(
+            "Stalls: chunks that took longer than 0.5 s and 1 s",
+            "Share of all chunks. Rare stalls are other people's prefills or "
             "preemptions; regular ones a proxy that buffers.",
-            queries=tuple(
+            *(
                 Query(
                     expr=f"1 - {_gaps(f'bucket{{{SUCCEEDED}, {edge}}}')} "
                     f"/ ({_gaps(f'count{{{SUCCEEDED}}}')} > 0)",
@@ -116,7 +107,6 @@ _READER: Final = Row(
             unit=_FRACTION,
             decimals=2,
             empty=NO_GAPS,
-            least=0,
         ),
     ),
 )
@@ -124,31 +114,26 @@ _READER: Final = Row(
 _NETWORK: Final = Row(
     "What does the way there cost?",
     (
-        Panel(
-            kind="timeseries",
-            title="Network, by sub-phase (means, which add up)",
-            description="Mean time of a request on the way to the gateway. `client_wait` is "
+        graph(
+            "Network, by sub-phase (means, which add up)",
+            "Mean time of a request on the way to the gateway. `client_wait` is "
             "waiting for a connection from the client's own pool: raise its limit. `dns`, "
             "`connect` and `tls` above zero all the time = connections are not kept. `rtt` is "
             "distance.",
-            queries=(
-                Query(
-                    expr=f"{total(_PHASES, 'phase')} / on () group_left () {total(_REQUESTS)}",
-                    legend="{{phase}}",
-                ),
+            Query(
+                expr=f"{total(_PHASES, 'phase')} / on () group_left () {total(_REQUESTS)}",
+                legend="{{phase}}",
             ),
             unit="s",
             empty="No sub-phases: the client's HTTP hooks are not in place",
             stacked="normal",
-            least=0,
             width=10,
         ),
-        Panel(
-            kind="timeseries",
-            title="Network and gateway, p95",
-            description="Each by itself; they do not add. Gateway time is what gateways report of "
+        graph(
+            "Network and gateway, p95",
+            "Each by itself; they do not add. Gateway time is what gateways report of "
             "themselves, and attempts they rejected with the wait after them.",
-            queries=tuple(
+            *(
                 Query(
                     expr=quantile(0.95, _STAGE, where=f'{SUCCEEDED}, stage="{stage}"'),
                     legend=stage,
@@ -158,26 +143,21 @@ _NETWORK: Final = Row(
             unit="s",
             empty="These stages are not reported",
             colours={stage: STAGE_COLOURS[stage] for stage in ("network", "gateway")},
-            least=0,
             width=7,
         ),
-        Panel(
-            kind="timeseries",
-            title="Retries a request",
-            description="HTTP attempts after the first, for each request that ended. Retries hide "
+        graph(
+            "Retries a request",
+            "HTTP attempts after the first, for each request that ended. Retries hide "
             "429s and 5xx in latency: their time is in `gateway`, or in `network` if no status "
             "came.",
-            queries=(
-                Query(
-                    expr=f"{total(f'llmtrace_retries_total{{{promql.REQUESTS}}}')} "
-                    f"/ {total(f'llmtrace_requests_total{{{promql.REQUESTS}}}')}",
-                    legend="retries a request",
-                ),
+            Query(
+                expr=f"{total(f'llmtrace_retries_total{{{promql.REQUESTS}}}')} "
+                f"/ {total(f'llmtrace_requests_total{{{promql.REQUESTS}}}')}",
+                legend="retries a request",
             ),
             unit="short",
             decimals=2,
             empty=NO_REQUESTS,
-            least=0,
             width=7,
         ),
     ),
@@ -188,20 +168,16 @@ _ENDS: Final = Row(
     (
         replace(OUTCOMES, width=10, height=7),
         replace(NOT_SUCCEEDED, width=7, height=7),
-        Panel(
-            kind="timeseries",
-            title="llmtrace's own errors",
-            description="Things lost or broken inside llmtrace itself, a second. They never reach "
+        graph(
+            "llmtrace's own errors",
+            "Things lost or broken inside llmtrace itself, a second. They never reach "
             "the application; they may make these pages incomplete.",
-            queries=(
-                Query(
-                    expr=f"{total('llmtrace_internal_errors_total', 'kind')} > 0",
-                    legend="{{kind}}",
-                ),
+            Query(
+                expr=f"{total('llmtrace_internal_errors_total', 'kind')} > 0",
+                legend="{{kind}}",
             ),
             unit="ops",
             empty="None: nothing was lost",
-            least=0,
             width=7,
             height=7,
         ),

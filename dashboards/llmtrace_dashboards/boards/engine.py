@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from llmtrace.display.colours import NEAR, NEUTRAL, OVER, STAGE_COLOURS, WITHIN
 from llmtrace_dashboards import promql
-from llmtrace_dashboards.boards.shared_panels import NO_ENGINES, heat, side_by_side
+from llmtrace_dashboards.boards.shared_panels import NO_ENGINES, graph, heat, side_by_side
 from llmtrace_dashboards.panels import Board, Column, Panel, Query, Row
 from llmtrace_dashboards.promql import ENGINES, INSTANCES, mean, quantile, total
 from llmtrace_dashboards.variables import (
@@ -34,24 +34,9 @@ def _each(expr: str) -> Query:
 
 
 def _graph(
-    title: str,
-    description: str,
-    *queries: Query,
-    unit: str,
-    empty: str = NO_ENGINES,
-    width: int = 8,
-    **more: object,
+    title: str, description: str, *queries: Query, empty: str = NO_ENGINES, **more: Any
 ) -> Panel:
-    return Panel(
-        kind="timeseries",
-        title=title,
-        description=description,
-        queries=queries,
-        unit=unit,
-        empty=empty,
-        width=width,
-        **({"least": 0} | more),  # type: ignore[arg-type]
-    )
+    return graph(title, description, *queries, empty=empty, **({"width": 8} | more))
 
 
 _SCHEDULER: Final = Row(

@@ -8,7 +8,7 @@ from typing import Final
 
 from llmtrace.display.colours import NEUTRAL, STAGE_COLOURS
 from llmtrace_dashboards import promql
-from llmtrace_dashboards.boards.shared_panels import NO_ENGINES, side_by_side
+from llmtrace_dashboards.boards.shared_panels import NO_ENGINES, graph, side_by_side
 from llmtrace_dashboards.panels import Board, Column, Link, Panel, Query, Row
 from llmtrace_dashboards.promql import ENGINES, RANGE, RATE
 from llmtrace_dashboards.rules.engine_limits import METRIC
@@ -86,23 +86,20 @@ _P95S: Final = _each(partial(_quantile, q=_Q, window=RANGE))
 _USED: Final = Row(
     "Are the engines within their part of the budget?",
     (
-        Panel(
-            kind="bargauge",
-            title="Share of its limit that each p95 uses",
-            description="The p95 of what engines count themselves over what the budget leaves "
+        graph(
+            "Share of its limit that each p95 uses",
+            "The p95 of what engines count themselves over what the budget leaves "
             "them: 100 % is the limit. TTFT and the whole request are left what the stages "
             f"outside the engine do not take. {_BOUNDED}",
-            queries=(
-                Query(
-                    expr=f"sort_desc(({_P95S}) / on (limit) group_left () {_limit('.+')})",
-                    legend="{{limit}}",
-                    instant=True,
-                ),
+            Query(
+                expr=f"sort_desc(({_P95S}) / on (limit) group_left () {_limit('.+')})",
+                legend="{{limit}}",
+                instant=True,
             ),
+            kind="bargauge",
             unit="percentunit",
             empty=_NO_LIMITS,
             width=10,
-            least=0,
             steps=USED,
         ),
         Panel(
@@ -126,19 +123,15 @@ _USED: Final = Row(
 
 
 def _over_time(which: str, description: str) -> Panel:
-    return Panel(
-        kind="timeseries",
-        title=f"{_LIMITED[which]} against its limit",
-        description=f"{description} {_BOUNDED}",
-        queries=(
-            *(Query(expr=_quantile(which, q), legend=f"p{100 * q:g}") for q in (0.5, 0.95, 0.99)),
-            Query(expr=_mean(which), legend="mean"),
-            Query(expr=_limit(which), legend="limit", bound=True),
-        ),
+    return graph(
+        f"{_LIMITED[which]} against its limit",
+        f"{description} {_BOUNDED}",
+        *(Query(expr=_quantile(which, q), legend=f"p{100 * q:g}") for q in (0.5, 0.95, 0.99)),
+        Query(expr=_mean(which), legend="mean"),
+        Query(expr=_limit(which), legend="limit", bound=True),
         unit="s",
         empty=_SILENT,
         width=8,
-        least=0,
         colours={"limit": NEUTRAL},
     )
 
@@ -146,19 +139,17 @@ def _over_time(which: str, description: str) -> Panel:
 _OVER_TIME: Final = Row(
     "Since when?",
     (
-        Panel(
-            kind="timeseries",
-            title="Queue, prefill and decode (means, which add up)",
-            description="Mean time of a request in each of the engine's stages, over all engines. "
+        graph(
+            "Queue, prefill and decode (means, which add up)",
+            "Mean time of a request in each of the engine's stages, over all engines. "
             "The stage that grows is where to "
             "look; what users wait for outside of the engine is not on this page.",
-            queries=tuple(Query(expr=_mean(stage), legend=stage) for stage in _STAGES),
+            *(Query(expr=_mean(stage), legend=stage) for stage in _STAGES),
             unit="s",
             empty=_SILENT,
             stacked="normal",
             colours={stage: STAGE_COLOURS[stage] for stage in _STAGES},
             width=24,
-            least=0,
         ),
         _over_time("ttft", "From arrival at the engine to its first token."),
         _over_time("queue", "Wait before the first schedule: load, or a full KV cache."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from llmtrace.display.colours import OUTCOME_COLOURS, STAGE_COLOURS
 from llmtrace_dashboards import promql
@@ -25,76 +25,75 @@ ROW_TO_STAGE: Final = Link("Its breakdown", "llmtrace-stages", ("stage", "${__va
 NO_BUDGET: Final = "No budget: give init() one"
 NO_ENGINES: Final = "No engine read: is the collector running?"
 
-STAGES_OVER_TIME: Final = Panel(
-    kind="timeseries",
-    title="Where a request's time goes (means, which add up)",
-    description="The mean time of a request in each stage. Means add up: the top of the pile is "
+
+def graph(
+    title: str,
+    description: str,
+    *queries: Query,
+    kind: Literal["timeseries", "bargauge"] = "timeseries",
+    **more: Any,
+) -> Panel:
+    """Make a panel of figures that begin at 0: lines over time, or bars of one moment."""
+    return Panel(
+        kind=kind, title=title, description=description, queries=queries, **({"least": 0} | more)
+    )
+
+
+STAGES_OVER_TIME: Final = graph(
+    "Where a request's time goes (means, which add up)",
+    "The mean time of a request in each stage. Means add up: the top of the pile is "
     "the mean of the whole request. The stage that grows is where to look; `unattributed` is time "
     "on servers that could not be split.",
-    queries=(Query(expr=promql.stage_mean(), legend="{{stage}}"),),
+    Query(expr=promql.stage_mean(), legend="{{stage}}"),
     unit="s",
     empty=NO_REQUESTS,
     stacked="normal",
     colours=STAGE_COLOURS,
-    least=0,
     link=TO_STAGE,
 )
 
-ANATOMY: Final = Panel(
-    kind="bargauge",
-    title="Anatomy of the p95 request (adds up to p95)",
-    description="Of the requests about as slow as the p95: where their time went. Unlike the "
+ANATOMY: Final = graph(
+    "Anatomy of the p95 request (adds up to p95)",
+    "Of the requests about as slow as the p95: where their time went. Unlike the "
     "stages' own p95s these add up, to the p95 of the whole request. The longest bar is what a "
     "slow request waits for.",
-    queries=(
-        Query(expr=f"sort_desc({promql.anatomy(window=RANGE)})", legend="{{stage}}", instant=True),
-    ),
+    Query(expr=f"sort_desc({promql.anatomy(window=RANGE)})", legend="{{stage}}", instant=True),
+    kind="bargauge",
     unit="s",
     empty=NO_REQUESTS,
     colours=STAGE_COLOURS,
-    least=0,
     link=TO_STAGE,
 )
 
-RATE: Final = Panel(
-    kind="timeseries",
-    title="Requests",
-    description="Requests a second, however they ended. A p95 that moves with this line is load; "
+RATE: Final = graph(
+    "Requests",
+    "Requests a second, however they ended. A p95 that moves with this line is load; "
     "one that moves without it is not.",
-    queries=(
-        Query(
-            expr=promql.total(f"llmtrace_requests_total{{{REQUESTS}}}", "route"),
-            legend="{{route}}",
-        ),
+    Query(
+        expr=promql.total(f"llmtrace_requests_total{{{REQUESTS}}}", "route"),
+        legend="{{route}}",
     ),
     unit="reqps",
     empty=NO_REQUESTS,
     stacked="normal",
-    least=0,
 )
 
-OUTCOMES: Final = Panel(
-    kind="timeseries",
-    title="Requests that did not succeed, by outcome",
-    description="Share of all requests, by how they ended. Percentiles are of those that "
+OUTCOMES: Final = graph(
+    "Requests that did not succeed, by outcome",
+    "Share of all requests, by how they ended. Percentiles are of those that "
     "succeeded: when people give up or streams break, a p95 looks better than it is. Read both "
     "together.",
-    queries=(
-        Query(
-            expr=promql.total(
-                f'llmtrace_requests_total{{{REQUESTS}, outcome!="success"}}', "outcome"
-            )
-            + " / on () group_left () "
-            + promql.total(f"llmtrace_requests_total{{{REQUESTS}}}"),
-            legend="{{outcome}}",
-        ),
+    Query(
+        expr=promql.total(f'llmtrace_requests_total{{{REQUESTS}, outcome!="success"}}', "outcome")
+        + " / on () group_left () "
+        + promql.total(f"llmtrace_requests_total{{{REQUESTS}}}"),
+        legend="{{outcome}}",
     ),
     unit="percentunit",
     decimals=1,
     empty="Every request succeeded, or there were none",
     stacked="normal",
     colours=OUTCOME_COLOURS,
-    least=0,
 )
 
 _ALL: Final = promql.total(f"llmtrace_requests_total{{{REQUESTS}}}", window=RANGE)

@@ -17,6 +17,7 @@ from llmtrace_dashboards.boards.shared_panels import (
     ROW_TO_STAGE,
     STAGES_OVER_TIME,
     TO_STAGE,
+    graph,
     heat,
     side_by_side,
 )
@@ -76,44 +77,38 @@ _TIME: Final = Row(
             columns=(Column(name="stage", width=130, link=ROW_TO_STAGE),),
             sort=("p95", True),
         ),
-        Panel(
-            kind="timeseries",
-            title="p95 of each stage (do not add)",
-            description="For seeing which stage's tail moved, and when. A stage that is not "
+        graph(
+            "p95 of each stage (do not add)",
+            "For seeing which stage's tail moved, and when. A stage that is not "
             "reported has no line here: see the last row.",
-            queries=(Query(expr=quantile(0.95, _STAGE, "stage"), legend="{{stage}}"),),
+            Query(expr=quantile(0.95, _STAGE, "stage"), legend="{{stage}}"),
             unit="s",
             empty=NO_REQUESTS,
             colours=STAGE_COLOURS,
-            least=0,
             width=24,
             height=9,
             link=TO_STAGE,
         ),
-        Panel(
-            kind="timeseries",
-            title="Whole request: p50, p95 and p99",
-            description="Of the requests that succeeded. A p99 that moves without the p95 is a "
+        graph(
+            "Whole request: p50, p95 and p99",
+            "Of the requests that succeeded. A p99 that moves without the p95 is a "
             "few requests: look at which, by an exemplar or in the collector's list; one that "
             "moves with it is everybody's.",
-            queries=tuple(
+            *(
                 Query(expr=quantile(q, "llmtrace_e2e_seconds"), legend=f"p{100 * q:g}")
                 for q in (0.5, 0.95, 0.99)
             ),
             unit="s",
             empty=NO_REQUESTS,
-            least=0,
         ),
-        Panel(
-            kind="timeseries",
-            title="Time to first token, by prompt length",
-            description="Mean time to the first token of the prompts of each length. Flat while "
+        graph(
+            "Time to first token, by prompt length",
+            "Mean time to the first token of the prompts of each length. Flat while "
             "TTFT rises: prompts are longer, and take what their length takes. Rising: the same "
             "prompt takes longer, in a queue, without its cached prefix, or on a slower engine.",
-            queries=(Query(expr=_BY_PROMPT, legend="over {{over}} tokens"),),
+            Query(expr=_BY_PROMPT, legend="over {{over}} tokens"),
             unit="s",
             empty="No TTFT, or no prompt tokens: clients must ask for usage",
-            least=0,
         ),
     ),
 )
@@ -132,34 +127,29 @@ _OUTCOMES: Final = Row(
         replace(RATE, width=9, height=7),
         replace(OUTCOMES, width=9, height=7),
         replace(NOT_SUCCEEDED, width=6, height=7),
-        Panel(
-            kind="timeseries",
-            title="Answered by a response cache",
-            description="Share of the requests that succeeded whose response came from a cache, "
+        graph(
+            "Answered by a response cache",
+            "Share of the requests that succeeded whose response came from a cache, "
             "where a gateway or server reports that. A fall makes every percentile worse while "
             "each request that misses is as fast as before: ask why it misses.",
-            queries=(Query(expr=_HITS, legend="hit"), Query(expr=f"1 - {_HITS}", legend="miss")),
+            Query(expr=_HITS, legend="hit"),
+            Query(expr=f"1 - {_HITS}", legend="miss"),
             unit=_FRACTION,
             decimals=1,
             empty=NO_REQUESTS,
             stacked="normal",
-            least=0,
             most=1,
             height=6,
         ),
-        Panel(
-            kind="timeseries",
-            title="Streamed",
-            description="Share of the requests that succeeded whose response came as a stream. A "
+        graph(
+            "Streamed",
+            "Share of the requests that succeeded whose response came as a stream. A "
             "response that is not streamed shows nothing before its end: a fall is a longer wait "
             "for the first content, which no histogram of TTFT has.",
-            queries=(
-                Query(expr=_share_of("llmtrace_streamed_requests_total"), legend="streamed"),
-            ),
+            Query(expr=_share_of("llmtrace_streamed_requests_total"), legend="streamed"),
             unit=_FRACTION,
             decimals=1,
             empty=NO_REQUESTS,
-            least=0,
             most=1,
             height=6,
         ),
@@ -210,34 +200,29 @@ def _known(window: str) -> str:
 _SOURCES: Final = Row(
     "What is known, and from which source?",
     (
-        Panel(
-            kind="bargauge",
-            title="Requests that report each stage",
-            description="Share of requests for which a stage is known. 0 % = not reported by "
+        graph(
+            "Requests that report each stage",
+            "Share of requests for which a stage is known. 0 % = not reported by "
             "anybody, which is not 0 s: its time is in `first_chunk` or `unattributed`. The page "
             "on engines says which setting makes an engine report it.",
-            queries=(Query(expr=f"sort_desc({_known(RANGE)})", legend="{{stage}}", instant=True),),
+            Query(expr=f"sort_desc({_known(RANGE)})", legend="{{stage}}", instant=True),
+            kind="bargauge",
             unit=_FRACTION,
             decimals=0,
             empty=NO_REQUESTS,
             steps=_KNOWN_STEPS,
-            least=0,
             most=1,
             width=8,
             height=9,
         ),
-        Panel(
-            kind="timeseries",
-            title="Requests whose stage is not reported",
-            description="Requests a second for which a stage is not reported. A line that begins "
+        graph(
+            "Requests whose stage is not reported",
+            "Requests a second for which a stage is not reported. A line that begins "
             "at a deploy: a header, a flag or the usage chunk got lost on the way.",
-            queries=(
-                Query(expr=f"{total(_UNKNOWN, 'stage')} > 0", legend="{{stage}} not reported"),
-            ),
+            Query(expr=f"{total(_UNKNOWN, 'stage')} > 0", legend="{{stage}} not reported"),
             unit="reqps",
             empty="Every stage of every request is known",
             colours={f"{stage} not reported": hue for stage, hue in STAGE_COLOURS.items()},
-            least=0,
             width=8,
             height=9,
         ),
@@ -276,19 +261,17 @@ _SOURCES: Final = Row(
             ),
             sort=("stage", False),
         ),
-        Panel(
-            kind="timeseries",
-            title="Time that could not be split",
-            description="`unattributed`, as a share of all the time requests took. It grows when "
+        graph(
+            "Time that could not be split",
+            "`unattributed`, as a share of all the time requests took. It grows when "
             "an engine stops telling its queue and prefill. Above a tenth, trust no attribution.",
-            queries=(Query(expr=promql.stage_share("unattributed"), legend="unattributed"),),
+            Query(expr=promql.stage_share("unattributed"), legend="unattributed"),
             unit=_FRACTION,
             decimals=1,
             empty=NO_REQUESTS,
             colours={"unattributed": STAGE_COLOURS["unattributed"]},
             steps=((None, NEUTRAL), (0.1, OVER)),
             lines=True,
-            least=0,
             width=24,
             height=6,
         ),

@@ -12,6 +12,7 @@ from llmtrace_dashboards.boards.shared_panels import (
     NO_REQUESTS,
     NOT_SUCCEEDED,
     OUTCOMES,
+    graph,
     side_by_side,
 )
 from llmtrace_dashboards.panels import Board, Column, Panel, Query, Row, Step
@@ -113,20 +114,16 @@ _WHAT_MOVED: Final = Row(
         _moved("p95, TTFT", _TTFT, "p95 of the time to first content"),
         _moved("p95, TPOT", _TPOT, "p95 of the time of a token after the first"),
         replace(NOT_SUCCEEDED, width=6, height=4),
-        Panel(
-            kind="timeseries",
-            title="p95 now, and $before earlier",
-            description="The thick line leaves the thin one where the trouble began. Dots are "
+        graph(
+            "p95 now, and $before earlier",
+            "The thick line leaves the thin one where the trouble began. Dots are "
             "single requests: click one to open its trace, if the data source knows where traces "
             "are. Blue marks are findings of llmtrace triage, red ones alerts.",
-            queries=(
-                Query(expr=quantile(0.95, _E2E), legend="now", exemplar=True),
-                Query(expr=quantile(0.95, _E2E, before=_BEFORE), legend="before"),
-            ),
+            Query(expr=quantile(0.95, _E2E), legend="now", exemplar=True),
+            Query(expr=quantile(0.95, _E2E, before=_BEFORE), legend="before"),
             unit="s",
             empty=NO_REQUESTS,
             colours={"now": "#FF8833", "before": NEUTRAL},
-            least=0,
             height=9,
         ),
         Panel(
@@ -337,17 +334,14 @@ _WHO: Final = Row(
             sort=("p95 TTFT", True),
         ),
         replace(OUTCOMES, width=12, height=7),
-        Panel(
-            kind="timeseries",
-            title="Mean time in each stage before the first content",
-            description="What TTFT is made of, over time. The stage that widens first is usually "
+        graph(
+            "Mean time in each stage before the first content",
+            "What TTFT is made of, over time. The stage that widens first is usually "
             "the cause; those that follow are its consequences.",
-            queries=(
-                Query(
-                    expr=f"{total(_WAITS, 'stage')} / on () group_left () "
-                    f"{total(f'llmtrace_requests_total{{{SUCCEEDED}}}')}",
-                    legend="{{stage}}",
-                ),
+            Query(
+                expr=f"{total(_WAITS, 'stage')} / on () group_left () "
+                f"{total(f'llmtrace_requests_total{{{SUCCEEDED}}}')}",
+                legend="{{stage}}",
             ),
             unit="s",
             empty=NO_REQUESTS,
@@ -357,7 +351,6 @@ _WHO: Final = Row(
                 for stage, colour in STAGE_COLOURS.items()
                 if stage not in {"decode", "render", "unattributed"}
             },
-            least=0,
             width=12,
             height=7,
         ),
