@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import zlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from llmtrace_collector.receive.rejections import RefusedError
@@ -44,13 +45,15 @@ def _identity(body: bytes, _: int) -> bytes:
     return body
 
 
-def _zlib(body: bytes, most: int, kind: int) -> bytes:
+def _unpacked(
+    body: bytes, most: int, *, unpacker_of: Callable[[], Any], broken: type[Exception]
+) -> bytes:
     out = bytearray()
     while body:  # gzip files may stand one behind the other
-        unpacker = zlib.decompressobj(kind)
+        unpacker = unpacker_of()
         try:
-            out += unpacker.decompress(body, most + 1 - len(out))
-        except zlib.error:
+            out += unpacker.decompress(body, max_length=most + 1 - len(out))
+        except broken:
             raise RefusedError("bad_data", "the body is not compressed as it says") from None
         if len(out) > most:
             break
@@ -60,12 +63,8 @@ def _zlib(body: bytes, most: int, kind: int) -> bytes:
     return bytes(out)
 
 
-def _gzip(body: bytes, most: int) -> bytes:
-    return _zlib(body, most, _GZIP)
-
-
-def _deflate(body: bytes, most: int) -> bytes:
-    return _zlib(body, most, _DEFLATE)
+def _zlib(kind: int) -> Inflate:
+    return partial(_unpacked, unpacker_of=partial(zlib.decompressobj, kind), broken=zlib.error)
 
 
 def _zstd() -> Mapping[str, Inflate]:
@@ -78,28 +77,13 @@ def _zstd() -> Mapping[str, Inflate]:
     except ImportError:
         return {}
     library: Any = zstd
-
-    def unpack(body: bytes, most: int) -> bytes:
-        out = bytearray()
-        while body:
-            unpacker = library.ZstdDecompressor()
-            try:
-                out += unpacker.decompress(body, max_length=most + 1 - len(out))
-            except library.ZstdError:
-                raise RefusedError("bad_data", "the body is not compressed as it says") from None
-            if len(out) > most:
-                break
-            if not unpacker.eof:
-                raise RefusedError("bad_data", "the compressed body ends too early")
-            body = unpacker.unused_data
-        return bytes(out)
-
+    unpack = partial(_unpacked, unpacker_of=library.ZstdDecompressor, broken=library.ZstdError)
     return {"zstd": unpack}
 
 
 ENCODINGS: Final[Mapping[str, Inflate]] = {
     "identity": _identity,
-    "gzip": _gzip,
-    "deflate": _deflate,
+    "gzip": _zlib(_GZIP),
+    "deflate": _zlib(_DEFLATE),
     **_zstd(),
 }

@@ -2,6 +2,8 @@
 
 Each function asks for a bounded stretch of time, and hands out large answers a page at a time, so
 that reading a day takes no more memory than reading a minute. Rows are as `Row.as_dict` has them.
+Times are unix nanoseconds, and the end of a stretch is not in it; filters are by the names in
+`FILTERS`.
 """
 
 from __future__ import annotations
@@ -51,13 +53,7 @@ def rows(
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of requests and turns that began in a stretch of time, in that order.
 
-    Args:
-        store: of them.
-        start_ns: unix nanoseconds.
-        end_ns: unix nanoseconds; not in it.
-        filters: by the names in `FILTERS`.
-        limit: so many at most; `None` = all.
-        after: those behind this one only.
+    At most `limit` (`None` = all), and those behind the row `after` alone.
     """
     where, given = where_of(filters)
     columns, known_ns = _COLUMNS, 0
@@ -98,10 +94,6 @@ def settled(store: Readable, settle_s: float) -> int:
     """Return the last version of rows that was written long enough ago; 0 = none was.
 
     Versions are a sequence: a clock that was set does not change their order.
-
-    Args:
-        store: of them.
-        settle_s: how long ago, in seconds.
     """
     given = {"settle": round(settle_s * _MS), "blind": _BLIND_S * _MS}
     [(version,)] = store.query(from_file("settled_version"), given)
@@ -122,13 +114,7 @@ def settled_before(store: Readable, settle_s: float) -> int:
 
 
 def changed(store: Readable, since: int, until: int) -> Iterator[dict[str, Any]]:
-    """Yield the rows whose last version is after one and up to another, whenever they began.
-
-    Args:
-        store: of them.
-        since: a version; not in it.
-        until: the last; in it.
-    """
+    """Yield the rows whose last version is after one and up to another, whenever they began."""
     given: dict[str, object] = {"since": since, "until": until}
     [(began,)] = store.query(from_file("first_changed"), given)
     yield from flat_rows(
@@ -148,16 +134,7 @@ def slowest(
     by: str = "e2e",
     limit: int = 20,
 ) -> list[dict[str, Any]]:
-    """Return the rows of requests that took longest, in all or in one stage, longest first.
-
-    Args:
-        store: of them.
-        start_ns: unix nanoseconds.
-        end_ns: unix nanoseconds; not in it.
-        filters: by the names in `FILTERS`.
-        by: one of `SLOWEST_BY`.
-        limit: so many at most.
-    """
+    """Return the rows of requests that took longest by one of `SLOWEST_BY`, longest first."""
     where, given = where_of(filters)
     condition = f"{BETWEEN} AND {_REQUESTS}{where}"
     chosen = store.query(
@@ -189,12 +166,7 @@ def request(store: Readable, name: str) -> list[dict[str, Any]]:
 
 
 def trace(store: Readable, trace_id: str) -> dict[str, Any]:
-    """Return one trace: its rows, and its spans as long as they are kept.
-
-    Args:
-        store: of it.
-        trace_id: 32 hexadecimal digits, in small letters.
-    """
+    """Return one trace (hexadecimal, small): its rows, and its spans as long as they are kept."""
     given = {"trace": trace_id}
     spans = store.query(from_file("spans_of_trace", limit=str(_MAX_SPANS)), given)
     names = ("span_id", "parent_span_id", "name", "service", "kind", "start", "duration_s",
@@ -221,15 +193,9 @@ def stage_percentiles(
     step_s: int = 60,
     of: Sequence[str] = MEASURED,
 ) -> list[dict[str, Any]]:
-    """Return percentiles of all stages and metrics, a step at a time, of requests that succeeded.
+    """Return percentiles of stages and metrics, a step at a time, of requests that succeeded.
 
-    Args:
-        store: of their rows.
-        start_ns: unix nanoseconds.
-        end_ns: unix nanoseconds; not in it.
-        filters: by the names in `FILTERS`.
-        step_s: how long one step is, in seconds.
-        of: which of `MEASURED`; each costs about as much as the next.
+    Each of `MEASURED` costs about as much as the next.
 
     Returns:
         For each step in which a request began: `t` (unix seconds), `requests` by outcome, and by

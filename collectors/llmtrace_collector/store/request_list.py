@@ -163,15 +163,7 @@ def choices(store: Readable, start_ns: int, end_ns: int) -> dict[str, list[str]]
 def peers(
     store: Readable, start_ns: int, end_ns: int, filters: Mapping[str, str], limit: int
 ) -> list[dict[str, Any]]:
-    """Return the last requests of a stretch of time, with what an explanation compares.
-
-    Args:
-        store: of them.
-        start_ns: unix nanoseconds.
-        end_ns: unix nanoseconds; not in it.
-        filters: by the names in `read.FILTERS`.
-        limit: so many at most.
-    """
+    """Return the last requests of a stretch of time, with what an explanation compares."""
     where, given = read.where_of(filters)
     return read.flat_rows(
         store,

@@ -1,3 +1,4 @@
+-- What happened to the engines, such as a new version.
 t DateTime64(3, 'UTC'),
     kind LowCardinality(String),
     text String,

@@ -1,3 +1,4 @@
+-- How far the join had come after each of its runs, and the last version that it wrote.
 until_ns UInt64,
     far_ns UInt64,
     rows UInt64,

@@ -1,3 +1,4 @@
+-- Samples of engines, gateways and GPUs.
 t DateTime64(3, 'UTC') CODEC(DoubleDelta, ZSTD(1)),
     instance LowCardinality(String),
     signal LowCardinality(String),
