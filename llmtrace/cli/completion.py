@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from importlib.resources import files
 from typing import Final
 
 from llmtrace.cli.parser import Parser
@@ -13,9 +13,9 @@ from llmtrace.cli.parser import Parser
 SHELLS: Final = ("bash", "zsh", "fish")
 
 # `path` collects the words before the cursor that name a command.
-_BASH: Final = Path(__file__).with_suffix(".bash").read_text(encoding="utf-8")
+_BASH: Final = files(__package__).joinpath("completion.bash").read_text(encoding="utf-8")
 _ZSH: Final = "autoload -U +X compinit bashcompinit\ncompinit\nbashcompinit\n"
-_FISH: Final = Path(__file__).with_suffix(".fish").read_text(encoding="utf-8")
+_FISH: Final = files(__package__).joinpath("completion.fish").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ from llmtrace.load_test.lengths import Lengths
 Message = Mapping[str, Any]
 
 # Common English words, of which nearly every tokenizer makes one token each.
-_WORDS: Final = Path(__file__).with_name("words.txt").read_text(encoding="utf-8").split()
+_WORDS: Final = files(__package__).joinpath("words.txt").read_text(encoding="utf-8").split()
 _MAX_REQUESTS: Final = 1_000_000
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from importlib.resources import files
 from typing import Final
 
 from llmtrace.core.row_fields import MARKS, NETWORK, PLAIN, RAW, REPORTED, UNSPLIT
@@ -62,8 +62,7 @@ Their lengths add up to the request's. Two of their positions are a drawing: `de
 take turns in truth, chunk by chunk, and are drawn one after the other. A child's span id is
 derived from its parent's, so that a row sent twice is still one row.
 """
-_HERE: Final = Path(__file__).parent
-_AGENTS: Final = (_HERE / "agent_spans.md").read_text(encoding="utf-8")
+_AGENTS: Final = files(__package__).joinpath("agent_spans.md").read_text(encoding="utf-8")
 _CONTENT: Final = """\
 ## Content
 
@@ -83,7 +82,7 @@ Where there was more than one, or where one failed, each attempt is a child span
 `llmtrace.retry_after` (the wait that its response asked for) and `llmtrace.backoff` (how long
 it did). Attempts are no stages: they lie beside those, over the same time.
 """
-_GATEWAY: Final = (_HERE / "gateway_span.md").read_text(encoding="utf-8")
+_GATEWAY: Final = files(__package__).joinpath("gateway_span.md").read_text(encoding="utf-8")
 _STAGES_TEXT: Final = f"""\
 The partition of `llmtrace.e2e`, as `llmtrace.core.stages.split` makes it of the figures below. In
 `<name>.source` is the source: {", ".join(f"`{source}`" for source in SOURCES)}."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from functools import cache
-from importlib import resources
+from importlib.resources import files
 from typing import Any, Final
 
 from llmtrace.triage.result import NAMED, NOT_SIMULATED, Finding, RightWhen, ShownIn
@@ -55,6 +55,6 @@ def _right(worlds: dict[str, Any], finding: Finding, way: str) -> RightWhen | No
 @cache
 def track_record() -> dict[str, Any]:
     """Return what was measured, and how."""
-    text = resources.files(__package__).joinpath(FILE).read_text(encoding="utf-8")
+    text = files(__package__).joinpath(FILE).read_text(encoding="utf-8")
     found: dict[str, Any] = json.loads(text)
     return found
