@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
-import threading
-import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import httpx
 import openai
-import uvicorn
-from engine import endpoint
+from engine import endpoint, serving
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -69,25 +65,10 @@ def application(engine_url: str) -> Starlette:
     return app
 
 
-@contextmanager
-def serving(app: Starlette) -> Iterator[str]:
-    """Serve an application on loopback, in a thread."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none"))
-    thread = threading.Thread(target=server.run, args=([listener],))
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-    finally:
-        server.should_exit = True
-        thread.join()
-        listener.close()
-
-
-with endpoint() as (engine_url, model), serving(application(engine_url)) as url:
-    client = openai.OpenAI(base_url=url, api_key=os.environ.get("OPENAI_API_KEY", "none"))
+with endpoint() as (engine_url, model), serving(application(engine_url)) as address:
+    client = openai.OpenAI(
+        base_url=f"http://{address}/v1", api_key=os.environ.get("OPENAI_API_KEY", "none")
+    )
     # Two rows: the gateway's own request, and the client's, with `gateway` in it. Then one: the
     # cache answers, and there is no engine to report.
     for _ in range(2):

@@ -5,16 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import openai
-import uvicorn
-from engine import endpoint
+from engine import endpoint, serving
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
@@ -54,24 +48,6 @@ def application(engine_url: str, model: str) -> Starlette:
     return Starlette(routes=[WebSocketRoute("/chat", chat)])
 
 
-@contextmanager
-def serving(app: Starlette) -> Iterator[str]:
-    """Serve an application on loopback, in a thread."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(app, log_level="warning", ws="websockets-sansio")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, args=([listener],))
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    try:
-        yield f"ws://127.0.0.1:{listener.getsockname()[1]}/chat"
-    finally:
-        server.should_exit = True
-        thread.join()
-        listener.close()
-
-
 # --- the client ----------------------------------------------------------------------------------
 
 
@@ -104,9 +80,9 @@ async def main(url: str) -> None:
 with (
     endpoint() as (engine_url, model),
     capture(service="websocket-chat") as rows,
-    serving(application(engine_url, model)) as url,
+    serving(application(engine_url, model)) as address,
 ):
-    asyncio.run(main(url))
+    asyncio.run(main(f"ws://{address}/chat"))
 
 for row in rows:
     if row.client == "websockets":
