@@ -64,8 +64,13 @@ class Collector:
         Raises:
             SourceError: it does not respond, or not with JSON.
         """
-        with self._opened(path, parameters) as response:
-            return json.loads(response.read(_MAX_BYTES))
+        try:
+            with self._open(path, parameters) as response:
+                return json.loads(response.read(_MAX_BYTES))
+        except (ValueError, RecursionError) as error:
+            raise SourceError(f"{self.url}/api/v1/{path}: the response is not JSON") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise self._broke(error) from error
 
     def lines(self, path: str, **parameters: object) -> Iterator[dict[str, Any]]:
         """Yield the objects of a response that has one a line, as they come.
@@ -73,11 +78,16 @@ class Collector:
         Raises:
             SourceError: it does not respond, or its response breaks off.
         """
-        with self._opened(path, parameters, wrong="breaks off") as response:
-            while line := response.readline(_MAX_LINE):
-                value = json.loads(line)
-                if isinstance(value, dict):
-                    yield value
+        try:
+            with self._open(path, parameters) as response:
+                while line := response.readline(_MAX_LINE):
+                    value = json.loads(line)
+                    if isinstance(value, dict):
+                        yield value
+        except (ValueError, RecursionError) as error:
+            raise SourceError(f"{self.url}/api/v1/{path}: the response breaks off") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise self._broke(error) from error
 
     def post(self, path: str, content: Mapping[str, object]) -> Any:
         """Send JSON to an address below /api/v1 and return the JSON that comes back.
@@ -85,28 +95,17 @@ class Collector:
         Raises:
             SourceError: it does not respond, or not with JSON.
         """
-        with self._opened(path, {}, json.dumps(content).encode()) as response:
-            return json.loads(response.read(_MAX_BYTES))
-
-    @contextlib.contextmanager
-    def _opened(
-        self,
-        path: str,
-        parameters: Mapping[str, object],
-        body: bytes | None = None,
-        *,
-        wrong: str = "is not JSON",
-    ) -> Iterator[IO[bytes]]:
-        """Open an address for the block that reads its response; what breaks is a `SourceError`."""
         try:
-            with self._open(path, parameters, body) as response:
-                yield response
+            with self._open(path, {}, json.dumps(content).encode()) as response:
+                return json.loads(response.read(_MAX_BYTES))
         except (ValueError, RecursionError) as error:
-            raise SourceError(f"{self.url}/api/v1/{path}: the response {wrong}") from error
+            raise SourceError(f"{self.url}/api/v1/{path}: the response is not JSON") from error
         except (OSError, http.client.HTTPException) as error:
             raise self._broke(error) from error
 
-    def _open(self, path: str, parameters: Mapping[str, object], body: bytes | None) -> IO[bytes]:
+    def _open(
+        self, path: str, parameters: Mapping[str, object], body: bytes | None = None
+    ) -> IO[bytes]:
         given = {name: value for name, value in parameters.items() if value is not None}
         query = urllib.parse.urlencode(given)
         address = f"{self.url}/api/v1/{path}" + (f"?{query}" if query else "")
