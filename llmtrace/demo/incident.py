@@ -47,7 +47,7 @@ _NOTE: Final = "simulated engine: its times are made up; requests and clocks are
 
 
 class Story:
-    """An incident as it happens."""
+    """An incident as it happens: a fault of the simulated engine, and what the collector has."""
 
     def __init__(self, fault: Fault, target: Target, collector: Collecting) -> None:
         if target.engine is None:

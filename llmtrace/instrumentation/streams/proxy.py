@@ -23,7 +23,7 @@ from llmtrace.runtime.runtime import current
 
 
 def make_proxy(kind: Any, recording: Recording, source: Any, *rest: Any) -> Any:
-    """Make a proxy of an object."""
+    """Make a proxy that records how an object is read."""
     of: Any = type(source)
     return _kind_for(kind, of)(recording, source, *rest)
 
