@@ -67,7 +67,7 @@ def reasons(*, engines_only: bool = True, **by_instance: str) -> dict[str, str]:
         (pages.VLLM_0_6, "Front end: TTFT less queue and prefill",
          "it is TTFT less queue and prefill, and these are not reported"),
         (pages.TGI, "Engine's TTFT, p95 by instance",
-         "TGI: TGI has no such figure; queue and the prefill of batches are the nearest"),
+         "TGI: TGI does not report it; queue and the prefill of batches are the nearest"),
         (pages.TGI, "Running requests", NOT_RECORDED),
         (pages.LLAMA_CPP, "Queue, p95 by instance", "llama.cpp: not timed"),
         ("up 1\n", "Running requests",
