@@ -18,11 +18,14 @@ class Load:
         shared: tokens at the front of every prompt that are the same.
         stamped: whether the time stands before them, so that none are.
         long_share: of requests have a prompt of `long` tokens.
+        known: so many questions are asked again and again, to the letter ...
+        known_share: ... by this share of requests.
         repeat: whether a prompt repeats a word of its own, as n-gram drafts like it.
         hold_s: the application's own time for a chunk.
         block_s: for so long it blocks its event loop, once a response.
         give_up_s: without a first chunk until then, the reader leaves.
-        stream: whether responses are streamed.
+        streamed: the share of responses that are streamed.
+        models: whom is asked, by turns at random.
     """
 
     rate: float = 3.0
@@ -32,6 +35,8 @@ class Load:
     stamped: bool = False
     long_share: float = 0.0
     long: int = 0
+    known: int = 0
+    known_share: float = 0.0
     repeat: bool = False
     temperature: float = 1.0
     hold_s: float = 0.0
@@ -39,7 +44,8 @@ class Load:
     give_up_s: float | None = None
     connections: int = 64
     retries: int = 2
-    stream: bool = True
+    streamed: float = 1.0
+    models: tuple[str, ...] = ("tiny",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +97,11 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """One engine, what stands before it, and its timeline."""
+    """One engine or two behind HAProxy, what stands before them, and their timeline.
+
+    Attributes:
+        adapters: served beside the model, one of them at a time.
+    """
 
     name: str
     flags: tuple[str, ...]
@@ -99,6 +109,8 @@ class Group:
     path: str = "direct"
     facts: dict[str, Any] = field(default_factory=dict)
     scrape_s: float = 2.0
+    replicas: int = 1
+    adapters: tuple[str, ...] = ()
 
 
 SEATS: Final = ("--max-num-seqs", "16")
@@ -111,10 +123,11 @@ _LOOPING: Final = Load(rate=1.6, output=0.35, temperature=0.0, repeat=True)
 
 
 def _timeline(usual: Load, *steps: Step) -> tuple[Step, ...]:
-    """Return steps with a quiet one of the usual load before each, unless one is there already."""
+    """Return steps with a quiet one of the usual load before incidents, unless one is there."""
     found = list[Step]()
     for step in steps:
-        if not found or found[-1].incident is None or not found[-1].incident.quiet:
+        last = found[-1].incident if found else None
+        if step.incident is not None and (last is None or not last.quiet):
             found.append(Step(load=usual))
         found.append(step)
     return tuple(found)
@@ -285,7 +298,7 @@ def _whole() -> Group:
             name="long-ones-few", causes=("head_of_line",), metric="ttft", severity="severe",
             what="8 % of prompts have 6,400 tokens, prefilled whole", accept=("long_prompts",),
             over=True)),
-        Step(load=replace(load, stream=False), incident=Incident(
+        Step(load=replace(load, streamed=0.0), incident=Incident(
             name="streaming-off", causes=("streaming_off",), metric="ttft", severity="severe",
             what="a release of the application that does not stream",
             events=((0.0, "deploy", "web front end 413"),), over=True)),
@@ -407,14 +420,252 @@ def _tight() -> Group:
         ))  # fmt: skip
 
 
+# --- a third set: proxies before other engines, other events, new kinds of fault -----------------
+
+_THIRD_S: Final = {"voice": 40.0, "region": 65.0, "fleet": 50.0, "cached": 45.0, "auth": 50.0,
+                          "adapters": 50.0, "manual": 45.0, "lines": 40.0, "canary": 45.0,
+                          "window": 40.0, "patience": 45.0,
+                          "slots": 45.0, "bursts": 40.0}  # fmt: skip
+_VOICE: Final = Load(rate=4.5, prompt=0.15, output=0.06)
+_REPORTS: Final = Load(rate=1.3, prompt=0.5, output=0.3)
+_FAQ: Final = Load(rate=3.2, prompt=0.3, output=0.2, known=12, known_share=0.9)
+_AGENT: Final = Load(rate=2.1, prompt=0.3, output=0.2, long_share=0.12, long=3000)
+_ADAPTERS: Final = ("legal", "retail", "travel")
+_ADAPTED: Final = Load(rate=1.6, prompt=0.25, output=0.08, models=("legal",))
+_MANUAL: Final = Load(rate=2.2, prompt=0.2, output=0.12, shared=1000)
+_WHOLE: Final = Load(rate=2.6, prompt=0.25, output=0.1)
+_CODER: Final = Load(rate=1.4, output=0.3, temperature=0.0, repeat=True)
+_WINDOW: Final = Load(rate=3.2, prompt=0.2, output=0.4)
+_BURSTS: Final = Load(rate=2.0, prompt=0.03, output=0.08)  # of a trace with longer ones
+_SPREAD: Final = Load(rate=1.4, prompt=0.2, output=0.22)
+
+
+def _voice() -> Group:
+    return Group(name="voice", flags=SEATS, path="nginx", scrape_s=1.0, steps=_timeline(_VOICE,
+        Step(load=_VOICE, act="pauses", value=0.7, incident=Incident(
+            name="pauses-brief", causes=("engine_paused",), metric="ttft", severity="mild",
+            what="the engine's process is stopped for 0.7 s every 5.7 s, behind nginx",
+            over=True)),
+        Step(load=_VOICE, incident=Incident(
+            name="quiet-more-pods", causes=(), metric="ttft", severity="none", quiet=True,
+            what="nothing but more pods of another service",
+            events=((2.0, "scale", "catalogue search 3 -> 6 pods"),))),
+        Step(load=replace(_VOICE, block_s=0.12), incident=Incident(
+            name="loop-blocked-voice", causes=("busy_client",), metric="ttft", severity="medium",
+            what="the application blocks its event loop for 120 ms a response", over=True,
+            events=((-3.0, "deploy", "voice front end 57"),))),
+        Step(load=replace(_VOICE, rate=1.5), incident=Incident(
+            name="traffic-thinned", causes=("traffic_lost",), metric=None, severity="medium",
+            what="two of three requests are not sent any more", over=True)),
+        Step(load=_VOICE),
+    ))  # fmt: skip
+
+
+def _region() -> Group:
+    return Group(name="region", flags=SEATS, path="envoy", scrape_s=8.0, steps=_timeline(_REPORTS,
+        Step(load=_REPORTS, act="far", value=0.09, incident=Incident(
+            name="moved-region", causes=("network_path",), metric="ttft", severity="medium",
+            what="a round trip from the application to Envoy takes 90 ms", over=True,
+            events=((-1.0, "deploy", "reports 2.31 in another region"),))),
+        Step(load=_REPORTS, act="cuts off", value=0.5, incident=Incident(
+            name="route-timeout", causes=("midstream_errors",), metric=None, severity="medium",
+            what="Envoy's route stops every response after 0.5 s, and hangs up a second later",
+            accept=("idle_timeout",), over=True,
+            events=((0.0, "config", "Envoy routes 88"),))),
+        Step(load=replace(_REPORTS, long_share=0.35, long=1500), incident=Incident(
+            name="documents", causes=("long_prompts",), metric="ttft", severity="mild", shift=True,
+            what="a third of requests carry a document of 1,500 tokens")),
+    ))  # fmt: skip
+
+
+def _fleet() -> Group:
+    return Group(name="fleet", flags=("--max-num-seqs", "1"), path="haproxy", scrape_s=5.0,
+                 replicas=2, facts={"max_num_seqs": 1}, steps=_timeline(_SPREAD,
+        Step(load=_SPREAD, act="leans", value=19.0, incident=Incident(
+            name="balancer-leans", causes=("replica_imbalance",), metric="ttft",
+            severity="medium", accept=("queue_saturation",), over=True,
+            what="HAProxy sends 19 of 20 requests to the first of two engines",
+            events=((0.0, "config", "weights of the balancer"),))),
+        Step(load=_SPREAD, act="pauses", value=1.8, incident=Incident(
+            name="one-of-two-pauses", causes=("engine_paused",), metric="ttft",
+            severity="severe", over=True,
+            what="the first of two engines is stopped for 1.8 s every 6.8 s")),
+        Step(load=_SPREAD, act="dies", value=3.0, incident=Incident(
+            name="one-of-two-killed", causes=("engine_down",), metric=None, severity="severe",
+            what="the first of two engines is killed and stays down; HAProxy does not notice")),
+    ))  # fmt: skip
+
+
+def _cached() -> Group:
+    return Group(name="cached", flags=SEATS, path="cache", scrape_s=3.0, steps=_timeline(_FAQ,
+        Step(load=_FAQ, act="misses", incident=Incident(
+            name="answers-not-found", causes=("response_cache_misses",), metric="e2e",
+            severity="medium", accept=("batch_size",), over=True,
+            what="the key of an nginx that keeps responses holds the time, so that none is found",
+            events=((0.0, "deploy", "answer cache 1.9"),))),
+        Step(load=_FAQ, act="reloads", value=1.0, incident=Incident(
+            name="quiet-reload", causes=(), metric="e2e", severity="none", quiet=True,
+            what="nginx reads its configuration again, in which nothing has changed",
+            events=((1.0, "config", "certificate of the answer cache"),))),
+        Step(load=replace(_FAQ, hold_s=0.012), incident=Incident(
+            name="late-reader-cached", causes=("slow_renderer",), metric="e2e", severity="medium",
+            what="the application takes 12 ms for each chunk", over=True)),
+        Step(load=_FAQ),
+    ))  # fmt: skip
+
+
+def _auth() -> Group:
+    return Group(name="auth", flags=SEATS, path="nginx", scrape_s=10.0, steps=_timeline(_AGENT,
+        Step(load=_AGENT, act="asks first", value=0.2, incident=Incident(
+            name="slow-authorisation", causes=("gateway_overhead",), metric="ttft",
+            severity="medium", over=True,
+            what="nginx asks a service that takes 200 ms whether a request may pass")),
+        Step(load=_AGENT, act="workers die", value=9.0, incident=Incident(
+            name="nginx-workers-killed-rarely", causes=("midstream_errors",), metric=None,
+            severity="mild", what="nginx's worker is killed every 9 s")),
+    ))  # fmt: skip
+
+
+def _patience() -> Group:
+    return Group(name="patience", flags=SEATS, scrape_s=2.0, steps=_timeline(_AGENT,
+        Step(load=_AGENT, act="loses patience", value=0.15, incident=Incident(
+            name="no-patience", causes=("idle_timeout",), metric=None, severity="medium",
+            what="a HAProxy ends what is silent for 150 ms; prompts of 3,000 tokens take longer",
+            events=((-2.0, "config", "edge proxy time-outs"),))),
+    ))  # fmt: skip
+
+
+def _adapters() -> Group:
+    return Group(name="adapters", flags=SEATS, adapters=_ADAPTERS, scrape_s=4.0,
+                 steps=_timeline(_ADAPTED,
+        Step(load=_ADAPTED, act="round trip", value=0.03, incident=Incident(
+            name="round-trip-adapters", causes=("network_path",), metric="ttft", severity="mild",
+            what="a round trip takes 30 ms", over=True)),
+        Step(load=replace(_ADAPTED, output=0.2), incident=Incident(
+            name="longer-answers-adapters", causes=("longer_outputs",), metric="e2e",
+            severity="medium", what="answers 2.5 times as long", accept=("batch_size",),
+            shift=True)),
+    ))  # fmt: skip
+
+
+def _slots() -> Group:
+    load = replace(_ADAPTED, rate=3.2, prompt=0.15, output=0.18)
+    return Group(name="slots", flags=SEATS, adapters=_ADAPTERS, scrape_s=2.0, steps=_timeline(load,
+        Step(load=replace(load, models=_ADAPTERS), incident=Incident(
+            name="three-adapters", causes=("lora_slots",), metric="ttft", severity="severe",
+            what="three adapters are asked for, of which one fits at a time",
+            events=((-6.0, "deploy", "assistants for two more departments"),))),
+    ))  # fmt: skip
+
+
+def _manual() -> Group:
+    no_caching = (*SEATS, "--no-enable-prefix-caching")
+    return Group(name="manual", flags=SEATS, path="envoy", scrape_s=6.0, steps=_timeline(_MANUAL,
+        Step(load=replace(_MANUAL, stamped=True), act="delays", value=0.25, incident=Incident(
+            name="delays-and-stamps", causes=("gateway_overhead", "prefix_cache_collapse"),
+            metric="ttft", severity="severe", over=True,
+            what="an Envoy filter holds 60 % of requests for 250 ms, and the time stands before "
+                 "the shared start of 1,000 tokens",
+            events=((0.0, "deploy", "gateway and prompts 4.0"),))),
+        Step(load=replace(_MANUAL, retries=3), act="limits", value=0.7, incident=Incident(
+            name="envoy-limits-manual", causes=("rate_limit_retries",), metric="ttft",
+            severity="severe", over=True,
+            what="Envoy answers 429 to what is over 1.4 requests a second")),
+        Step(load=_MANUAL, flags=no_caching, facts={"prefix_caching": False}, incident=Incident(
+            name="prefix-caching-off", causes=("prefix_cache_collapse",), metric="ttft",
+            severity="medium", what="started again with --no-enable-prefix-caching",
+            events=((-30.0, "config", "engine flags of the nightly test"),))),
+    ))  # fmt: skip
+
+
+def _lines() -> Group:
+    flags = ("--max-model-len", "8192", "--max-num-batched-tokens", "8192",
+             "--no-enable-chunked-prefill")  # fmt: skip
+    facts = {"chunked_prefill": False, "max_num_batched_tokens": 8192, "max_model_len": 8192,
+             "max_num_seqs": 256}  # fmt: skip
+    return Group(name="lines", flags=flags, facts=facts, scrape_s=3.0, steps=_timeline(_WHOLE,
+        Step(load=replace(_WHOLE, long_share=0.05, long=4500), incident=Incident(
+            name="long-ones-rare", causes=("head_of_line",), metric="ttft", severity="medium",
+            what="5 % of prompts have 4,500 tokens, prefilled whole", accept=("long_prompts",),
+            over=True)),
+        Step(load=replace(_WHOLE, streamed=0.5), incident=Incident(
+            name="streaming-off-for-half", causes=("streaming_off",), metric="ttft",
+            severity="medium", what="half of the application's pods do not stream",
+            events=((-1.0, "deploy", "chat widget 7, to half of the pods"),), over=True)),
+        Step(load=replace(_WHOLE, rate=5.0), incident=Incident(
+            name="surge-lines", causes=("traffic_surge",), metric="ttft", severity="mild",
+            what="1.9 times as many requests", accept=("batch_size", "queue_saturation"))),
+    ))  # fmt: skip
+
+
+def _canary() -> Group:
+    ngram = ('{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4, '
+             '"prompt_lookup_min": 2}')  # fmt: skip
+    return Group(name="canary", flags=(*SEATS, "--speculative-config", ngram), path="haproxy",
+                 facts={"spec_decode": True}, scrape_s=7.0, steps=_timeline(_CODER,
+        Step(load=replace(_CODER, temperature=0.9), incident=Incident(
+            name="drafts-refused-canary", causes=("low_spec_acceptance",), metric="tpot",
+            severity="mild", what="a temperature of 0.9 at which fewer drafts fit", over=True)),
+        Step(load=_CODER, incident=Incident(
+            name="quiet-canary", causes=(), metric="tpot", severity="none", quiet=True,
+            what="nothing but a deploy and a configuration that changed nothing",
+            events=((-2.0, "deploy", "code search 19"), (9.0, "config", "level of the logs")))),
+        Step(load=_CODER, act="frontend cpu", value=6.0, incident=Incident(
+            name="frontend-canary", causes=("frontend_cpu",), metric="ttft", severity="medium",
+            what="another program takes most of the API server's CPU, behind HAProxy", over=True)),
+        Step(load=replace(_CODER, give_up_s=0.07), incident=Incident(
+            name="give-ups-canary", causes=("client_give_ups",), metric=None, severity="medium",
+            what="readers leave without a first chunk after 70 ms",
+            events=((-20.0, "deploy", "code search 20"),))),
+    ))  # fmt: skip
+
+
+def _window() -> Group:
+    seats = {"max_num_seqs": 2}
+    return Group(name="window", flags=SEATS, scrape_s=2.0, steps=_timeline(_WINDOW,
+        Step(load=_WINDOW, act="gathers", incident=Incident(
+            name="nginx-compresses-window", causes=("proxy_buffering",), metric="ttft",
+            severity="severe", what="an nginx that compresses and buffers is put in between",
+            over=True)),
+        Step(load=replace(_WINDOW, connections=2), incident=Incident(
+            name="pool-of-two-window", causes=("client_gate",), metric="ttft", severity="medium",
+            what="the client has two connections for all requests", over=True,
+            events=((0.0, "deploy", "front end with another HTTP library"),))),
+        Step(load=_WINDOW, flags=("--max-num-seqs", "2"), facts=seats, incident=Incident(
+            name="seats-of-two", causes=("queue_saturation",), metric="ttft", severity="medium",
+            what="started again with --max-num-seqs 2, the load as before",
+            events=((-5.0, "config", "engine flags"),))),
+    ))  # fmt: skip
+
+
+def _bursts() -> Group:
+    return Group(name="bursts", flags=SEATS, scrape_s=2.0, steps=_timeline(_BURSTS,
+        Step(load=_BURSTS, incident=Incident(
+            name="quiet-bursts", causes=(), metric="ttft", severity="none", quiet=True,
+            what="nothing but a deploy of the same version",
+            events=((4.0, "deploy", "web front end 433, again"),))),
+        Step(load=replace(_BURSTS, hold_s=0.01), incident=Incident(
+            name="late-reader-bursts", causes=("slow_renderer",), metric="e2e", severity="mild",
+            what="the application takes 10 ms for each chunk", over=True)),
+        Step(load=replace(_BURSTS, give_up_s=0.15), incident=Incident(
+            name="give-ups-bursts", causes=("client_give_ups",), metric=None, severity="mild",
+            what="readers leave without a first chunk after 150 ms")),
+    ))  # fmt: skip
+
+
 def plan() -> tuple[Group, ...]:
     """Return everything that is recorded, an engine after the other."""
     first = _chat(), _few(), _prefix(), _nginx(), _envoy(), _cache(), _cpu()
     planned = _seats(), _restart(), _drafts(), _whole()
     few = *planned, _cut(), _tight()
     more = _app(), _balanced(), _edge(), _rag()
+    third = (
+        *(_voice(), _region(), _fleet(), _cached(), _auth(), _adapters(), _manual()),
+        *(_lines(), _canary(), _window(), _patience(), _slots(), _bursts()),
+    )
     return (
         *first,
         *(_stretched(group, _LONG_S) for group in few),
         *(_stretched(group, _LONGER_S) for group in more),
+        *(_stretched(group, _THIRD_S[group.name]) for group in third),
     )

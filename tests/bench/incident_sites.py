@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,8 +20,9 @@ from pathlib import Path
 from typing import Final
 
 from llmtrace.engines import local_vllm
+from llmtrace.engines.local_vllm.install import cache_folder
 from tests.bench.incident_plan import Group
-from tests.real.delays import delayed_network
+from tests.real.delays import DelayProxy, delayed_network
 from tests.real.proxies import envoy, haproxy, nginx
 from tests.real.record_faults import GATHERS, HOLDS, again
 
@@ -43,6 +45,26 @@ _LIMITS: Final = f"""\
               filter_enabled: {{default_value: {{numerator: 100, denominator: HUNDRED}}}}
               filter_enforced: {{default_value: {{numerator: 100, denominator: HUNDRED}}}}
 """
+# Run by vLLM's Python: the model's folder, then those of the adapters.
+_ADAPTERS: Final = """
+import json, sys, pathlib, torch
+from safetensors.torch import save_file
+model = json.loads((pathlib.Path(sys.argv[1]) / "config.json").read_text())
+wide, parts = model["hidden_size"], ["q_proj", "o_proj"]
+for seed, place in enumerate(map(pathlib.Path, sys.argv[2:])):
+    torch.manual_seed(seed)
+    place.mkdir(parents=True, exist_ok=True)
+    weights = {}
+    for layer in range(model["num_hidden_layers"]):
+        for part in parts:
+            at = f"base_model.model.model.layers.{layer}.self_attn.{part}.lora_"
+            weights[at + "A.weight"] = torch.randn(8, wide) / 100
+            weights[at + "B.weight"] = torch.randn(wide, 8) / 100
+    save_file(weights, place / "adapter_model.safetensors")
+    said = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 8, "lora_alpha": 16,
+            "target_modules": parts, "bias": "none", "base_model_name_or_path": sys.argv[1]}
+    (place / "adapter_config.json").write_text(json.dumps(said))
+"""
 
 
 @dataclass
@@ -53,6 +75,12 @@ class Site:
     url: str
     flags: tuple[str, ...]
     proxy_log: Path | None = None
+    second: local_vllm.Server | None = None
+
+    @property
+    def servers(self) -> list[local_vllm.Server]:
+        """Every engine that runs."""
+        return [self.server] if self.second is None else [self.server, self.second]
 
     @property
     def port(self) -> int:
@@ -90,10 +118,26 @@ def _started(flags: tuple[str, ...], port: int = 0) -> local_vllm.Server:
     return server
 
 
+def _with_adapters(names: Sequence[str]) -> tuple[str, ...]:
+    """Make small random adapters of the tiny model, and return the flags that serve them."""
+    if not names:
+        return ()
+    python, folder = local_vllm.find_python(), cache_folder()
+    assert python is not None
+    model = local_vllm.make_tiny_model(python, folder / "tiny-llama-256-4")
+    places = [folder / "adapters" / name for name in names]
+    subprocess.run([python, "-c", _ADAPTERS, model, *places], check=True)
+    served = (f"{name}={place}" for name, place in zip(names, places, strict=True))
+    return ("--enable-lora", "--max-loras", "1", "--max-lora-rank", "8", "--lora-modules", *served)
+
+
 @contextlib.contextmanager
 def serving(group: Group) -> Iterator[Site]:
     """Run what a group needs."""
-    site = Site(_started(group.flags), "", group.flags)
+    flags = (*group.flags, *_with_adapters(group.adapters))
+    site = Site(_started(flags), "", flags)
+    if group.replicas == 2:
+        site.second = _started(flags)
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, _AHEAD)
     try:
@@ -101,15 +145,45 @@ def serving(group: Group) -> Iterator[Site]:
             engine = site.server.url
             if group.path == "nginx":
                 site.url, site.proxy_log = stack.enter_context(nginx(engine))
+            elif group.path == "cache":
+                site.url, site.proxy_log = stack.enter_context(_caching(engine))
             elif group.path == "haproxy":
-                site.url = stack.enter_context(haproxy(engine))
+                site.url = stack.enter_context(haproxy(engine, _shared_out(site)))
             elif group.path == "envoy":
                 site.url = stack.enter_context(envoy(engine))
             else:
                 site.url = engine
             yield site
     finally:
-        site.server.stop()
+        for server in site.servers:
+            server.stop()
+
+
+@contextlib.contextmanager
+def _caching(engine: str, key: str = "$request_body") -> Iterator[tuple[str, Path]]:
+    """Run an nginx that keeps responses by a key; yield its URL and its access log."""
+    with tempfile.TemporaryDirectory(prefix="llmtrace-answers-") as name:
+        Path(name).chmod(0o755)  # nginx's workers are another user where it runs as root
+        kept = f"proxy_cache_path {name}/answers keys_zone=answers:4m;\nserver {{"
+        stores = (
+            f'proxy_buffering on; proxy_cache answers; proxy_cache_key "{key}"; '
+            "proxy_cache_methods POST; proxy_cache_valid 200 1h; client_body_buffer_size 64k; "
+            'add_header Server-Timing "cache;desc=$upstream_cache_status" always;'
+        )
+        with nginx(engine, {"server {": kept, "proxy_buffering off;": stores}) as running:
+            yield running
+
+
+def _shared_out(site: Site, *weights: int) -> dict[str, str]:
+    """Return what HAProxy's configuration says of several engines: equal shares, or by weight."""
+    if site.second is None:
+        return {}
+    places = [server.url.rpartition("/")[2] for server in site.servers]
+    lines = [
+        f"server engine{number} {place} maxconn 64 weight {weight}"
+        for number, (place, weight) in enumerate(zip(places, weights or (1, 1), strict=True))
+    ]
+    return {f"server engine {places[0]} maxconn 64": "\n  ".join(lines)}
 
 
 # --- what goes wrong -----------------------------------------------------------------------------
@@ -124,6 +198,29 @@ def _nothing(_site: Site, _value: float) -> Iterator[None]:
 def _round_trip(site: Site, value: float) -> Iterator[str]:
     with delayed_network(value) as host:
         yield f"http://{host}:{site.port}"
+
+
+@contextlib.contextmanager
+def _far(site: Site, value: float) -> Iterator[str]:
+    """Take the client, and it alone, away from an Envoy that stands by the engine."""
+    ahead = "listeners:\n  - address: {socket_address: {address: "
+    everywhere = {f"{ahead}127.0.0.1": f"{ahead}0.0.0.0"}
+    with envoy(site.server.url, everywhere) as url, delayed_network(value) as host:
+        yield f"http://{host}:{url.rpartition(':')[2]}"
+
+
+@contextlib.contextmanager
+def _cuts_off(site: Site, value: float) -> Iterator[str]:
+    """Let an Envoy end every response after so many seconds, as its routes do by default."""
+    with envoy(site.server.url, {"timeout: 0s": f"timeout: {value:g}s"}) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def _leans(site: Site, value: float) -> Iterator[str]:
+    """Send so many requests to the first engine for one that goes to the second."""
+    with haproxy(site.server.url, _shared_out(site, int(value), 1)) as url:
+        yield url
 
 
 def _send(pids: Sequence[int], number: int) -> None:
@@ -189,6 +286,50 @@ def _refuses(site: Site, value: float) -> Iterator[str]:
 
 
 @contextlib.contextmanager
+def _misses(site: Site, _value: float) -> Iterator[str]:
+    """Let the key of kept responses hold the time, so that none is found again."""
+    with _caching(site.server.url, "$msec $request_body") as (url, _):
+        yield url
+
+
+@contextlib.contextmanager
+def _asks_first(site: Site, value: float) -> Iterator[str]:
+    """Let an nginx ask another service, which takes so many seconds, whether it may pass."""
+    with DelayProxy(site.server.url, request_s=value) as slow:
+        asked = (
+            f"location = /may {{ internal; proxy_pass {slow.url}/health; "
+            'proxy_pass_request_body off; proxy_set_header Content-Length ""; }\n'
+            "    location / {\n        auth_request /may;"
+        )
+        with nginx(site.server.url, {"location / {": asked}) as (url, _):
+            yield url
+
+
+@contextlib.contextmanager
+def _loses_patience(site: Site, value: float) -> Iterator[str]:
+    """Put a HAProxy in between that takes no silence of so many seconds.
+
+    nginx does not renew a timer of less than 300 ms: it ends what is that old.
+    """
+    waits = {"timeout server 1h": f"timeout server {int(value * 1000)}ms"}
+    with haproxy(site.server.url, waits) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def _reloads(site: Site, value: float) -> Iterator[None]:
+    """Let nginx read its configuration again after so many seconds; nothing has changed in it."""
+    assert site.proxy_log is not None
+    master = int((site.proxy_log.parent / "pid").read_text())
+    timer = threading.Timer(value, lambda: _send([master], signal.SIGHUP))
+    timer.start()
+    try:
+        yield None
+    finally:
+        timer.join()
+
+
+@contextlib.contextmanager
 def _gathers(site: Site, _value: float) -> Iterator[str]:
     """Compress and buffer streams at an nginx; Envoy's compressor was tried, and holds nothing."""
     with nginx(site.server.url, GATHERS) as (url, _):
@@ -236,12 +377,19 @@ Act = Callable[[Site, float], contextlib.AbstractContextManager[str | None]]
 ACTS: Final[Mapping[str, Act]] = {
     "": _nothing,
     "round trip": _round_trip,
+    "far": _far,
+    "cuts off": _cuts_off,
+    "leans": _leans,
     "pauses": _pauses,
     "impatient": _impatient,
     "dies": _dies,
     "restarts": _restarts,
     "refuses": _refuses,
     "workers die": _workers_die,
+    "misses": _misses,
+    "asks first": _asks_first,
+    "loses patience": _loses_patience,
+    "reloads": _reloads,
     "delays": _envoy_with(_DELAYS),
     "gathers": _gathers,
     "limits": _envoy_with(_LIMITS),

@@ -28,12 +28,13 @@ from typing import Any, Final
 import httpx
 import numpy as np
 import openai
+from numpy.typing import NDArray
 
 import llmtrace
 from llmtrace.core.row import Row
 from llmtrace.dataset.arrivals import read_arrivals
 from llmtrace.dataset.case import Case, Event, Facts, Window, signals_from, write_case
-from llmtrace.dataset.columns import from_rows
+from llmtrace.dataset.columns import Columns, from_rows
 from llmtrace.testing import capture
 from tests.bench.incident_plan import Group, Incident, Load, Step, plan
 from tests.bench.incident_sites import ACTS, Site, serving
@@ -140,17 +141,27 @@ class Client:
             return lead + (f"{word} " * (tokens // 5 + 1))[:tokens]
         return lead + "".join(rng.choices(_LETTERS, k=tokens))
 
+    def _question(self, load: Load, prompt: int, output: int) -> tuple[str, int]:
+        """Return a prompt and the tokens of its answer; a known one is always the same."""
+        if self._rng.random() >= load.known_share:
+            return self._text(load, prompt), output
+        own = random.Random(self._rng.randrange(load.known))
+        return "".join(own.choices(_LETTERS, k=own.randint(80, 500))), own.randint(20, 70)
+
     async def _ask(self, load: Load, prompt: int, output: int) -> None:
         self._sent += 1
-        messages: Any = [{"role": "user", "content": self._text(load, prompt)}]
+        text, output = self._question(load, prompt, output)
+        stream = self._rng.random() < load.streamed
+        messages: Any = [{"role": "user", "content": text}]
         with contextlib.suppress(openai.OpenAIError, httpx.HTTPError, TimeoutError):
             async with asyncio.timeout(load.give_up_s) as patience:
                 answer: Any = await self._connected(load).chat.completions.create(
-                    model="tiny", messages=messages, stream=load.stream, max_tokens=output,
-                    temperature=load.temperature, extra_body={"ignore_eos": True},
+                    model=self._rng.choice(load.models), messages=messages, stream=stream,
+                    max_tokens=output, temperature=load.temperature,
+                    extra_body={"ignore_eos": True},
                 )  # fmt: skip
                 llmtrace.annotate(tenant=self._rng.choice(_TENANTS), route="chat")
-                if not load.stream:
+                if not stream:
                     return
                 async with answer as stream:
                     await _read(stream, load, patience)
@@ -214,13 +225,15 @@ def record(group: Group, trace: Path | None) -> Recorded:
     """Start what a group needs, and record its timeline."""
     seed = sum(map(ord, group.name))
     demand = Demand(trace, seed)
-    with (
-        serving(group) as site,
-        Signals(site.server.url, group.scrape_s) as signals,
-        capture(service="shop") as rows,
-    ):
+    with contextlib.ExitStack() as stack:
+        site = stack.enter_context(serving(group))
+        signals = [
+            stack.enter_context(Signals(server.url, group.scrape_s, f"vllm-{number}"))
+            for number, server in enumerate(site.servers)
+        ]
+        rows = stack.enter_context(capture(service="shop"))
         spans = asyncio.run(_timeline(group, site, demand, seed))
-    return Recorded(spans, rows, signals.samples)
+    return Recorded(spans, rows, [sample for one in signals for sample in one.samples])
 
 
 def case_of(group: Group, number: int, recorded: Recorded) -> Case:
@@ -246,7 +259,7 @@ def case_of(group: Group, number: int, recorded: Recorded) -> Case:
         rows=from_rows(rows),
         signals=signals,
         facts=Facts(
-            instances={"vllm-0": known},
+            instances={f"vllm-{number}": known for number in range(group.replicas)},
             events=tuple(
                 Event(after.start + at, kind, text) for at, kind, text in incident.events
             ),
@@ -266,11 +279,17 @@ def severity(incident: Incident, case: Case) -> str:
         return incident.severity
     assert case.before is not None
     assert case.after is not None
-    before, after = (
-        np.nanquantile(side.numbers[f"{incident.metric}_s"], 0.95)
-        for side in (case.rows.within(w.start, w.end) for w in (case.before, case.after))
-    )
+    sides = [case.rows.within(w.start, w.end) for w in (case.before, case.after)]
+    before, after = (np.nanquantile(_seen(side, incident.metric), 0.95) for side in sides)
     return "mild" if after < 2 * before else "medium" if after < 5 * before else "severe"
+
+
+def _seen(rows: Columns, metric: str) -> NDArray[np.float64]:
+    """Return a metric as users see it: the first content of what is not streamed is all of it."""
+    values = rows.numbers[f"{metric}_s"]
+    if metric != "ttft":
+        return values
+    return np.where(rows.numbers["stream"] == 0, rows.numbers["e2e_s"], values)
 
 
 def truth_of(group: Group, number: int, recorded: Recorded) -> dict[str, Any]:

@@ -365,15 +365,17 @@ async def _drive(urls: Sequence[tuple[str, float]], load: Load, seconds: float, 
 class Signals:
     """Scrapes in a thread of its own, so that the client's clock is not held up."""
 
-    def __init__(self, url: str, every_s: float = _SCRAPE_S) -> None:
+    def __init__(self, url: str, every_s: float = _SCRAPE_S, instance: str = "vllm-0") -> None:
         self.samples: list[dict[str, Any]] = []
-        self._url, self._every_s = url, every_s
+        self._url, self._every_s, self._instance = url, every_s, instance
         self._stop = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._scrape()))
 
     async def _scrape(self) -> None:
         target = Target(f"{self._url}/metrics")
-        settings = ScrapeSettings(interval_s=self._every_s, timeout_s=_SCRAPE_S)
+        settings = ScrapeSettings(
+            interval_s=self._every_s, timeout_s=min(_SCRAPE_S, self._every_s)
+        )
         async with Scraper([StaticTargets((target,))], settings) as scraper:
             while not self._stop.is_set():
                 await asyncio.sleep(self._every_s)
@@ -381,7 +383,7 @@ class Signals:
                     self.samples.append(
                         {
                             "t": sample.t_ns / 1e9,
-                            "instance": "vllm-0",
+                            "instance": self._instance,
                             "signal": sample.signal,
                             "value": sample.value,
                             "labels": dict(sample.labels),
