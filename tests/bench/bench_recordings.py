@@ -1,13 +1,13 @@
 """How often does triage name the right cause of what really went wrong on a real vLLM?
 
-    python -m tests.bench.bench_recordings [--searched] [--set older|second|unseen]
+    python -m tests.bench.bench_recordings [--searched] [--set older|second|third|unseen]
         [--json FILE] [--store]
 
 The incidents of `tests/triage/recorded`, each with its true cause in a file of its own, beside the
 same simpler ways to guess as in `bench_triage`. With `--searched` the windows and the metric are
-taken away first. `--set` asks it of others instead, and prints each truth: of `recorded_second`,
-since seen, or of `recorded_unseen`, which no rule was made on. `--store` keeps which causes were
-named first, which reports quote. Exits with 1 where a bar is missed.
+taken away first. `--set` asks it of others instead, and prints each truth: of `recorded_second`
+and `recorded_third`, since seen, or of `recorded_unseen`, which no rule was made on. `--store`
+keeps which causes were named first, which reports quote. Exits with 1 where a bar is missed.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ RECORDED: Final = Path(__file__).parents[1] / "triage" / "recorded"
 SETS: Final = {
     "older": RECORDED,
     "second": RECORDED.with_name("recorded_second"),
+    "third": RECORDED.with_name("recorded_third"),
     "unseen": RECORDED.with_name("recorded_unseen"),
 }
 SEVERITY: Final = {"mild": 1.0, "severe": 3.0}
