@@ -172,7 +172,8 @@ def kv_transfer(e: Evidence) -> Finding:
     fetching = e.gauge("kv_fetch")
     waits = deferred if fetching is None else fetching
     slow, calm, known = _models(e)
-    some = bool(slow) and bool(calm)
+    some, fetches = bool(slow) and bool(calm), _fetches_blocks(e)
+    weigh = proof if fetches else support
     lines = [
         gate(e.gate("queue"), say.durations("queue", e.row("queue_s")),
              "the engine's queue time per request"),
@@ -183,14 +184,24 @@ def kv_transfer(e: Evidence) -> Finding:
         proof(None if fetching is None else _more(fetching),
               say.gauge("requests that fetch KV blocks", fetching)),
         support(_transfers_slower(e), _SLOWER_TRANSFERS),
-        proof(None if share is None or not known else share >= 0.5 and not some,
+        weigh(None if share is None or not known else share >= 0.5 and not some,
               f"{say.percent(share or 0)} of waiting requests are deferred, of every model",
               "the rows' `model`, to distinguish it from adapters that wait for a slot"),
+        against(fetches is False, "no KV blocks are fetched from another tier or engine",
+                strongly=True),
         support(None if e.fact("kv_connector") is None else True, "a KV connector is in use"),
         against(some, _models_text(slow, calm), strongly=True),
     ]  # fmt: skip
     action = "Reroute round the slow KV tier or link, or compute prompts locally until it is well."
     return judge("kv_transfer", lines, action + flags(e, "kv_transfer"))
+
+
+def _fetches_blocks(e: Evidence) -> bool | None:
+    """Return whether KV blocks come from another tier or engine; `None` = not counted."""
+    queries = e.counted("external_prefix_queries")
+    if e.fact("kv_connector") is not None or e.has("kv_fetch"):
+        return True
+    return None if queries is None else max(queries) > 0
 
 
 def disaggregated_kv(e: Evidence) -> Finding:
@@ -269,10 +280,14 @@ def lora_slots(e: Evidence) -> Finding:
     slow, calm, known = _models(e)
     more = None if deferred is None else _more(deferred)
     apart = bool(slow) and bool(calm)
+    # Deferred are those that fetch KV blocks, or wait for a grammar or an adapter.
+    models = np.unique(e.after.rows.words["model"].codes)
+    left = more and _fetches_blocks(e) is False and not e.has("waiting_grammar") and len(models) > 1
     lines = [
         gate(e.gate("queue"), say.durations("queue", e.row("queue_s")),
              "the engine's queue time per request"),
-        required(apart if known else None, _models_text(slow, calm), "the rows' `model`"),
+        required(apart or bool(left) if known else None, _models_text(slow, calm)
+                 + ("; no KV blocks are fetched" if left else ""), "the rows' `model`"),
         proof(apart and _same_engine(e, slow, calm) if known else None,
               "models that wait and models that do not run on the same engines"),
         support(more, say.gauge("requests deferred", deferred),
