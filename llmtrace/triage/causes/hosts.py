@@ -148,6 +148,8 @@ def cold_start(e: Evidence) -> Finding:
                 "requests were as fast as ever until then"),
         against(None if not started or since is None else not since,
                 "requests were slow before the first of them started", strongly=True),
+        against(None if found is None else found.stays,
+                "the last requests are slow as well: a cold start ends", strongly=True),
         against(bool(again) and not all_again and failures.rose(0.003, 3, 2.0),
                 f"requests failed with it: {failures}"),
     ]  # fmt: skip

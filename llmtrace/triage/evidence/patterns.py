@@ -556,6 +556,7 @@ class Fresh:
         early, late: medians of the first and the second half of the fresh requests, by time.
         slow_share: of the slow requests, the share that are fresh.
         slower: whether fresh ones are slower than before and than all others, beyond chance.
+        stays: whether the last ones to the same engines are slow as well: a cold start ends.
     """
 
     instances: tuple[str, ...]
@@ -567,6 +568,7 @@ class Fresh:
     late: float
     slow_share: float
     slower: bool
+    stays: bool
 
 
 def fresh(e: Evidence, started: Mapping[str, float]) -> Fresh | None:
@@ -590,6 +592,7 @@ def fresh(e: Evidence, started: Mapping[str, float]) -> Fresh | None:
     if not ages:
         return None
     within, young = max(ages, key=lambda one: _excess(ttft, known, one[1]))
+    last = max(within, float(_ages(age[known])[-1]))
     order = np.argsort(t[young])
     halves = np.array_split(ttft[young][order], 2)
     before = e.before.number("ttft_s")
@@ -605,7 +608,23 @@ def fresh(e: Evidence, started: Mapping[str, float]) -> Fresh | None:
         late=float(np.median(halves[1])),
         slow_share=float(young[slow].mean()) if slow.any() else 0.0,
         slower=_slower(before, ttft, known, young),
+        stays=_stays(before, ttft[young], ttft[known & np.isfinite(age) & (age > last)]),
     )
+
+
+def _stays(before: Floats, young: Floats, last: Floats) -> bool:
+    """Return whether the last ones are slower than before by half as much as the young or more."""
+    if min(int(np.isfinite(before).sum()), len(last)) < MIN_COUNT:
+        return False
+    usual, early, late = (float(np.nanmedian(one)) for one in (before, young, last))
+    sure = _z_slow(before, last) >= _SURE
+    return bool(sure and late - usual >= _EARLY * (early - usual))
+
+
+def _z_slow(before: Floats, ttft: Floats) -> float:
+    """Return how many standard errors more of these are slow than of the requests before."""
+    share = float((ttft > np.nanpercentile(before, 100 * (1 - _SLOW))).mean())
+    return (share - _SLOW) / float(np.sqrt(_SLOW * (1 - _SLOW) / len(ttft)))
 
 
 def _ages(age: Floats) -> Floats:
@@ -635,11 +654,9 @@ def _slower(before: Floats, ttft: Floats, known: Mask, young: Mask) -> bool:
     if len(before) < MIN_COUNT:
         return False
     slow = ttft > float(np.percentile(before, 100 * (1 - _SLOW)))
-    n = int(young.sum())
     share, rest = float(slow[young].mean()), float(slow[known & ~young].mean())
-    sure = (share - _SLOW) / np.sqrt(_SLOW * (1 - _SLOW) / n)
     higher = np.percentile(ttft[young], 75) >= 1.3 * np.percentile(ttft[known & ~young], 75)
-    return bool(sure >= _SURE and share >= rest and higher)
+    return bool(_z_slow(before, ttft[young]) >= _SURE and share >= rest and higher)
 
 
 def cache_fell_first(e: Evidence) -> bool | None:
