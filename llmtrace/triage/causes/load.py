@@ -12,7 +12,7 @@ from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.kv_room import kv_room
 from llmtrace.triage.causes.scoring import against, gate, judge, note, proof, required, support
 from llmtrace.triage.evidence.evidence import Evidence
-from llmtrace.triage.evidence.patterns import restarted, starts
+from llmtrace.triage.evidence.patterns import queue_unseen, restarted, starts
 from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.evidence.window_rows import Side
 from llmtrace.triage.result import Finding
@@ -60,7 +60,7 @@ def queue_saturation(e: Evidence) -> Finding:
     grown = bool(about and e.more_load and e.up("ttft_s"))
     # A gauge read now and then misses short waits; requests tell of each.
     mostly = queued and (e.part_of_metric("queue_s") or 0.0) >= _MOSTLY
-    by_requests = bool(mostly) and at_limit is not False
+    by_requests = bool(mostly) and at_limit is not False and not queue_unseen(e)
     lines = [
         gate(grown or queued,
              say.durations("queue", e.row("queue_s")) if queued or not grown

@@ -47,6 +47,7 @@ _BUNCHED: Final = 0.8
 _MIN_STREAMS: Final = 2
 _NEAR: Final = 0.2  # of the mean distance of three ends: 2 % of chance ones are as near
 _PART: Final = 0.25  # of a typical response
+_NO_CHANCE: Final = 5.0  # samples that should have found one, where none did
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +194,21 @@ def _union(start: Floats, end: Floats) -> tuple[Floats, Floats]:
     first[1:] = start[1:] > reach[:-1]
     last = np.flatnonzero(np.append(first[1:], True)) if len(start) else np.empty(0, np.int64)
     return start[first], reach[last]
+
+
+def queue_unseen(e: Evidence) -> bool:
+    """Return whether requests say they queued for so long that samples at 0 are no chance.
+
+    By Little's law what waits is in the gauge: as many samples find one as is the share of
+    the time in which any request waited.
+    """
+    waiting, queued = e.gauge("waiting"), np.nan_to_num(e.after.number("queue_s"))
+    samples = [one.value for one in waiting.after.values()] if waiting else []
+    if not samples or any(one.any() for one in samples):
+        return False
+    begins, ends = _union(e.after.t, e.after.t + queued)
+    share = float((ends - begins).sum()) / max(e.served.seconds, 1e-9)
+    return share * float(np.median([len(one) for one in samples])) >= _NO_CHANCE
 
 
 def _median(values: Floats, mask: Mask) -> float | None:
@@ -420,7 +436,8 @@ def cuts(side: Side) -> Cuts:
     silent = np.where(np.isfinite(silent), silent, side.number("max_gap_s"))
     gap = np.where(np.isfinite(side.number("ttft_s")), silent, gap_before)[ended]
     gap = gap[np.isfinite(gap)]
-    idle, alike = _common(gap)
+    least = min(_MIN_IDLE_S, _longest_silence(side))
+    idle, alike = _common(gap, least)
     ends = np.sort(side.ends[ended])
     near_s = _at_once(side, len(ends))
     together = (ends[2:] - ends[:-2] <= near_s) if len(ends) > 2 else np.zeros(0, bool)  # noqa: PLR2004
@@ -432,7 +449,7 @@ def cuts(side: Side) -> Cuts:
         idle=idle,
         alike=alike,
         floor=_floor(gap),
-        e2e_alike=_common(side.number("e2e_s")[ended])[1],
+        e2e_alike=_common(side.number("e2e_s")[ended], least)[1],
         together=float(near.mean()) if len(near) else 0.0,
     )
 
@@ -459,15 +476,21 @@ def _floor(values: Floats) -> float:
     return float(low / middle) if low >= _MIN_IDLE_S else 0.0
 
 
-def _common(values: Floats) -> tuple[float | None, float]:
-    """Return the value most others are close to, and the share that is."""
+def _longest_silence(side: Side) -> float:
+    """Return for how long some stream that was finished sent nothing: a timer lets none pass."""
+    none = np.fmax(side.number("max_gap_s"), side.number("ttft_s"))[~_failed(side)]
+    return float(np.nanpercentile(none, 99)) if np.isfinite(none).any() else _MIN_IDLE_S
+
+
+def _common(values: Floats, least: float = _MIN_IDLE_S) -> tuple[float | None, float]:
+    """Return the value most others are close to, of those from `least` on, and the share."""
     values = np.sort(values[np.isfinite(values)])
     if len(values) < 4:  # noqa: PLR2004
         return None, 0.0
     band = _BAND * values + np.where(values >= _TIMERS_S, _BAND_S, _SHORT_BAND_S)
     reach = np.searchsorted(values, values + band, side="right")
     counts = reach - np.arange(len(values))
-    counts = np.where(values >= _MIN_IDLE_S, counts, 0)
+    counts = np.where(values >= least, counts, 0)
     at = int(np.argmax(counts))
     if not counts[at]:
         return None, 0.0
