@@ -281,12 +281,13 @@ def lora_slots(e: Evidence) -> Finding:
     more = None if deferred is None else _more(deferred)
     apart = bool(slow) and bool(calm)
     # Deferred are those that fetch KV blocks, or wait for a grammar or an adapter.
-    models = np.unique(e.after.rows.words["model"].codes)
-    left = more and _fetches_blocks(e) is False and not e.has("waiting_grammar") and len(models) > 1
+    grammar, models = e.gauge("waiting_grammar"), np.unique(e.after.rows.words["model"].codes)
+    left = more and _fetches_blocks(e) is False and not (grammar and _more(grammar))
+    left = bool(left) and len(models) > 1
     lines = [
         gate(e.gate("queue"), say.durations("queue", e.row("queue_s")),
              "the engine's queue time per request"),
-        required(apart or bool(left) if known else None, _models_text(slow, calm)
+        required(apart or left if known else None, _models_text(slow, calm)
                  + ("; no KV blocks are fetched" if left else ""), "the rows' `model`"),
         proof(apart and _same_engine(e, slow, calm) if known else None,
               "models that wait and models that do not run on the same engines"),
