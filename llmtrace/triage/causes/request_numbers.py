@@ -14,6 +14,7 @@ from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.result import Finding
 
 _TIMES: Final = 1.8  # as many, or as few: the bar of the search for traffic
+_HALF: Final = 0.5
 _SURE: Final = 4.0  # standard errors, by the unrest of counts
 _COLUMNS: Final = (
     "tenant", "route", "region", "client", "version", "service", "gateway", "model", "server",
@@ -88,11 +89,20 @@ def traffic_surge(e: Evidence) -> Finding:
                  say.rates("requests", before, after)),
         proof(where is not None, f"only {where}"),
         support(not e.moved, "requests are answered as fast as before"),
-        against(bool(e.moved), "requests take longer: that is weighed as a queue or a batch"),
+        against(_slower_too(e, after / max(before, 1e-9)),
+                "requests take longer: that is weighed as a queue or a batch"),
     ]  # fmt: skip
     place = f" It is {where}." if where else ""
     action = "Ask whether it is meant; limit that client, or add replicas before the queue fills."
     return judge("traffic_surge", lines, action + place)
+
+
+def _slower_too(e: Evidence, times: float) -> bool:
+    """Return whether requests take longer by half as much as there are more of them, or more."""
+    rows = [one for one in map(e.row, e.moved) if one is not None]
+    pairs = [(one.before_p50, one.after_p50) for one in rows]
+    pairs += [(one.before_p95, one.after_p95) for one in rows]
+    return any(high - low >= _HALF * (times - 1) * low for low, high in pairs)
 
 
 def _where(e: Evidence) -> str | None:
