@@ -6,6 +6,7 @@ import argparse
 import difflib
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 # The folder of the documentation's pages.
@@ -88,8 +89,11 @@ class Parser(argparse.ArgumentParser):
             return
         known = ", ".join(map(str, action.choices))
         hint = suggestion(str(value), action.choices) or f": use one of {known}"
-        kind = "command" if action.dest == "command" else "value"
-        raise argparse.ArgumentError(action, f"unknown {kind} {value!r}{hint}")
+        if action.nargs != argparse.PARSER:
+            raise argparse.ArgumentError(action, f"unknown value {value!r}{hint}")
+        if "--case" in self._option_string_actions and Path(value).is_dir():
+            hint = f": use --case {value} for the folder of a case"
+        raise argparse.ArgumentError(None, f"unknown command {value!r}{hint}")
 
     def error(self, message: str) -> NoReturn:
         """Print the usage, what is wrong and how to get help; exit with status 2."""

@@ -111,6 +111,14 @@ def test_other_unknown_words_get_none(words, capsys):
     assert f"Try 'llmtrace {words.split()[0]} --help'." in printed
 
 
+def test_a_folder_without_its_option_gets_it(tmp_path, capsys):
+    """A case given to triage without `--case`, as one would a file, is answered with the option."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["triage", str(tmp_path)])
+
+    assert f"use --case {tmp_path} for the folder of a case" in capsys.readouterr().err
+
+
 def test_commands_are_listed_in_groups():
     """Every command is in one, in the order of their use."""
     parser = make_parser()
