@@ -112,7 +112,7 @@ def test_other_unknown_words_get_none(words, capsys):
 
 
 def test_a_folder_without_its_option_gets_it(tmp_path, capsys):
-    """A case given to triage without `--case`, as one would a file, is answered with the option."""
+    """A case given to triage without `--case`, as one gives a file, is answered with it."""
     with pytest.raises(SystemExit, match="2"):
         main(["triage", str(tmp_path)])
 
