@@ -152,10 +152,10 @@ def test_the_table_says_what_each_figure_is() -> None:
     }
     assert stages["vllm", "span", "time_in_model_prefill"] == "prefill"
     assert stages["sglang", "span", "time_in_model_prefill"] is None
-    assert stages["dynamo", "answer", "prefill_time_ms"] is None
+    assert stages["dynamo", "response", "prefill_time_ms"] is None
     assert stages["llm_d", "span", "prefill_duration_ms"] is None
     assert stages["llm_d", "span", "true_ttft_ms"] is None
-    assert stages["vllm", "answer", "time_to_first_token_ms"] == "prefill"
+    assert stages["vllm", "response", "time_to_first_token_ms"] == "prefill"
 
 
 def test_what_a_request_asks_for_is_on_its_row(server: Server, mode: str) -> None:
