@@ -218,7 +218,9 @@ def drawn(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dra
 
     jobs = {path.stem: job(path, shop.rush, path.stem) for path in FILES}
     # Not of the planner, whose turns may be as long, and which asks the engine itself.
-    jobs["slow"] = job(FOLDER / "llmtrace-triage.json", shop.slow, "slow", service="shop")
+    jobs["slow"] = job(
+        FOLDER / "llmtrace-triage.json", shop.slow, "slow", service="shop", route=ROUTES
+    )
     jobs["faulty"] = job(faulty(), shop.rush, "faulty")
     return dict(zip(jobs, drawing.draw(shop.prometheus, [*jobs.values()]), strict=True))
 
