@@ -200,7 +200,7 @@ def _dispersion(t: Floats, slow: Mask, expected: Floats, width: float, fewest: i
     """Return the variance of counts in bins over that of independent requests; 1 if not known."""
     p = float(slow.mean())
     start, span = float(t.min()), float(np.ptp(t))
-    bins = round(span / width)
+    bins = round(span / width) if width > 0 else 0
     if not fewest <= bins <= len(t):
         return 1.0
     place = np.minimum(((t - start) / span * bins).astype(np.int64), bins - 1)
