@@ -23,7 +23,6 @@ ROUTES: Final = "question|conversation|document"
 UNLUCKY: Final = "import"
 ANSWER: Final = 24
 SHORT_ANSWER: Final = 4
-IN_A_ROW: Final = 2
 _LEAVES_AFTER: Final = 3
 
 
@@ -81,12 +80,12 @@ def ask_for(seconds: float, doors: Doors, users: int) -> None:
 
 
 def rush_in(doors: Doors, users: int) -> None:
-    """Let users ask through the gateway all at once, long questions, one after the other."""
+    """Let users ask a long question each through the gateway, all at once."""
 
     async def business() -> None:
         async with _client(doors.gateway) as client, asyncio.TaskGroup() as group:
-            for number in range(users):
-                group.create_task(_hurried(client, doors.model, number))
+            for _ in range(users):
+                group.create_task(_hurried(client, doors.model))
 
     asyncio.run(business())
 
@@ -111,13 +110,11 @@ async def _user(client: openai.AsyncOpenAI, model: str, number: int, over: float
         await asyncio.sleep(0.1)
 
 
-async def _hurried(client: openai.AsyncOpenAI, model: str, number: int) -> None:
-    """Ask long questions, one after the other."""
-    draws = random.Random(number)
-    for _ in range(IN_A_ROW):
-        text = "".join(draws.choices("abcdefghijklmnopqrstuvwxyz ", k=LONG))
-        question = [{"role": "user", "content": text}]
-        await _read(_stream(client, model, question, "document", tokens=SHORT_ANSWER))
+async def _hurried(client: openai.AsyncOpenAI, model: str) -> None:
+    """Ask a long question."""
+    text = "".join(random.choices("abcdefghijklmnopqrstuvwxyz ", k=LONG))
+    question = [{"role": "user", "content": text}]
+    await _read(_stream(client, model, question, "document", tokens=SHORT_ANSWER))
 
 
 async def _unlucky(client: openai.AsyncOpenAI, model: str, over: float) -> None:
