@@ -52,12 +52,17 @@ def impact_of(
     objective = _HIGH if budget is None else budget.objective
     allowed = (1 - objective) * float(rows.weights.sum())
     return Impact(
-        limit_s=limit, from_budget=given is not None,
+        limit_s=limit,
+        from_budget=given is not None,
         requests=round(float(rows.weights[hit].sum())),
-        of=round(float(rows.weights[inside].sum())), tenants=tenants, tenants_hit=count,
-        budget_used=float(rows.weights[hit].sum()) / allowed if allowed > 0 else None, now_s=now,
-        worst_s=worst, worst_at=worst_at,
-    )  # fmt: skip
+        of=round(float(rows.weights[inside].sum())),
+        tenants=tenants,
+        tenants_hit=count,
+        budget_used=float(rows.weights[hit].sum()) / allowed if allowed > 0 else None,
+        now_s=now,
+        worst_s=worst,
+        worst_at=worst_at,
+    )
 
 
 def _tenants(rows: Columns, hit: Mask) -> tuple[Mapping[str, int], int | None]:

@@ -223,15 +223,24 @@ def _resample(sides: _Sides, mine: Divided, settings: Settings, report: Progress
 def _judge(look: Look, sides: _Sides, mine: Divided, spread: Spread | None) -> Judged:
     return in_time(
         judge(
-            sides.change, mine.found, spread, sides.outcomes, sides.load,
-            unmatched=mine.cells.unmatched_share, fewest=least_values(Q),
+            sides.change,
+            mine.found,
+            spread,
+            sides.outcomes,
+            sides.load,
+            unmatched=mine.cells.unmatched_share,
+            fewest=least_values(Q),
             visible=sides.compared[sides.about].visible,
             thorough=look.chosen.searched and look.rows.n > FEW,
             usual=lambda: usual_parts(sides.rows, sides.about, Q, fewest=least_values(Q)),
         ),
-        look.mine, sides.load, after=look.chosen.after, span_s=look.span.seconds,
-        alike_days=look.alike_days, metric=sides.about,
-    )  # fmt: skip
+        look.mine,
+        sides.load,
+        after=look.chosen.after,
+        span_s=look.span.seconds,
+        alike_days=look.alike_days,
+        metric=sides.about,
+    )
 
 
 def _cohorts(sides: _Sides, mine: Divided) -> tuple[Cohort, ...]:
@@ -276,24 +285,35 @@ def _result(
     change, both, compared = sides.change, sides.of_metric, sides.compared[sides.about]
     p95s = (change.before.p95, change.after.p95)
     return Result(
-        verdict=judged.verdict, reason=judged.reason,
-        metric=sides.about if change.before.n or change.after.n else None, quantile=Q,
-        before=change.before, after=change.after, delta_s=change.delta_s,
+        verdict=judged.verdict,
+        reason=judged.reason,
+        metric=sides.about if change.before.n or change.after.n else None,
+        quantile=Q,
+        before=change.before,
+        after=change.after,
+        delta_s=change.delta_s,
         significant=change.significant,
         contributions=contributions_of(
             change.delta_s, mine.found, spread, significant=sides.enough
         ),
-        cohorts=cohorts, localised=bool(cohorts), causes=causes,
-        exemplars=exemplars(sides.rows, both, *p95s), quality=quality,
+        cohorts=cohorts,
+        localised=bool(cohorts),
+        causes=causes,
+        exemplars=exemplars(sides.rows, both, *p95s),
+        quality=quality,
         changes=tuple(
             sides.compared[name].change for name in METRICS if any(map(len, sides.measured[name]))
         ),
-        moved=all_moved(sides.compared, sides.outcomes), outcomes=sides.outcomes, load=sides.load,
-        anatomy=anatomy_of(mine, Q, *p95s), estimates=estimates_of(sides.rows, seed),
-        smallest_visible=compared.visible, smallest_visible_share=compared.visible_share,
+        moved=all_moved(sides.compared, sides.outcomes),
+        outcomes=sides.outcomes,
+        load=sides.load,
+        anatomy=anatomy_of(mine, Q, *p95s),
+        estimates=estimates_of(sides.rows, seed),
+        smallest_visible=compared.visible,
+        smallest_visible_share=compared.visible_share,
         settle=_settle(judged.verdict, both),
         grew=growth_of(sides.rows, both, max(compared.design)),
-    )  # fmt: skip
+    )
 
 
 def _settle(verdict: str, both: tuple[Values, Values]) -> tuple[str, ...]:

@@ -105,10 +105,15 @@ def values(rows: Columns, metric: Metric) -> Values:
     if metric in ("tpot", "render"):
         censored = censored[:0]  # how far they had come says nothing of their pace
     return Values(
-        metric=metric, index=index, t=rows.start[index] / 1e9, value=number[f"{metric}_s"][index],
-        weight=rows.weights[index], censored=censored, censored_t=rows.start[censored] / 1e9,
+        metric=metric,
+        index=index,
+        t=rows.start[index] / 1e9,
+        value=number[f"{metric}_s"][index],
+        weight=rows.weights[index],
+        censored=censored,
+        censored_t=rows.start[censored] / 1e9,
         at_least=number["e2e_s"][censored],
-    )  # fmt: skip
+    )
 
 
 def split(rows: Columns, metric: Metric, index: NDArray[np.intp]) -> Floats:

@@ -11,6 +11,7 @@ from llmtrace.triage.causes.scoring import against, gate, judge, proof, required
 from llmtrace.triage.evidence.changes import Shift
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.patterns import (
+    Cuts,
     broken,
     reader_away,
     refused_connections,
@@ -332,7 +333,7 @@ def idle_timeout(e: Evidence) -> Finding:
         support(usual, f"{say.seconds(idle or 0)} is a usual setting"),
         support(not restarted(e), "no engine was restarted"),
         against(found.together >= 0.5 and found.n >= 4, "they ended at the same instant"),
-        against(constant and _at_an_age(e),
+        against(constant and _at_an_age(e, found),
                 "the whole length is as constant: a deadline, and not an idle time-out"),
     ]  # fmt: skip
     action = (
@@ -375,14 +376,15 @@ def midstream_errors(e: Evidence) -> Finding:
     decode = e.row("decode_s")
     retries = resent.rose(0.01) and decode is not None and decode.over > 0.07
     more = cut.rose(0.005, 3, 3.0) or retries or hop
-    idle = found.by_timer and not _at_an_age(e)
+    aged = _at_an_age(e, found)
+    idle = found.by_timer and not aged
     lines = [
         gate(more,
              f"broken after the first chunk: {cut}; sent again: {resent}"),
         required(more, f"broken after the first chunk: {cut}"),
         proof(counted, "the engines count: " + say.counted("finished with an error", finished)),
         proof(not idle and not again and found.n >= 4 and found.together < 0.3,
-              "they broke one by one, " + ("at the same age" if _at_an_age(e) else
+              "they broke one by one, " + ("at the same age" if aged else
               "after gaps of all sorts") + ", and no engine was restarted"),
         proof(hop, f"{found.n} broke at one instant, and every engine went on: a hop between did"),
         support(None if local is None else True, local or ""),
@@ -507,9 +509,9 @@ def _gaps_known(side: Side) -> bool:
     return bool(np.isfinite(side.number("max_gap_s")[_broken(side)]).any())
 
 
-def _at_an_age(e: Evidence) -> bool:
+def _at_an_age(e: Evidence, found: Cuts) -> bool:
     """Return whether streams that had delivered something broke at an age, and at any silence."""
-    found, began = broken(e)[1], np.isfinite(e.after.number("ttft_s")[_broken(e.after)])
+    began = np.isfinite(e.after.number("ttft_s")[_broken(e.after)])
     return found.e2e_alike >= max(0.95 * found.alike, _MOSTLY) and bool(began.mean() > _HALF)
 
 

@@ -126,8 +126,14 @@ def triage_engines(case: Case, settings: Settings, buckets: Buckets) -> EngineTr
     found = evidence(metric)
     verdict, reason = _verdict(metric, shifts[metric], blind=searched and not found_one)
     return EngineTriage(
-        verdict=verdict, reason=reason, metric=metric, before=before, after=after,
-        searched=searched, requests=_requests(found), means=tuple(_means(found)),
+        verdict=verdict,
+        reason=reason,
+        metric=metric,
+        before=before,
+        after=after,
+        searched=searched,
+        requests=_requests(found),
+        means=tuple(_means(found)),
         percentiles=tuple(
             Bounded(name, q, *(_bounds(buckets(name, window), q) for window in (before, after)))
             for name in dict.fromkeys((str(metric), "ttft", "queue", "prefill", "tpot", "e2e"))
@@ -136,7 +142,7 @@ def triage_engines(case: Case, settings: Settings, buckets: Buckets) -> EngineTr
         causes=_causes(found, verdict),
         needs_rows=tuple(name for name in CAUSES if name not in WITHOUT_ROWS),
         warnings=case.warnings,
-    )  # fmt: skip
+    )
 
 
 def _windows(rows: Columns, settings: Settings) -> tuple[Window, Window, bool, bool]:

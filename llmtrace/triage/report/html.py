@@ -28,10 +28,16 @@ from llmtrace.triage.report.timeline import timeline
 from llmtrace.triage.result import NAMED, Cohort, Finding, Point, Result, Status
 
 _VERDICT_COLOURS: Final = {
-    "no_change": WITHIN, "workload": STAGE_COLOURS["network"], "regression": OVER, "mixed": OVER,
-    "improvement": WITHIN, "drift": OVER, "traffic": OVER, "new_workload": NEAR,
+    "no_change": WITHIN,
+    "workload": STAGE_COLOURS["network"],
+    "regression": OVER,
+    "mixed": OVER,
+    "improvement": WITHIN,
+    "drift": OVER,
+    "traffic": OVER,
+    "new_workload": NEAR,
     "not_enough_data": NEAR,
-}  # fmt: skip
+}
 _STATUS_COLOURS: Final[dict[Status, str]] = {
     "confirmed": OVER,
     "likely": "#FF8833",
