@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from llmtrace.dataset.columns import Columns
 
-_MAX_ROWS: Final = 200_000  # a window, looked at: beyond, every second, third, ... row
+_MAX_ROWS: Final = 100_000  # of a time, looked at: beyond, every second, third, ... row
 
 
 def in_order(rows: Columns) -> tuple[Columns, int]:
@@ -37,7 +37,7 @@ def _repeated(rows: Columns) -> NDArray[np.bool_]:
 
 
 def thinned(rows: Columns) -> Columns:
-    """Return every second, third, ... row of a window of very many, standing for the others."""
+    """Return every second, third, ... row of very many, standing for the others."""
     step = -(-len(rows) // _MAX_ROWS)
     if step <= 1:
         return rows

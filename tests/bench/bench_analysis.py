@@ -24,6 +24,7 @@ START = 1_700_000_000.0
 DAY_S = 86_400.0
 SLOWER = 0.8  # of the day, until queues get longer
 CHUNK = 500_000
+STREAMED = 0.9  # of the requests
 
 
 def rows(n: int, seed: int, begin: float, end: float) -> Columns:
@@ -46,6 +47,7 @@ def rows(n: int, seed: int, begin: float, end: float) -> Columns:
     numbers = {
         **stages, "ttft_s": ttft, "tpot_s": tpot, "e2e_s": ttft + stages["decode_s"],
         "unattributed_s": np.zeros(n), "prompt_tokens": prompt, "output_tokens": output,
+        "stream": (rng.random(n) < STREAMED).astype(np.float64),
     }  # fmt: skip
     kinds = {"tenant": 20, "replica": 12, "region": 3, "route": 5, "model": 2}
     words = {

@@ -66,9 +66,10 @@ def first_content(rows: Columns) -> Columns:
     if not mine.any() or np.ptp(stream[mine]) == 0:
         return rows
     changed = np.zeros(len(rows), bool)
-    key = np.stack([rows.words[name].codes[mine] for name in ("operation", "model", "route")])
-    _, group = np.unique(key, axis=1, return_inverse=True)
-    group = group.ravel()
+    key = np.zeros(int(mine.sum()), np.int64)
+    for words in (rows.words[name] for name in ("operation", "model", "route")):
+        key = key * (len(words.names) + 1) + words.codes[mine] + 1
+    _, group = np.unique(key, return_inverse=True)
     order = np.argsort(group, kind="stable")
     edges = np.flatnonzero(np.diff(group[order])) + 1
     for index in np.split(np.flatnonzero(mine)[order], edges):

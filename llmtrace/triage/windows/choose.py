@@ -20,6 +20,7 @@ from llmtrace.triage.attribution.components import METRICS
 from llmtrace.triage.comparison.outcomes import failed_mask
 from llmtrace.triage.over_time import Incident
 from llmtrace.triage.result import Metric
+from llmtrace.triage.rows_in_order import thinned
 from llmtrace.triage.windows.bins import bins_for
 from llmtrace.triage.windows.highest_stretch import CERTAIN, Spike
 from llmtrace.triage.windows.other_changes import (
@@ -97,19 +98,20 @@ def choose(
     since = None if before is None else before.end
     highest = _search(rows, series, since, at, metric)
     spike = highest if highest is not None and highest.score >= CERTAIN else None
-    stage = find_in_stages(rows) if metric in (None, "ttft") else None
+    fewer = thinned(rows)
+    stage = find_in_stages(fewer) if metric in (None, "ttft") else None
     if spike is not None and stage is not None:
         spike = _as_sure_as(spike, stage, t)
     if spike is not None and since is None and at is None:
         spike = since_others_rose(incidents, spike, t)
         spike = clearer_ramp(incidents, spike, t) or with_bursts(incidents, spike, t)
-        spike = since_other_work(spike, find_other_work(rows))
+        spike = since_other_work(spike, find_other_work(fewer))
     if spike is not None:
         spike = _since_it_fell(spike, t)
     elif since is None and at is None:
         end = float(t[-1]) + 1e-3 if len(t) else 1.0
         few = highest is not None and _carries(t, highest, end)
-        spike = other_change(incidents, t, find_other_work(rows), few=few) or stage
+        spike = other_change(incidents, t, find_other_work(fewer), few=few) or stage
     after, guard, warnings = _after(t, (spike, highest), before, at, gaps)
     after = recorded_part(after, gaps, t)
     if before is None:

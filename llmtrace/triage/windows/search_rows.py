@@ -101,12 +101,13 @@ def look_at(
         return values(mine, name)
 
     span = _span(mine, searched)
+    fewer = thinned(mine)
 
     @cache
     def series(name: Metric) -> list[Series]:
-        return list(searched_series(mine, of(name)))
+        return list(searched_series(fewer, values(fewer, name)))
 
-    incidents = _incidents(mine, series, span, metric, gaps)
+    incidents = find_all(mine, series, span, metric, gaps)
     chosen = choose(
         mine, series, before=before, after=after, at=at, metric=metric, incidents=incidents,
         every=rows.start / 1e9, gaps=gaps,
@@ -136,20 +137,3 @@ def _span(rows: Columns, searched: Window | None) -> Window:
     known = e2e[~np.isnan(e2e)]
     lasts = float(np.quantile(known, _HIGH)) if len(known) else 0.0
     return Window(first, max(last, searched.end - lasts))
-
-
-def _incidents(
-    rows: Columns,
-    series: Callable[[Metric], Sequence[Series]],
-    span: Window,
-    metric: Metric | None,
-    gaps: Sequence[Window],
-) -> tuple[Incident, ...]:
-    fewer = thinned(rows)
-    if fewer is rows:
-        return find_all(rows, series, span, metric, gaps)
-
-    def of_fewer(name: Metric) -> list[Series]:
-        return list(searched_series(fewer, values(fewer, name)))
-
-    return find_all(fewer, of_fewer, span, metric, gaps)
