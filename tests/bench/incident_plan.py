@@ -20,9 +20,15 @@ class Load:
         long_share: of requests have a prompt of `long` tokens.
         known: so many questions are asked again and again, to the letter ...
         known_share: ... by this share of requests.
+        salted: every prompt carries the salt of one of so many users, 0 = none; the engine
+            shares no start of a prompt between salts.
         repeat: whether a prompt repeats a word of its own, as n-gram drafts like it.
+        heated: the share of requests that have a temperature of 1.2 instead.
+        form: answers have to fit a JSON schema, the "same" one or a "new" one each time.
         hold_s: the application's own time for a chunk.
         block_s: for so long it blocks its event loop, once a response.
+        stall_s: for so long something else of it does, every 2 s on average.
+        leak_share: of responses are read to the third chunk and then kept open for 10 s.
         give_up_s: without a first chunk until then, the reader leaves.
         streamed: the share of responses that are streamed.
         models: whom is asked, by turns at random.
@@ -37,10 +43,15 @@ class Load:
     long: int = 0
     known: int = 0
     known_share: float = 0.0
+    salted: int = 0
     repeat: bool = False
     temperature: float = 1.0
+    heated: float = 0.0
+    form: str = ""
     hold_s: float = 0.0
     block_s: float = 0.0
+    stall_s: float = 0.0
+    leak_share: float = 0.0
     give_up_s: float | None = None
     connections: int = 64
     retries: int = 2
@@ -101,6 +112,7 @@ class Group:
 
     Attributes:
         adapters: served beside the model, one of them at a time.
+        quota: the share of a core that each engine gets, as if it were on a machine of its own.
     """
 
     name: str
@@ -111,6 +123,7 @@ class Group:
     scrape_s: float = 2.0
     replicas: int = 1
     adapters: tuple[str, ...] = ()
+    quota: float | None = None
 
 
 SEATS: Final = ("--max-num-seqs", "16")
@@ -648,8 +661,217 @@ def _bursts() -> Group:
             name="late-reader-bursts", causes=("slow_renderer",), metric="e2e", severity="mild",
             what="the application takes 10 ms for each chunk", over=True)),
         Step(load=replace(_BURSTS, give_up_s=0.15), incident=Incident(
-            name="give-ups-bursts", causes=("client_give_ups",), metric=None, severity="mild",
+            name="give-ups-bursts", causes=("client_give_ups",), metric=None, severity="severe",
             what="readers leave without a first chunk after 150 ms")),
+    ))  # fmt: skip
+
+
+# --- a fourth set: neighbours, limits of what is put in between, more requests -------------------
+
+_FOURTH_S: Final = {"kiosk": 48.0, "desk": 55.0, "clinic": 48.0, "finder": 55.0, "answers": 48.0,
+                           "tenants": 50.0, "ledger": 50.0, "archive": 50.0, "linter": 45.0,
+                           "forms": 45.0, "replicas": 55.0}  # fmt: skip
+_KIOSK: Final = Load(rate=4.6, prompt=0.12, output=0.07)
+_DESK: Final = Load(rate=3.6, prompt=0.12, output=0.18)
+_CLINIC: Final = Load(rate=4.4, prompt=0.14, output=0.09)
+_FINDER: Final = Load(rate=3.2, prompt=0.1, output=0.9, long_share=0.06, long=2700, retries=0)
+_ANSWERS: Final = Load(rate=4.8, prompt=0.2, output=0.12, known=40, known_share=0.85)
+_USERS: Final = Load(rate=3.4, prompt=0.08, output=0.08, shared=600)
+_LEDGER: Final = Load(rate=2.6, prompt=0.28, output=0.35)
+_ARCHIVE: Final = Load(rate=4.2, prompt=0.15, output=0.08)
+_LINTER: Final = Load(rate=1.5, prompt=0.25, output=0.25, temperature=0.0, repeat=True)
+_FORMS: Final = Load(rate=2.4, prompt=0.15, output=0.1, models=("legal",))
+_REPLICAS: Final = Load(rate=3.0, prompt=0.12, output=0.07)
+
+
+def _kiosk() -> Group:
+    return Group(name="kiosk", flags=SEATS, steps=_timeline(_KIOSK,
+        Step(load=replace(_KIOSK, stall_s=0.35), incident=Incident(
+            name="reports-in-the-loop", causes=("busy_client",), metric="ttft", severity="medium",
+            what="a report blocks the application's event loop for 350 ms, every 2 s on average",
+            over=True, events=((-2.0, "deploy", "kiosk 5.2 with usage reports"),))),
+        Step(load=_KIOSK, incident=Incident(
+            name="quiet-kiosk", causes=(), metric="ttft", severity="none", quiet=True,
+            what="nothing but a deploy that changed nothing that is asked or read",
+            events=((0.0, "deploy", "kiosk 5.3"),))),
+        Step(load=replace(_KIOSK, leak_share=0.08, connections=6), incident=Incident(
+            name="leaked-responses", causes=("client_gate",), metric="ttft", severity="severe",
+            what="one of twelve responses is read to its third chunk and kept open for 10 s, and "
+                 "the client has six connections",
+            over=True, events=((-1.0, "deploy", "kiosk 5.4, previews of answers"),))),
+        Step(load=replace(_KIOSK, streamed=0.85), incident=Incident(
+            name="one-route-not-streamed", causes=("streaming_off",), metric="ttft",
+            severity="mild", what="15 % of requests, those of one route, are not streamed",
+            over=True)),
+        Step(load=replace(_KIOSK, connections=2), act="round trip", value=0.07, incident=Incident(
+            name="far-and-two-connections", causes=("network_path", "client_gate"),
+            metric="ttft", severity="medium",
+            what="the application is moved to where a round trip takes 70 ms, with a client of "
+                 "two connections", events=((0.0, "deploy", "kiosk in a second region"),))),
+    ))  # fmt: skip
+
+
+def _desk() -> Group:
+    return Group(name="desk", flags=SEATS, path="nginx", scrape_s=5.0, steps=_timeline(_DESK,
+        Step(load=_DESK, act="drops old", value=3.0, incident=Incident(
+            name="reloads-drop-streams", causes=("midstream_errors",), metric=None,
+            severity="medium", over=True,
+            what="nginx reads its configuration every 3 s, and its old workers drop what is open "
+                 "after 20 ms", events=((0.0, "config", "ingress: 1 host added"),
+                                        (21.0, "config", "ingress: 1 host added")))),
+        Step(load=replace(_DESK, retries=3), act="few at once", value=2.0, incident=Incident(
+            name="two-at-once-allowed", causes=("rate_limit_retries",), metric="ttft",
+            severity="severe", what="nginx answers 429 to what is more than two requests at once",
+            over=True)),
+        Step(load=_DESK, act="freezes", value=1.6, incident=Incident(
+            name="machine-frozen", causes=("engine_paused",), metric="ttft", severity="severe",
+            what="the engine and its API server are stopped for 1.6 s every 9.6 s", over=True)),
+        Step(load=_DESK, act="batch job", value=5.0, incident=Incident(
+            name="batch-job-beside", causes=("batch_size",), metric="tpot", severity="medium",
+            what="another team's job keeps five long answers running on the same engine")),
+    ))  # fmt: skip
+
+
+def _clinic() -> Group:
+    return Group(name="clinic", flags=SEATS, path="haproxy", scrape_s=3.0, steps=_timeline(_CLINIC,
+        Step(load=_CLINIC, act="looks in", value=0.8, incident=Incident(
+            name="firewall-looks-in", causes=("proxy_buffering",), metric="ttft",
+            severity="medium", over=True,
+            what="HAProxy waits for 3,000 bytes of a response, or 0.8 s, before it passes it on",
+            events=((0.0, "config", "response rules of the firewall"),))),
+        Step(load=_CLINIC, act="one by one", value=1.0, incident=Incident(
+            name="one-at-a-time", causes=("gateway_overhead",), metric="ttft", severity="medium",
+            what="HAProxy sends one request at a time to the engine; the others wait in it",
+            over=True)),
+        Step(load=_CLINIC, act="tokenizes", value=2.0, incident=Incident(
+            name="tokens-counted", causes=("frontend_cpu",), metric="ttft", severity="medium",
+            what="others let the API server count the tokens of long texts, two at a time",
+            over=True)),
+        Step(load=replace(_CLINIC, rate=2.7), incident=Incident(
+            name="part-of-traffic-lost", causes=("traffic_lost",), metric=None, severity="mild",
+            what="four of ten requests are not sent any more")),
+    ))  # fmt: skip
+
+
+def _finder() -> Group:
+    return Group(name="finder", flags=SEATS, path="envoy", scrape_s=4.0, steps=_timeline(_FINDER,
+        Step(load=_FINDER, act="envoy idles", value=0.3, incident=Incident(
+            name="envoy-idles", causes=("idle_timeout",), metric=None, severity="medium",
+            what="Envoy ends what is silent for 300 ms; prompts of 2,700 tokens take longer",
+            over=True, events=((-1.0, "config", "Envoy listeners 41"),))),
+        Step(load=_FINDER, act="lossy", value=0.05, incident=Incident(
+            name="packets-lost", causes=("network_path",), metric="e2e", severity="medium",
+            what="a round trip to Envoy takes 16 ms, and 5 % of packets are lost", over=True)),
+        Step(load=replace(_FINDER, prompt=0.19), incident=Incident(
+            name="longer-files", causes=("long_prompts",), metric="ttft", severity="mild",
+            what="prompts are twice as long", shift=True)),
+    ))  # fmt: skip
+
+
+def _answers() -> Group:
+    return Group(name="answers", flags=SEATS, path="cache", scrape_s=2.0, steps=_timeline(_ANSWERS,
+        Step(load=_ANSWERS, act="expires", value=2.0, incident=Incident(
+            name="answers-expire", causes=("response_cache_misses",), metric="e2e",
+            severity="mild", over=True,
+            what="nginx keeps responses for 2 s instead of an hour",
+            events=((0.0, "config", "answer cache 2.0"),))),
+        Step(load=_ANSWERS, incident=Incident(
+            name="quiet-answers", causes=(), metric="e2e", severity="none", quiet=True,
+            what="nothing")),
+        Step(load=_ANSWERS, act="crashes", value=4.0, incident=Incident(
+            name="engine-crashes-behind-cache", causes=("engine_down",), metric=None,
+            severity="severe",
+            what="the engine is killed and started again 4 s later; known answers are kept")),
+    ))  # fmt: skip
+
+
+def _tenants() -> Group:
+    return Group(name="tenants", flags=SEATS, scrape_s=2.0, steps=_timeline(_USERS,
+        Step(load=replace(_USERS, salted=400), incident=Incident(
+            name="salted-prompts", causes=("prefix_cache_collapse",), metric="ttft",
+            severity="medium", over=True,
+            what="prompts carry a cache salt per user, so that users share no start of 600 tokens",
+            events=((0.0, "deploy", "assistant 12, isolation of users"),))),
+        Step(load=replace(_USERS, rate=6.5), incident=Incident(
+            name="surge-tenants", causes=("traffic_surge",), metric="ttft", severity="mild",
+            what="1.9 times as many requests", accept=("batch_size", "queue_saturation"),
+            over=True)),
+        Step(load=_USERS),
+    ))  # fmt: skip
+
+
+def _ledger() -> Group:
+    flags = (*SEATS, "--max-model-len", "1664")
+    return Group(name="ledger", flags=flags, scrape_s=2.0, facts={"max_model_len": 1664},
+                 steps=_timeline(_LEDGER,
+        Step(load=_LEDGER, flags=(*flags, "--num-gpu-blocks-override", "14"),
+             facts={"kv_cache_tokens": 1664}, incident=Incident(
+            name="cache-made-small", causes=("kv_exhaustion",), metric="ttft", severity="severe",
+            what="started again with a cache of 1,664 tokens, the load as before",
+            events=((-6.0, "config", "share of memory for the engine"),))),
+    ))  # fmt: skip
+
+
+def _archive() -> Group:
+    flags = ("--max-model-len", "8192", "--max-num-batched-tokens", "8192",
+             "--no-enable-chunked-prefill")  # fmt: skip
+    facts = {"chunked_prefill": False, "max_num_batched_tokens": 8192, "max_model_len": 8192,
+             "max_num_seqs": 256}  # fmt: skip
+    return Group(name="archive", flags=flags, facts=facts, scrape_s=3.0, steps=_timeline(_ARCHIVE,
+        Step(load=_ARCHIVE, act="documents", value=3.0, incident=Incident(
+            name="documents-beside", causes=("head_of_line",), metric="ttft", severity="severe",
+            what="another team's job sends a document of 6,500 tokens every few seconds, "
+                 "prefilled whole", over=True)),
+        Step(load=replace(_ARCHIVE, output=0.15), incident=Incident(
+            name="longer-answers-archive", causes=("longer_outputs",), metric="e2e",
+            severity="mild", what="answers 1.9 times as long", accept=("batch_size",), shift=True,
+            over=True, events=((0.0, "deploy", "prompt template 31"),))),
+        Step(load=_ARCHIVE),
+    ))  # fmt: skip
+
+
+def _linter() -> Group:
+    ngram = ('{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, '
+             '"prompt_lookup_min": 2}')  # fmt: skip
+    flags = ("--max-num-seqs", "4", "--speculative-config", ngram)
+    return Group(name="linter", flags=flags, facts={"spec_decode": True, "max_num_seqs": 4},
+                 scrape_s=3.0, steps=_timeline(_LINTER,
+        Step(load=replace(_LINTER, heated=0.6), incident=Incident(
+            name="drafts-half-refused", causes=("low_spec_acceptance",), metric="tpot",
+            severity="medium", over=True,
+            what="60 % of requests have a temperature of 1.2 at which drafts do not fit")),
+        Step(load=_LINTER, act="batch job", value=4.0, incident=Incident(
+            name="seats-taken", causes=("queue_saturation",), metric="ttft", severity="severe",
+            what="another team's job keeps four long answers on an engine with four seats")),
+    ))  # fmt: skip
+
+
+def _forms() -> Group:
+    same = replace(_FORMS, form="same")
+    two = ("legal", "legal", "legal", "retail")
+    return Group(name="forms", flags=SEATS, adapters=("legal", "retail"), scrape_s=2.0, steps=(
+        Step(load=_FORMS),
+        Step(load=replace(_FORMS, models=two), incident=Incident(
+            name="second-adapter-few", causes=("lora_slots",), metric="ttft", severity="medium",
+            what="a quarter of requests ask for a second adapter, of which one fits at a time",
+            over=True, events=((-8.0, "deploy", "assistant for retail"),))),
+        Step(load=_FORMS),
+        Step(load=same),
+        Step(load=replace(_FORMS, form="new"), incident=Incident(
+            name="new-schema-each-time", causes=("grammar_compilation",), metric="ttft",
+            severity="medium", what="every request has a JSON schema of its own",
+            events=((0.0, "deploy", "forms 3 with choices per customer"),))),
+    ))  # fmt: skip
+
+
+def _replicas() -> Group:
+    return Group(name="replicas", flags=SEATS, path="haproxy", scrape_s=5.0, replicas=2,
+                 quota=0.3, steps=_timeline(_REPLICAS,
+        Step(load=_REPLICAS, act="leans", value=30.0, incident=Incident(
+            name="balancer-leans-again", causes=("replica_imbalance",), metric="ttft",
+            severity="medium", accept=("queue_saturation",),
+            what="HAProxy sends 30 of 31 requests to the first of two engines",
+            events=((-1.0, "config", "weights of the balancer"),))),
     ))  # fmt: skip
 
 
@@ -663,9 +885,14 @@ def plan() -> tuple[Group, ...]:
         *(_voice(), _region(), _fleet(), _cached(), _auth(), _adapters(), _manual()),
         *(_lines(), _canary(), _window(), _patience(), _slots(), _bursts()),
     )
+    fourth = (
+        *(_kiosk(), _desk(), _clinic(), _finder(), _answers(), _tenants()),
+        *(_ledger(), _archive(), _linter(), _forms(), _replicas()),
+    )
     return (
         *first,
         *(_stretched(group, _LONG_S) for group in few),
         *(_stretched(group, _LONGER_S) for group in more),
         *(_stretched(group, _THIRD_S[group.name]) for group in third),
+        *(_stretched(group, _FOURTH_S[group.name]) for group in fourth),
     )

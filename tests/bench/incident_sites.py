@@ -7,17 +7,20 @@ yields the address that the client has to use meanwhile, `None` = the usual one.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import random
 import signal
 import subprocess
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from llmtrace.engines import local_vllm
 from llmtrace.engines.local_vllm.install import cache_folder
@@ -28,6 +31,7 @@ from tests.real.record_faults import GATHERS, HOLDS, again
 
 # Clients and proxies are on machines of their own elsewhere: here they go before the engine.
 _AHEAD: Final = -10
+_GROUPS: Final = Path("/sys/fs/cgroup/cpu")
 _ROUTER: Final = "          - name: envoy.filters.http.router"
 _TYPE: Final = "type.googleapis.com/envoy.extensions"
 _DELAYS: Final = f"""\
@@ -109,6 +113,23 @@ def _children(parent: int) -> list[int]:
     return [int(entry.name) for entry in entries if parent_of(entry) == parent]
 
 
+@contextlib.contextmanager
+def _quota(pids: Sequence[int], share: float) -> Iterator[None]:
+    """Give processes no more than a share of a core (control groups, version 1)."""
+    group = _GROUPS / f"llmtrace-{pids[0]}"
+    group.mkdir()
+    (group / "cpu.cfs_period_us").write_text("20000")
+    (group / "cpu.cfs_quota_us").write_text(str(int(20000 * share)))
+    try:
+        for pid in pids:
+            (group / "cgroup.procs").write_text(str(pid))
+        yield
+    finally:
+        for pid in (group / "cgroup.procs").read_text().split():
+            (_GROUPS / "cgroup.procs").write_text(pid)
+        group.rmdir()
+
+
 def _started(flags: tuple[str, ...], port: int = 0) -> local_vllm.Server:
     """Start vLLM on every address of this network, since the delayed one appears later."""
     server = local_vllm.start(
@@ -143,6 +164,9 @@ def serving(group: Group) -> Iterator[Site]:
     try:
         with contextlib.ExitStack() as stack:
             engine = site.server.url
+            if group.quota is not None:
+                for server in site.servers:
+                    stack.enter_context(_quota(_children(server.pid), group.quota))
             if group.path == "nginx":
                 site.url, site.proxy_log = stack.enter_context(nginx(engine))
             elif group.path == "cache":
@@ -160,14 +184,17 @@ def serving(group: Group) -> Iterator[Site]:
 
 
 @contextlib.contextmanager
-def _caching(engine: str, key: str = "$request_body") -> Iterator[tuple[str, Path]]:
-    """Run an nginx that keeps responses by a key; yield its URL and its access log."""
+def _caching(
+    engine: str, key: str = "$request_body", valid: str = "1h"
+) -> Iterator[tuple[str, Path]]:
+    """Run an nginx that keeps responses by a key for a time; yield its URL and access log."""
     with tempfile.TemporaryDirectory(prefix="llmtrace-answers-") as name:
         Path(name).chmod(0o755)  # nginx's workers are another user where it runs as root
         kept = f"proxy_cache_path {name}/answers keys_zone=answers:4m;\nserver {{"
         stores = (
             f'proxy_buffering on; proxy_cache answers; proxy_cache_key "{key}"; '
-            "proxy_cache_methods POST; proxy_cache_valid 200 1h; client_body_buffer_size 64k; "
+            f"proxy_cache_methods POST; proxy_cache_valid 200 {valid}; "
+            "client_body_buffer_size 64k; "
             'add_header Server-Timing "cache;desc=$upstream_cache_status" always;'
         )
         with nginx(engine, {"server {": kept, "proxy_buffering off;": stores}) as running:
@@ -352,6 +379,153 @@ def _envoy_with(text: str) -> Callable[[Site, float], contextlib.AbstractContext
     return act
 
 
+@contextlib.contextmanager
+def _expires(site: Site, value: float) -> Iterator[str]:
+    """Keep responses for so many seconds only."""
+    with _caching(site.server.url, valid=f"{int(value)}s") as (url, _):
+        yield url
+
+
+@contextlib.contextmanager
+def _freezes(site: Site, value: float) -> Iterator[None]:
+    """Stop the engine and its API server for so many seconds, as a moved machine does."""
+
+    def freeze() -> None:
+        pids = [site.server.pid, *site.engine_pids()]
+        _send(pids, signal.SIGSTOP)
+        time.sleep(value)
+        _send(pids, signal.SIGCONT)
+
+    with again(freeze, every_s=8.0):
+        yield None
+
+
+@contextlib.contextmanager
+def _crashes(site: Site, value: float) -> Iterator[None]:
+    """Kill the engine after so many seconds; 4 s later a supervisor starts it again."""
+
+    def crash() -> None:
+        time.sleep(value)
+        _send(site.engine_pids(), signal.SIGKILL)
+        time.sleep(4.0)
+        site.restart(site.flags)
+
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(crash)
+        try:
+            yield None
+        finally:
+            done.result()
+
+
+@contextlib.contextmanager
+def _drops_old(site: Site, value: float) -> Iterator[None]:
+    """Let nginx read its configuration every few seconds; old workers wait 20 ms for streams."""
+    assert site.proxy_log is not None
+    folder = site.proxy_log.parent
+    file, master = folder / "nginx.conf", int((folder / "pid").read_text())
+    was = file.read_text()
+    file.write_text(f"worker_shutdown_timeout 20ms;\n{was}")
+    with again(lambda: _send([master], signal.SIGHUP), every_s=value):
+        yield None
+    file.write_text(was)
+
+
+@contextlib.contextmanager
+def _few_at_once(site: Site, value: float) -> Iterator[str]:
+    """Answer 429, at an nginx, to what is more than so many requests at once."""
+    limits = f"limit_conn open {int(value)}; limit_conn_status 429; proxy_pass "
+    zone = "limit_conn_zone $binary_remote_addr zone=open:1m;\nserver {"
+    with nginx(site.server.url, {"server {": zone, "proxy_pass ": limits}) as (url, _):
+        yield url
+
+
+@contextlib.contextmanager
+def _looks_in(site: Site, value: float) -> Iterator[str]:
+    """Let a HAProxy look at the first 3,000 bytes of a response, or wait so many seconds."""
+    looks = f"http-response wait-for-body time {int(value * 1000)}ms at-least 3000\n  "
+    with haproxy(site.server.url, {"default_backend": f"{looks}default_backend"}) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def _one_by_one(site: Site, value: float) -> Iterator[str]:
+    """Let a HAProxy send so many requests at once to the engine; the others wait in it."""
+    with haproxy(site.server.url, {"maxconn 64": f"maxconn {int(value)}"}) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def _envoy_idles(site: Site, value: float) -> Iterator[str]:
+    """Let an Envoy end what is silent for so many seconds."""
+    idle = {"stream_idle_timeout: 3600s": f"stream_idle_timeout: {value:g}s"}
+    with envoy(site.server.url, idle) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def _lossy(site: Site, value: float) -> Iterator[str]:
+    """Lose a share of the packets between the client and an Envoy, 16 ms there and back."""
+    ahead = "listeners:\n  - address: {socket_address: {address: "
+    everywhere = {f"{ahead}127.0.0.1": f"{ahead}0.0.0.0"}
+    with (
+        envoy(site.server.url, everywhere) as url,
+        delayed_network(0.016, lost=value) as host,
+    ):
+        yield f"http://{host}:{url.rpartition(':')[2]}"
+
+
+def _others(
+    path: str, body: Callable[[], dict[str, Any]], at_once: int, every_s: float
+) -> Callable[[Site, float], contextlib.AbstractContextManager[None]]:
+    """Return an act in which others, whom nobody here traces, ask the same engine."""
+
+    @contextlib.contextmanager
+    def act(site: Site, value: float) -> Iterator[None]:
+        def ask() -> None:
+            data = json.dumps({"model": "tiny", **body()}).encode()
+            request = urllib.request.Request(f"{site.server.url}{path}", data, method="POST")
+            request.add_header("content-type", "application/json")
+            with (
+                contextlib.suppress(OSError),
+                urllib.request.urlopen(request, timeout=30) as answer,
+            ):
+                answer.read()
+
+        with contextlib.ExitStack() as stack:
+            for _ in range(at_once or int(value)):
+                stack.enter_context(again(ask, every_s=every_s or value))
+            yield None
+
+    return act
+
+
+def _words(tokens: int) -> str:
+    return "".join(random.choices("abcdefghijklmnopqrstuvwxyz ", k=tokens))
+
+
+def _completion(prompt: int, output: int) -> Callable[[], dict[str, Any]]:
+    return lambda: {"prompt": _words(prompt), "max_tokens": output, "ignore_eos": True}
+
+
+@contextlib.contextmanager
+def _tokenizes(site: Site, value: float) -> Iterator[None]:
+    """Let the API server count tokens for so many others at once; the engine is not held up.
+
+    It has cores of its own elsewhere: here it goes before the API server.
+    """
+    counts = _others("/tokenize", lambda: {"prompt": _words(150_000)}, 0, 0.1)
+    threads = [thread for pid in site.engine_pids() for thread in _threads(pid)]
+    for thread in threads:
+        os.setpriority(os.PRIO_PROCESS, thread, _AHEAD)
+    try:
+        with counts(site, value):
+            yield None
+    finally:
+        for thread in threads:
+            os.setpriority(os.PRIO_PROCESS, thread, 0)
+
+
 def _threads(pid: int) -> list[int]:
     return [int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()]
 
@@ -394,5 +568,17 @@ ACTS: Final[Mapping[str, Act]] = {
     "gathers": _gathers,
     "limits": _envoy_with(_LIMITS),
     "frontend cpu": lambda site, value: _short_of_cpu(site, "frontend", value),
+    "expires": _expires,
+    "freezes": _freezes,
+    "crashes": _crashes,
+    "drops old": _drops_old,
+    "few at once": _few_at_once,
+    "looks in": _looks_in,
+    "one by one": _one_by_one,
+    "envoy idles": _envoy_idles,
+    "lossy": _lossy,
+    "batch job": _others("/v1/completions", _completion(60, 400), 0, 0.05),
+    "documents": _others("/v1/completions", _completion(6500, 3), 1, 0.0),
+    "tokenizes": _tokenizes,
     "engine cpu": lambda site, value: _short_of_cpu(site, "engine", value),
 }

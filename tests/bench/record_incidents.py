@@ -47,6 +47,9 @@ _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz "
 _SYSTEM: Final = (
     "Answer in full sentences, cite the source of every figure, and keep to the point. "
 )
+_LEAK_S: Final = 10.0
+_KINDS: Final = 100  # of which an answer's schema lets one choose
+_STALLS_EVERY_S: Final = 2.0
 _TENANTS: Final = ("acme", "globex", "initech", "umbrella")
 _PROMPT: Final = (20, 1500)  # what a prompt from a trace is cut to
 _OUTPUT: Final = (4, 200)
@@ -106,6 +109,7 @@ class Client:
     async def run(self) -> None:
         """Send until cancelled; what is open then is waited for."""
         due = time.monotonic()
+        stalls = asyncio.create_task(self._stall())
         try:
             while True:
                 if self._load is None:
@@ -120,6 +124,7 @@ class Client:
                     self._tasks.add(task)
                     task.add_done_callback(self._tasks.discard)
         finally:
+            stalls.cancel()
             if self._tasks:
                 _, late = await asyncio.wait(self._tasks, timeout=_DRAIN_S)
                 for task in late:
@@ -127,6 +132,22 @@ class Client:
                 await asyncio.gather(*late, return_exceptions=True)
             for sdk in self._sdk.values():
                 await sdk.close()
+
+    async def _stall(self) -> None:
+        """Block the event loop now and then, as a report that is made in between does."""
+        rng = random.Random(1)
+        while True:
+            await asyncio.sleep(rng.expovariate(1 / _STALLS_EVERY_S))
+            if self._load is not None and self._load.stall_s:
+                time.sleep(self._load.stall_s)  # noqa: ASYNC251 - this is the fault
+
+    def _extras(self, load: Load) -> dict[str, Any]:
+        """Return what only vLLM knows of a request."""
+        if load.form:
+            kinds = _kinds(self._sent if load.form == "new" else 0)
+            return {"structured_outputs": {"json": kinds}}
+        salt = {"cache_salt": f"user {self._rng.randrange(load.salted)}"} if load.salted else {}
+        return {"ignore_eos": True, **salt}
 
     def _text(self, load: Load, tokens: int) -> str:
         """Return a prompt; a byte is a token."""
@@ -152,13 +173,16 @@ class Client:
         self._sent += 1
         text, output = self._question(load, prompt, output)
         stream = self._rng.random() < load.streamed
+        if self._rng.random() >= load.leak_share:
+            load = replace(load, leak_share=0.0)
+        hot = self._rng.random() < load.heated
         messages: Any = [{"role": "user", "content": text}]
         with contextlib.suppress(openai.OpenAIError, httpx.HTTPError, TimeoutError):
             async with asyncio.timeout(load.give_up_s) as patience:
                 answer: Any = await self._connected(load).chat.completions.create(
                     model=self._rng.choice(load.models), messages=messages, stream=stream,
-                    max_tokens=output, temperature=load.temperature,
-                    extra_body={"ignore_eos": True},
+                    max_tokens=output, temperature=1.2 if hot else load.temperature,
+                    extra_body=self._extras(load),
                 )  # fmt: skip
                 llmtrace.annotate(tenant=self._rng.choice(_TENANTS), route="chat")
                 if not stream:
@@ -167,10 +191,23 @@ class Client:
                     await _read(stream, load, patience)
 
 
+def _kinds(number: int) -> dict[str, Any]:
+    """Return a schema of many kinds of answers, another one for every number."""
+    rng = random.Random(number)
+    words = ["".join(rng.choices(_LETTERS[:-1], k=8)) for _ in range(_KINDS)]
+    fields = {f"{word}_{at}": {"enum": words} for at, word in enumerate(words[:12])}
+    return {"type": "object", "properties": fields, "required": list(fields)}
+
+
 async def _read(stream: Any, load: Load, patience: asyncio.Timeout) -> None:
     """Read a response as the application does, which may take its time or block its loop."""
+    number = 0
     async for _chunk in stream:
         patience.reschedule(None)
+        number += 1
+        if load.leak_share and number == 3:
+            await asyncio.sleep(_LEAK_S)
+            return
         if load.block_s:
             time.sleep(load.block_s)  # noqa: ASYNC251 - a blocking call in async code is the fault
             load = replace(load, block_s=0.0)

@@ -62,7 +62,7 @@ def round_trips(connection: socket.socket) -> RoundTrips:
 
 
 @contextlib.contextmanager
-def delayed_network(rtt_s: float, connect_s: float = 0.0) -> Iterator[str]:
+def delayed_network(rtt_s: float, connect_s: float = 0.0, lost: float = 0.0) -> Iterator[str]:
     """Make a network whose round trip takes `rtt_s` and yield the address to connect to.
 
     Bind the server to `SERVER_ADDRESS`. Works only in a program run by netns_run.py, so that no
@@ -71,11 +71,13 @@ def delayed_network(rtt_s: float, connect_s: float = 0.0) -> Iterator[str]:
     Args:
         rtt_s: Seconds there and back, half of it each way, for every packet.
         connect_s: Seconds more for the first packet of a connection (its SYN).
+        lost: The share of packets that do not arrive.
     """
     if os.environ.get(netns_run.NAMESPACE_VARIABLE) != netns_run.namespace():
         raise RuntimeError("delayed_network: run this program with tests/real/netns_run.py")
+    values = map(str, (rtt_s / 2, connect_s, lost))
     emulator = subprocess.Popen(
-        [sys.executable, Path(__file__).with_name("emulator.py"), str(rtt_s / 2), str(connect_s)],
+        [sys.executable, Path(__file__).with_name("emulator.py"), *values],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )

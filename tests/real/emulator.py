@@ -1,7 +1,7 @@
 """How does a packet take a known time from one end of a network to the other?
 
-A program: `emulator.py ONE_WAY_S SYN_EXTRA_S`, only in a network namespace of its own. It prints
-`ready` when the network is up and ends when its standard input does.
+A program: `emulator.py ONE_WAY_S SYN_EXTRA_S LOST_SHARE`, only in a network namespace of its own.
+It prints `ready` when the network is up and ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import heapq
 import os
+import random
 import select
 import struct
 import subprocess
@@ -50,8 +51,11 @@ def opens_connection(packet: bytes) -> bool:
     return packet[9] == _TCP and packet[header + _FLAGS_AT] & _SYN_AND_ACK == _SYN
 
 
-def relay(device: int, one_way_s: float, syn_extra_s: float) -> None:
-    """Hold each IPv4 packet for its time, then hand it back turned round, until stdin ends."""
+def relay(device: int, one_way_s: float, syn_extra_s: float, lost: float) -> None:
+    """Hold each IPv4 packet for its time, then hand it back turned round, until stdin ends.
+
+    A share of them is lost, by chance.
+    """
     held: list[tuple[float, int, bytes]] = []
     order = count()
     while True:
@@ -62,14 +66,14 @@ def relay(device: int, one_way_s: float, syn_extra_s: float) -> None:
         now = time.monotonic()
         if device in ready:
             packet = os.read(device, 65536)
-            if packet[0] >> 4 == 4:
+            if packet[0] >> 4 == 4 and random.random() >= lost:
                 due = now + one_way_s + (syn_extra_s if opens_connection(packet) else 0.0)
                 heapq.heappush(held, (due, next(order), turn_round(packet)))
         while held and held[0][0] <= now:
             os.write(device, heapq.heappop(held)[2])
 
 
-def main(one_way_s: float, syn_extra_s: float) -> None:
+def main(one_way_s: float, syn_extra_s: float, lost: float) -> None:
     """Bring the network up and relay."""
     # A network is not slower when the machine is busy. Not allowed everywhere; then it may be.
     with contextlib.suppress(PermissionError):
@@ -78,8 +82,8 @@ def main(one_way_s: float, syn_extra_s: float) -> None:
     subprocess.run(["ip", "address", "add", "10.77.0.1/24", "dev", DEVICE], check=True)
     subprocess.run(["ip", "link", "set", DEVICE, "up"], check=True)
     print("ready", flush=True)
-    relay(device, one_way_s, syn_extra_s)
+    relay(device, one_way_s, syn_extra_s, lost)
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]), float(sys.argv[2]))
+    main(*map(float, sys.argv[1:4]))
