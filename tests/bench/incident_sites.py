@@ -130,6 +130,11 @@ def _quota(pids: Sequence[int], share: float) -> Iterator[None]:
         group.rmdir()
 
 
+def _below(parent: int) -> list[int]:
+    """Return a process's children and theirs: the engine core, and what computes for it."""
+    return [pid for child in _children(parent) for pid in (child, *_below(child))]
+
+
 def _started(flags: tuple[str, ...], port: int = 0) -> local_vllm.Server:
     """Start vLLM on every address of this network, since the delayed one appears later."""
     server = local_vllm.start(
@@ -166,7 +171,7 @@ def serving(group: Group) -> Iterator[Site]:
             engine = site.server.url
             if group.quota is not None:
                 for server in site.servers:
-                    stack.enter_context(_quota(_children(server.pid), group.quota))
+                    stack.enter_context(_quota(_below(server.pid), group.quota))
             if group.path == "nginx":
                 site.url, site.proxy_log = stack.enter_context(nginx(engine))
             elif group.path == "cache":
@@ -515,7 +520,7 @@ def _tokenizes(site: Site, value: float) -> Iterator[None]:
     It has cores of its own elsewhere: here it goes before the API server.
     """
     counts = _others("/tokenize", lambda: {"prompt": _words(150_000)}, 0, 0.1)
-    threads = [thread for pid in site.engine_pids() for thread in _threads(pid)]
+    threads = [thread for pid in _below(site.server.pid) for thread in _threads(pid)]
     for thread in threads:
         os.setpriority(os.PRIO_PROCESS, thread, _AHEAD)
     try:
