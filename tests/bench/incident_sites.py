@@ -483,7 +483,7 @@ def _lossy(site: Site, value: float) -> Iterator[str]:
 def _others(
     path: str, body: Callable[[], dict[str, Any]], at_once: int, every_s: float
 ) -> Callable[[Site, float], contextlib.AbstractContextManager[None]]:
-    """Return an act in which others, whom nobody here traces, ask the same engine."""
+    """Return an act in which others, who are not traced, ask the same engine."""
 
     @contextlib.contextmanager
     def act(site: Site, value: float) -> Iterator[None]:
