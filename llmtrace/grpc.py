@@ -226,7 +226,7 @@ class _Stream(_Client, grpc.UnaryStreamClientInterceptor):  # type: ignore[misc]
 
 class _Whole(_Client, grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
     def intercept_unary_unary(self, *given: Any) -> Any:
-        return self._sent(grpc_call.whole, *given)
+        return self._sent(grpc_call.unary, *given)
 
 
 def _aio_remade(details: Any, metadata: Any) -> Any:
@@ -260,7 +260,7 @@ class _AioStream(_AioClient, grpc.aio.UnaryStreamClientInterceptor):  # type: ig
 
 class _AioWhole(_AioClient, grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[misc]
     async def intercept_unary_unary(self, *given: Any) -> Any:
-        return await self._sent(grpc_call.awhole, *given)
+        return await self._sent(grpc_call.aunary, *given)
 
 
 def _served(methods: Methods, handler: Any, method: str) -> Any:

@@ -16,7 +16,7 @@ from llmtrace.core.errors import DataError
 from llmtrace_dashboards.boards import dashboards
 from llmtrace_dashboards.export_files import Form, files, write
 from llmtrace_dashboards.grafana_import.grafana_api import Remote
-from llmtrace_dashboards.grafana_import.sync import Change, Wanted, carry_out, plan
+from llmtrace_dashboards.grafana_import.sync import Change, DesiredState, apply_changes, plan
 from llmtrace_dashboards.lint import Finding, lint, read
 from llmtrace_dashboards.lint.panel_data import describe, empty_panels, panel_counts
 from llmtrace_dashboards.rules.burn_rate import RuleSettings
@@ -124,7 +124,7 @@ def bring(
         token_file: holds a service account's token.
         out: where to say what is done.
         warnings: where to say what a budget leaves without an alert.
-        wanted: fields of `Wanted`, except dashboards and alerts.
+        wanted: fields of `DesiredState`, except dashboards and alerts.
         alerts: make the alerts of a budget Grafana-managed ones.
         budget: the budget they are of; default: the bundled one.
         runbooks: the address of docs/on-call/runbooks.
@@ -139,7 +139,7 @@ def bring(
     """
     rules = _alert_rules(budget, url, runbooks, warnings) if alerts else []
     made = dashboards(runbooks, engines_only=engines_only)
-    target = Wanted(dashboards=list(made.values()), alerts=rules, **wanted)
+    target = DesiredState(dashboards=list(made.values()), alerts=rules, **wanted)
     remote = Remote(url, read_token(token_file), ca_file=ca_file, timeout_s=timeout_s)
     try:
         changes = plan(remote, target)
@@ -148,7 +148,7 @@ def bring(
                 out.write(f"{_WORDS[change.action][0]:<12} {_described(change)}\n")
                 out.writelines(f"    {line}\n" for line in change.diff.splitlines())
         else:
-            for change in carry_out(changes):
+            for change in apply_changes(changes):
                 out.write(f"{_WORDS[change.action][1]:<8} {_described(change)}\n")
                 out.flush()
     finally:

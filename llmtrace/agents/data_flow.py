@@ -56,7 +56,7 @@ class Fingerprints:
 
     @property
     def hashes(self) -> frozenset[int]:
-        """All of them but the objects."""
+        """The numbers of the texts: whole, words and runs; without the objects."""
         return self.whole | self.words | self.runs
 
     @property

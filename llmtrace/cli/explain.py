@@ -47,7 +47,13 @@ def add_explain(commands: Commands) -> None:
 
 
 def _explain(options: argparse.Namespace) -> None:
-    from llmtrace.dataset.explanation import ENGINE_SIGNALS, HOUR_NS, as_json, as_lines, explain
+    from llmtrace.dataset.explain_request import (
+        ENGINE_SIGNALS,
+        HOUR_NS,
+        as_json,
+        as_lines,
+        explain,
+    )
 
     if options.rows is not None:
         from llmtrace.exporters.row_files.read_back import read_rows

@@ -99,12 +99,12 @@ class Row(RowFields):
 
     @property
     def e2e_ns(self) -> int:
-        """The whole wait."""
+        """How long the client waited for the whole response, in nanoseconds."""
         return self.timeline.e2e
 
     @property
     def e2e_s(self) -> float:
-        """The whole wait, in seconds."""
+        """How long the client waited for the whole response, in seconds."""
         return self.e2e_ns / _NS
 
     @property

@@ -52,7 +52,7 @@ class Arrivals:
 
     @property
     def rate(self) -> float:
-        """Mean requests a second."""
+        """Mean requests a second between the first and the last one."""
         return (len(self) - 1) / max(float(self.start_s[-1]), 1e-9)
 
 

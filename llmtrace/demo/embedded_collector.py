@@ -31,7 +31,7 @@ _SAID: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Collecting:
+class EmbeddedCollector:
     """A collector that runs: where rows are sent to, and queried."""
 
     otlp: str
@@ -52,7 +52,7 @@ class Collecting:
 
 
 @contextlib.contextmanager
-def collecting(pages: Sequence[str]) -> Iterator[Collecting]:
+def running_collector(pages: Sequence[str]) -> Iterator[EmbeddedCollector]:
     """Run a collector that reads these metrics pages.
 
     Raises:
@@ -74,7 +74,7 @@ def collecting(pages: Sequence[str]) -> Iterator[Collecting]:
             )
         try:
             _wait(process, f"http://{_HOST}:{web}/readyz", log)
-            yield Collecting(f"http://{_HOST}:{otlp}", f"http://{_HOST}:{web}")
+            yield EmbeddedCollector(f"http://{_HOST}:{otlp}", f"http://{_HOST}:{web}")
         finally:
             _stop(process)
 

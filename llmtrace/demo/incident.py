@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from llmtrace.api_clients.collector_client import Collector
 from llmtrace.core.errors import ConfigError, missing_extra
 from llmtrace.demo import injected_faults
-from llmtrace.demo.embedded_collector import Collecting, collecting
+from llmtrace.demo.embedded_collector import EmbeddedCollector, running_collector
 from llmtrace.demo.injected_faults import Fault
 from llmtrace.demo.options import Phase
 from llmtrace.demo.simulated_users import Job
@@ -46,10 +46,10 @@ _WIDEST: Final = 110
 _NOTE: Final = "simulated engine: its times are made up; requests and clocks are real"
 
 
-class Story:
+class DemoIncident:
     """An incident as it happens: a fault of the simulated engine, and what the collector has."""
 
-    def __init__(self, fault: Fault, target: Target, collector: Collecting) -> None:
+    def __init__(self, fault: Fault, target: Target, collector: EmbeddedCollector) -> None:
         if target.engine is None:
             raise ConfigError("only the simulated engine can have a fault")
         self._fault = fault
@@ -145,9 +145,9 @@ class Story:
 
 
 @contextmanager
-def incident_story(
+def demo_incident(
     fault: Fault, target: Target, say: Callable[[str], None], progress: Callable[[str], None]
-) -> Iterator[Story]:
+) -> Iterator[DemoIncident]:
     """Run the collector of a demo with a fault.
 
     Raises:
@@ -157,10 +157,10 @@ def incident_story(
         raise ConfigError("only the simulated engine can have a fault")
     progress("starting a collector")
     root = target.engine.root
-    with collecting([f"{root}/metrics", f"{root}/gpu/metrics"]) as collector:
+    with running_collector([f"{root}/metrics", f"{root}/gpu/metrics"]) as collector:
         say(f"Collector: {collector.url} (its live page, while this runs)")
         say("Half-way something will go wrong; triage does not know what.")
-        yield Story(fault, target, collector)
+        yield DemoIncident(fault, target, collector)
 
 
 def linger(url: str, out: Console) -> None:

@@ -33,7 +33,7 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     from llmtrace.dataset.arrivals import Arrivals
-    from llmtrace.demo.incident import Story
+    from llmtrace.demo.incident import DemoIncident
 
 
 def run(options: DemoOptions) -> None:
@@ -47,7 +47,7 @@ def run(options: DemoOptions) -> None:
     budget, phases, fault = _budget(options), plan(options), _fault(options)
     trace = _trace(options.arrivals)
     if fault is not None:
-        from llmtrace.demo.incident import incident_story, linger, room_for_page  # needs numpy
+        from llmtrace.demo.incident import demo_incident, linger, room_for_page  # needs numpy
 
     page = None if fault is None else room_for_page(options.html)
     # What servers say is shown as it is: no markup in it, no colours guessed.
@@ -59,15 +59,15 @@ def run(options: DemoOptions) -> None:
         file = opened.enter_context(_rows_file(options.rows_out))
         target = opened.enter_context(_target(options, err.print))
         out.print(f"llmtrace demo: {target.name} at {target.url}", soft_wrap=True)
-        story = None
+        incident = None
         if fault is not None:
-            story = opened.enter_context(incident_story(fault, target, out.print, err.print))
+            incident = opened.enter_context(demo_incident(fault, target, out.print, err.print))
         for note in target.notes:
             out.print(note)
         target = asyncio.run(probe(target))  # before `init`: it is no request of the demo's
         err.print(_announcement(options))
         progress = Progress(err, target.name, options.time_limit_s, options.wanted)
-        interrupted = _measure(target, phases, progress, budget, story=story, trace=trace)
+        interrupted = _measure(target, phases, progress, budget, incident=incident, trace=trace)
         rows = progress.rows
         if failures := llmtrace.internal_errors():
             err.print(f"llmtrace itself failed, and lost what it did: {failures}")
@@ -86,12 +86,12 @@ def run(options: DemoOptions) -> None:
         if not any(row.outcome == "success" for row in rows):
             raise SourceError(f"no request to {target.url} succeeded")
         result = None
-        if story is not None and page is not None:
-            result = story.triage(len(rows), page, out, err)
+        if incident is not None and page is not None:
+            result = incident.triage(len(rows), page, out, err)
         print_next_steps(out, target)
-        if story is not None and result is not None:
-            story.resolve(result, out)
-            linger(story.live, out)
+        if incident is not None and result is not None:
+            incident.resolve(result, out)
+            linger(incident.live, out)
 
 
 def _fault(options: DemoOptions) -> Fault | None:
@@ -161,24 +161,24 @@ def _measure(
     progress: Progress,
     budget: Budget,
     *,
-    story: Story | None,
+    incident: DemoIncident | None,
     trace: Arrivals | None,
 ) -> bool:
     """Let the users ask, and return whether they were interrupted."""
 
     def started(phase: Phase) -> None:
         progress.started(phase)
-        if story is not None:
-            story.started(phase)
+        if incident is not None:
+            incident.started(phase)
 
-    exporters = [progress] if story is None else [progress, *story.sinks()]
+    exporters = [progress] if incident is None else [progress, *incident.sinks()]
     llmtrace.init("llmtrace-demo", exporters=exporters, budget=budget, sample=1.0)
     try:
         with progress.shown():
-            if story is None:
+            if incident is None:
                 asyncio.run(drive(target, phases, started, trace=trace))
             else:
-                asyncio.run(drive(target, phases, started, story.jobs_in, trace))
+                asyncio.run(drive(target, phases, started, incident.jobs_in, trace))
     except KeyboardInterrupt:
         return True
     finally:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from llmtrace.core.error_outcomes import outcome_of
 from llmtrace.core.failopen import fails_open, internal_error
 from llmtrace.gateway.first_content import FirstContent, at_end_of_event, before_the_last
-from llmtrace.gateway.message_request import CARRIED, Served
+from llmtrace.gateway.message_request import CARRIED, MessageRequest
 from llmtrace.gateway.timing_header import complete, more
 from llmtrace.instrumentation.headers import gateway_time, propagation
 from llmtrace.instrumentation.headers.server_timing import Entry, entries, write
@@ -47,7 +47,7 @@ class PassingRequest:
         self, runtime: Runtime, scope: MutableMapping[str, Any], name: str, *, tell: bool
     ) -> None:
         given = _read(scope["headers"])
-        self._served = Served(
+        self._served = MessageRequest(
             runtime,
             given,
             name=name,

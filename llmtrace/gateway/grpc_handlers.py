@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from llmtrace.core.failopen import internal_error
-from llmtrace.gateway.message_request import Served, carried
+from llmtrace.gateway.message_request import MessageRequest, carried
 from llmtrace.gateway.middleware import label
 from llmtrace.runtime.runtime import active
 
@@ -48,10 +48,10 @@ class Methods:
             return _astream(self, behavior, method)
         if inspect.iscoroutinefunction(behavior):
             # What writes to its context itself does not show when its first content goes out.
-            return _awhole(self, behavior, method, stream=stream)
-        return (_stream if stream else _whole)(self, behavior, method)
+            return _aunary(self, behavior, method, stream=stream)
+        return (_stream if stream else _unary)(self, behavior, method)
 
-    def begin(self, method: str, context: Any) -> Serving | None:
+    def begin(self, method: str, context: Any) -> GrpcRequest | None:
         """Begin to serve a request; `None` = it is not measured."""
         runtime = active()
         if runtime is None:
@@ -62,7 +62,7 @@ class Methods:
                 for key, value in context.invocation_metadata() or ()
                 if isinstance(value, str)
             }
-            served = Served(
+            served = MessageRequest(
                 runtime,
                 carried(metadata),
                 name=self.name or label(runtime.service),
@@ -72,14 +72,14 @@ class Methods:
         except Exception as error:  # noqa: BLE001 - the question is served all the same
             internal_error("grpc.server", error)
             return None
-        return Serving(served, context, self.tell)
+        return GrpcRequest(served, context, self.tell)
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class GrpcRequest:
     """One question as it is being served."""
 
-    served: Served
+    served: MessageRequest
     context: Any
     tell: bool
 
@@ -140,7 +140,7 @@ def _stream(methods: Methods, behavior: Any, method: str) -> Callable[..., Itera
     return serve
 
 
-def _whole(methods: Methods, behavior: Any, method: str) -> Callable[..., Any]:
+def _unary(methods: Methods, behavior: Any, method: str) -> Callable[..., Any]:
     def serve(request: Any, context: Any) -> Any:
         serving = methods.begin(method, context)
         if serving is None:
@@ -186,7 +186,7 @@ def _astream(methods: Methods, behavior: Any, method: str) -> Callable[..., Asyn
     return serve
 
 
-def _awhole(methods: Methods, behavior: Any, method: str, *, stream: bool) -> Callable[..., Any]:
+def _aunary(methods: Methods, behavior: Any, method: str, *, stream: bool) -> Callable[..., Any]:
     async def serve(request: Any, context: Any) -> Any:
         serving = methods.begin(method, context)
         if serving is None:

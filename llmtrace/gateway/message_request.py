@@ -33,7 +33,7 @@ CARRIED: Final = ("traceparent", "tracestate", "baggage", "x-request-id")
 _MAX_LENGTH: Final = 8192
 
 
-class Served:
+class MessageRequest:
     """One request, from its receipt to the end of its response.
 
     Args:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from llmtrace.core.failopen import internal_error
-from llmtrace.gateway.message_request import Served, carried
+from llmtrace.gateway.message_request import MessageRequest, carried
 from llmtrace.gateway.middleware import check_name, label
 from llmtrace.runtime import proxied_request
 from llmtrace.runtime.runtime import active
@@ -70,14 +70,14 @@ def _nothing() -> str:
     return ""
 
 
-def _served(socket: Any, message: Any, name: str | None) -> Served | None:
+def _served(socket: Any, message: Any, name: str | None) -> MessageRequest | None:
     runtime = active()
     if runtime is None:
         return None
     try:
         check_name(name, "llmtrace.gateway.serving")
         path = socket.url.path
-        served = Served(
+        served = MessageRequest(
             runtime,
             carried(message, socket.headers),
             name=name or label(runtime.service),

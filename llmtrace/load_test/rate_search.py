@@ -45,7 +45,7 @@ _REACH: Final = math.log(2)  # below the limit, of what the curve is believed fo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class RateTrial:
     """What was seen at one rate.
 
     Attributes:
@@ -87,7 +87,7 @@ class Found:
 
     rate: float | None
     limit: float | None
-    looks: Sequence[Look]
+    looks: Sequence[RateTrial]
 
 
 def find_rate(measure: Measure, budget: Budget, start: float, count: int) -> Found:
@@ -100,7 +100,7 @@ def find_rate(measure: Measure, budget: Budget, start: float, count: int) -> Fou
         start: rate to begin with, a second.
         count: requests of one look.
     """
-    looks: list[Look] = []
+    looks: list[RateTrial] = []
 
     def look(rate: float) -> bool:
         looks.append(judge(measure(rate, count), budget, rate))
@@ -136,7 +136,7 @@ def _bracket(look: Callable[[float], bool], rate: float) -> tuple[float | None, 
     return low, high
 
 
-def crossing(looks: Sequence[Look], about: float) -> tuple[float, float]:
+def crossing(looks: Sequence[RateTrial], about: float) -> tuple[float, float]:
     """Return the highest rate that holds with 95 % certainty, and the limit itself.
 
     By a logistic curve through the looks near the limit; where no rate near it is certain, the
@@ -184,7 +184,7 @@ def _share(logit: Floats) -> Floats:
     return share
 
 
-def judge(rows: Columns, budget: Budget, rate: float) -> Look:
+def judge(rows: Columns, budget: Budget, rate: float) -> RateTrial:
     """Return whether requests sent at a rate were inside a budget, and how certain that is."""
     rows = rows.take(np.argsort(rows.start, kind="stable"))
     t = (rows.start - rows.start[0]) / _NS
@@ -195,7 +195,7 @@ def judge(rows: Columns, budget: Budget, rate: float) -> Look:
     worst = min(inside, key=lambda name: float(inside[name][0].mean()) - inside[name][1])
     mask, wanted = inside[worst]
     everything = np.logical_and.reduce([mask for mask, _ in inside.values()])
-    return Look(
+    return RateTrial(
         rate=float((len(t) - 1) / t[-1]) if t[-1] > 0 else rate,
         requests=rows.n,
         share=float(mask.mean()),
@@ -231,7 +231,7 @@ def _spread(inside: Mask) -> float:
     return max(alone, float(np.var(means, ddof=1)) * n / batches)
 
 
-def design(looks: Sequence[Look]) -> float:
+def design(looks: Sequence[RateTrial]) -> float:
     """Return how many requests are worth one that shares fate with no other, at least 1."""
     alone = sum(one.requests * one.share * (1 - one.share) for one in looks)
     return max(1.0, sum(one.requests * one.spread for one in looks) / alone) if alone else 1.0

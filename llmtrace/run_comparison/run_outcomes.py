@@ -16,7 +16,7 @@ _NS: Final = 1_000_000_000
 
 
 def failed(rows: Columns) -> Mask:
-    """Return which requests failed."""
+    """Return a mask of shape (n,): true where a request neither succeeded nor was cancelled."""
     outcome = rows.words["outcome"]
     return ~outcome.where("success", "cancelled") & (outcome.codes >= 0)
 

@@ -76,7 +76,7 @@ class SimulatedServer:
 
     @property
     def config(self) -> ServerConfig:
-        """What it runs under."""
+        """The configuration that new requests are served with."""
         return self._service.config
 
     def change(self, config: ServerConfig) -> None:

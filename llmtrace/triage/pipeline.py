@@ -27,6 +27,7 @@ from llmtrace.triage.comparison.p95_change import MIN_COUNT, Compared, compare
 from llmtrace.triage.comparison.which_moved import all_moved, which_moved
 from llmtrace.triage.mix_growth import growth_of
 from llmtrace.triage.named_causes import named_causes, with_proof
+from llmtrace.triage.onset_and_impact import with_onset_and_impact
 from llmtrace.triage.quality import quality_of
 from llmtrace.triage.result import Change, Cohort, Finding, Load, Metric, Outcomes, Quality, Result
 from llmtrace.triage.rows_in_order import in_order, thinned
@@ -35,7 +36,6 @@ from llmtrace.triage.windows.choose import FEW
 from llmtrace.triage.windows.highest_stretch import SURE
 from llmtrace.triage.windows.search_rows import Look, look_at
 from llmtrace.triage.windows.unrecorded import unrecorded
-from llmtrace.triage.with_time import with_time
 
 Q: Final = 0.95
 
@@ -163,7 +163,7 @@ def triage(
         sides, mine, spread, judged, cohorts=cohorts, causes=named, quality=quality,
         seed=settings.seed,
     )  # fmt: skip
-    found = with_time(result, case, look, sides.compared, sides.about)
+    found = with_onset_and_impact(result, case, look, sides.compared, sides.about)
     report("done", 1.0)
     return found
 
@@ -281,7 +281,7 @@ def _result(
     quality: Quality,
     seed: int,
 ) -> Result:
-    """Put together what was found of the windows; `with_time` adds the course over time."""
+    """Put together what was found of the windows; `onset_and_impact` adds the course."""
     change, both, compared = sides.change, sides.of_metric, sides.compared[sides.about]
     p95s = (change.before.p95, change.after.p95)
     return Result(

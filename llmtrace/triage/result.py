@@ -152,7 +152,7 @@ class OrElse:
 
     @property
     def text(self) -> str:
-        """The sentence for people."""
+        """The sentence that reports show beside the first cause."""
         return f"{self.id}, which fits as well: to tell them apart, {self.look}"
 
 

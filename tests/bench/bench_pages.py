@@ -20,7 +20,7 @@ from typing import Final
 from prometheus_client.parser import text_string_to_metric_families
 
 from llmtrace_collector.signals.exposition_parser import ExpositionParser
-from llmtrace_collector.signals.normalise import Unifier
+from llmtrace_collector.signals.normalise import Normaliser
 from llmtrace_collector.signals.profile import builtin_profiles
 
 LINES: Final = 2_400
@@ -62,14 +62,14 @@ def main() -> int:
     """Measure, print, and return 1 if the target is missed."""
     texts = [page(step) for step in range(10)]
     reader = ExpositionParser(lambda _name: True)
-    unifier = Unifier(builtin_profiles())
+    normaliser = Normaliser(builtin_profiles())
     pages = cycle(texts)
     for text in texts:  # a series is learnt once
         reader.read(text)
-        unifier.read(text)
+        normaliser.read(text)
     print(f"one page: {len(texts[0].splitlines()):,} lines, {len(texts[0]) / 1024:.0f} KiB")
     print("pages a CPU-second:")
-    whole = rate(unifier.read, pages, 60)
+    whole = rate(normaliser.read, pages, 60)
     for name, found in (
         ("read and unified", whole),
         ("read, all series", rate(reader.read, pages, 60)),

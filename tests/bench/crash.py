@@ -31,10 +31,10 @@ from llmtrace.core.row import Row
 from llmtrace.core.stages import Timeline
 from llmtrace.exporters.otlp.encode import Resources, encode
 from llmtrace_collector.receive import (
+    Admission,
     HttpServer,
     Ingest,
     IngestSettings,
-    Intake,
     Spool,
     SpoolLimits,
     routes,
@@ -73,14 +73,14 @@ async def collect(folder: Path, port: int, sync: str) -> None:
         folder / "spool",
         SpoolLimits(sync=sync, free_bytes=0, segment_bytes=1 << 20),
     )
-    intake = Intake(spool)
+    admission = Admission(spool)
     # Batches often, and not large: as many moments to die in as can be had.
     ingest = Ingest(
         spool, store, IngestSettings(interval_s=0.02, batch_bytes=1 << 20, join_s=0.2, wait_s=0.1)
     )
     ingest.start()
-    app = Starlette(routes=routes(intake))
-    server = await HttpServer(app, "127.0.0.1", port, intake.limits, intake.counted).start()
+    app = Starlette(routes=routes(admission))
+    server = await HttpServer(app, "127.0.0.1", port, admission.limits, admission.counted).start()
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     print("ready", flush=True)

@@ -77,9 +77,9 @@ async def ours(
 ) -> tuple[int, Finish]:
     """Receive as `llmtrace collect` does; `bare`: without anything made of the spans."""
     from llmtrace_collector.receive import (
+        Admission,
         HttpServer,
         Ingest,
-        Intake,
         ReceiveLimits,
         Spool,
         SpoolLimits,
@@ -100,11 +100,11 @@ async def ours(
     mib = 1 << 20
     spool_limits = SpoolLimits(disk_bytes=64 * mib, segment_bytes=8 * mib, free_bytes=0)
     spool = Spool(folder / "spool", spool_limits if tight else SpoolLimits(free_bytes=0))
-    intake = Intake(spool, ReceiveLimits(memory_bytes=32 * mib) if tight else None)
+    admission = Admission(spool, ReceiveLimits(memory_bytes=32 * mib) if tight else None)
     ingest = Ingest(spool, store)
     ingest.start()
     server = await HttpServer(
-        Starlette(routes=routes(intake)), "127.0.0.1", 0, intake.limits, intake.counted
+        Starlette(routes=routes(admission)), "127.0.0.1", 0, admission.limits, admission.counted
     ).start()
 
     async def finish() -> dict[str, Any]:
@@ -124,7 +124,7 @@ async def ours(
             "insert_s": ingest.counted.insert_s,
             "join_s": ingest.counted.join_s,
             "batches": ingest.counted.batches,
-            "refused": {" ".join(k): n for k, n in intake.counted.refused.items()},
+            "refused": {" ".join(k): n for k, n in admission.counted.refused.items()},
         }
 
     return server.port, finish

@@ -27,7 +27,7 @@ from llmtrace_collector.metrics.target_metrics import TargetMetrics
 from llmtrace_collector.scrape.scraper import TargetState
 from llmtrace_collector.scrape.targets import Target
 from llmtrace_collector.serve import arrow, live_queries
-from llmtrace_collector.signals.normalise import Unifier
+from llmtrace_collector.signals.normalise import Normaliser
 from llmtrace_collector.signals.profile import builtin_profiles
 from llmtrace_collector.store import read
 from llmtrace_collector.store.clickhouse_store import ClickHouseStore
@@ -130,8 +130,8 @@ def expose() -> None:
     states = []
     for number in range(ENGINES):
         state = TargetState(Target(f"http://engine-{number}:8000/metrics"),
-                            Unifier(builtin_profiles()))  # fmt: skip
-        state.reading, state.up = state.unifier.read(text), True
+                            Normaliser(builtin_profiles()))  # fmt: skip
+        state.reading, state.up = state.normaliser.read(text), True
         states.append(state)
     registry = CollectorRegistry()
     registry.register(TargetMetrics(lambda: states))

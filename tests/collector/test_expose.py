@@ -14,8 +14,8 @@ from llmtrace_collector.metrics.target_metrics import TargetMetrics
 from llmtrace_collector.scrape.scraper import TargetState
 from llmtrace_collector.scrape.targets import Target
 from llmtrace_collector.signals.definitions import SIGNALS
-from llmtrace_collector.signals.interval import windows
-from llmtrace_collector.signals.normalise import Measured, Reading, Unifier
+from llmtrace_collector.signals.interval import engine_intervals
+from llmtrace_collector.signals.normalise import Measured, Normaliser, Reading
 from llmtrace_collector.signals.profile import builtin_profiles
 
 from . import pages
@@ -23,10 +23,10 @@ from . import pages
 
 def state(url: str, *texts: str, labels: tuple[tuple[str, str], ...] = ()) -> TargetState:
     """Return the state of a target that said these pages, one after another."""
-    made = TargetState(Target(url, labels), Unifier(builtin_profiles()))
+    made = TargetState(Target(url, labels), Normaliser(builtin_profiles()))
     for text in texts:
-        reading = made.unifier.read(text)
-        made.windows = windows(made.reading, reading) if made.reading else ()
+        reading = made.normaliser.read(text)
+        made.intervals = engine_intervals(made.reading, reading) if made.reading else ()
         made.reading, made.up, made.took_s = reading, True, 0.02
     return made
 
@@ -75,7 +75,7 @@ def test_two_targets_of_different_kinds():
 )  # fmt: skip
 def test_all_that_is_unified_is_exposed(page):
     """Both formats hold it, and agree."""
-    reading = Unifier(builtin_profiles()).read(page)
+    reading = Normaliser(builtin_profiles()).read(page)
     found = exposed(state("http://a:1/metrics", page))
 
     names = {name.removesuffix("_count") for name, *_ in found}
@@ -157,7 +157,7 @@ def test_signals_of_this_machine():
 
 def test_nothing_yet():
     """Before the first reading there are no signals, and no error."""
-    fresh = TargetState(Target("http://a:1/m"), Unifier(builtin_profiles()))
+    fresh = TargetState(Target("http://a:1/m"), Normaliser(builtin_profiles()))
 
     assert exposed(fresh) == {("llmtrace_target_late_total", "instance=a:1"): 0}
     assert Reading().measured == ()

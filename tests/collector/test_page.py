@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families as stock
 
 from llmtrace.core.errors import DataError
 from llmtrace_collector.signals.exposition_parser import ExpositionParser, Limits
-from llmtrace_collector.signals.normalise import Unifier
+from llmtrace_collector.signals.normalise import Normaliser
 from llmtrace_collector.signals.profile import builtin_profiles
 
 from . import pages
@@ -231,11 +231,11 @@ def test_no_text_breaks_the_reader(texts):
 )
 def test_no_damage_to_a_real_page_breaks_what_is_made_of_it(damages):
     """A page with anything in the middle of it still comes to a reading, or a DataError."""
-    unifier = Unifier(builtin_profiles())
+    normaliser = Normaliser(builtin_profiles())
     for name, text, place in damages:
         page = pages.scrape(name)
         try:
-            unifier.read(page[: place * 10] + text + page[place * 10 :])
+            normaliser.read(page[: place * 10] + text + page[place * 10 :])
         except DataError:
             continue
 

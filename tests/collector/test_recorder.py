@@ -10,8 +10,8 @@ from llmtrace_collector.scrape.samples import facts_of, of_targets
 from llmtrace_collector.scrape.scraper import TargetState
 from llmtrace_collector.scrape.targets import Target
 from llmtrace_collector.signals.definitions import SIGNALS
-from llmtrace_collector.signals.interval import windows
-from llmtrace_collector.signals.normalise import Measured, Unifier
+from llmtrace_collector.signals.interval import engine_intervals
+from llmtrace_collector.signals.normalise import Measured, Normaliser
 from llmtrace_collector.signals.profile import builtin_profiles
 from llmtrace_collector.store import StoreError
 from tests.support.waiting import auntil
@@ -42,7 +42,7 @@ class Shelf:
 
 def state(*texts: str) -> TargetState:
     """Return the state of a target that said these pages, one after another."""
-    made = TargetState(Target("http://a:8000/metrics", LABELS), Unifier(builtin_profiles()))
+    made = TargetState(Target("http://a:8000/metrics", LABELS), Normaliser(builtin_profiles()))
     for text in texts:
         read(made, text)
     return made
@@ -50,8 +50,8 @@ def state(*texts: str) -> TargetState:
 
 def read(made: TargetState, text: str) -> None:
     """Have a target say one more page."""
-    reading = made.unifier.read(text)
-    made.windows = windows(made.reading, reading) if made.reading else ()
+    reading = made.normaliser.read(text)
+    made.intervals = engine_intervals(made.reading, reading) if made.reading else ()
     made.reading, made.up = reading, True
     made.pages += 1
 

@@ -60,7 +60,7 @@ def test_a_target_is_read_again_and_again():
             assert state.up is True
             assert state.problem is None
             assert running(state) == [0.0]
-            assert state.windows[0].means == {}
+            assert state.intervals[0].means == {}
             assert state.target.instance == url.removeprefix("http://")
 
     asyncio.run(main())

@@ -94,7 +94,7 @@ GROUP: Final = _object(
 )
 
 
-class RefusedError(Exception):
+class RejectedError(Exception):
     """What Grafana answers when it does not do what it is asked."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -133,7 +133,7 @@ class Grafana:
         self.calls.append(f"{method} {path}")
         for asked, (status, message) in self.refuse.items():
             if f"{method} {path}".startswith(asked):
-                raise RefusedError(status, message)
+                raise RejectedError(status, message)
         for pattern, handle in (
             (r"GET /api/folders/([\w-]+)", lambda uid: _have(self.folders, uid, "folder")),
             (r"POST /api/folders", lambda: self._make_folder(_checked(body, FOLDER))),
@@ -159,12 +159,12 @@ class Grafana:
         ):
             if match := re.fullmatch(pattern, f"{method} {path}"):
                 return handle(*match.groups())
-        raise RefusedError(404, "Not found")
+        raise RejectedError(404, "Not found")
 
     def _make_folder(self, folder: dict[str, Any]) -> dict[str, Any]:
         uid = folder["uid"]
         if uid in self.folders:
-            raise RefusedError(412, "a folder with that uid already exists")
+            raise RejectedError(412, "a folder with that uid already exists")
         self.folders[uid] = {"id": len(self.folders) + 1, "uid": uid, "title": folder["title"]}
         return self.folders[uid]
 
@@ -181,14 +181,14 @@ class Grafana:
         dashboard = command["dashboard"]
         uid, folder = dashboard["uid"], command["folderUid"]
         if folder not in self.folders:
-            raise RefusedError(400, "folder not found")
+            raise RejectedError(400, "folder not found")
         if uid in self.provisioned:
-            raise RefusedError(400, "Cannot save provisioned dashboard")
+            raise RejectedError(400, "Cannot save provisioned dashboard")
         there = self.dashboards.get(uid)
         version = 0 if there is None else there["dashboard"]["version"]
         forced = there is None or command.get("overwrite")
         if not forced and dashboard.get("version") != version:
-            raise RefusedError(412, "The dashboard has been changed by someone else")
+            raise RejectedError(412, "The dashboard has been changed by someone else")
         number = len(self.dashboards) + 1 if there is None else there["dashboard"]["id"]
         # As Grafana does, it adds what it knows better.
         saved = {**dashboard, "id": number, "version": version + 1}
@@ -202,12 +202,12 @@ class Grafana:
             _have(self.sources, uid, "Data source")
             kept = self.sources[uid]
             if kept.get("readOnly"):
-                raise RefusedError(403, "Cannot update read-only data source")
+                raise RejectedError(403, "Cannot update read-only data source")
             if source.get("version", kept["version"]) != kept["version"]:
-                raise RefusedError(409, "Datasource has already been updated by someone else")
+                raise RejectedError(409, "Datasource has already been updated by someone else")
         names = {one["name"] for other, one in self.sources.items() if other != uid}
         if source["name"] in names:
-            raise RefusedError(409, "data source with the same name already exists")
+            raise RejectedError(409, "data source with the same name already exists")
         given = uid or source["uid"]
         version = self.sources.get(given, {"version": 0})["version"] + 1
         stored = {"id": len(self.sources) + 1, "orgId": 1, "isDefault": False, "basicAuth": False}
@@ -219,10 +219,10 @@ class Grafana:
         uids = [rule["uid"] for rule in body["rules"]]
         titles = [rule["title"] for rule in body["rules"]]
         if len(set(uids)) < len(uids) or len(set(titles)) < len(titles):
-            raise RefusedError(400, "rules of one folder must have titles and uids of their own")
+            raise RejectedError(400, "rules of one folder must have titles and uids of their own")
         for rule in body["rules"]:
             if rule["condition"] not in {one["refId"] for one in rule["data"]}:
-                raise RefusedError(400, "condition does not exist")
+                raise RejectedError(400, "condition does not exist")
         # A uid is of the whole organisation: a rule that is elsewhere moves.
         for other in self.groups.values():
             other["rules"] = [rule for rule in other["rules"] if rule["uid"] not in uids]
@@ -233,7 +233,7 @@ class Grafana:
 
 def _have(things: dict[Any, Any], key: Any, what: str) -> Any:
     if key not in things:
-        raise RefusedError(404, f"{what} not found")
+        raise RejectedError(404, f"{what} not found")
     return things[key]
 
 
@@ -241,7 +241,9 @@ def _checked(body: Any, schema: dict[str, Any]) -> Any:
     try:
         jsonschema.validate(body, schema)
     except jsonschema.ValidationError as error:
-        raise RefusedError(400, f"bad request data: {error.json_path}: {error.message}") from error
+        raise RejectedError(
+            400, f"bad request data: {error.json_path}: {error.message}"
+        ) from error
     return json.loads(json.dumps(body))
 
 
@@ -263,7 +265,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             body = json.loads(raw) if raw else None
             found = self.grafana.answer(self.command, path.removeprefix(self.prefix), body)
-        except RefusedError as error:
+        except RejectedError as error:
             return self._json(error.status, {"message": str(error)})
         return self._json(200, found)
 

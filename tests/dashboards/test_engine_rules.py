@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from llmtrace_collector.signals.engine_rules import rule_groups
 from llmtrace_collector.signals.exposition_parser import ExpositionParser
-from llmtrace_collector.signals.normalise import Distribution, Measured, Unifier
+from llmtrace_collector.signals.normalise import Distribution, Measured, Normaliser
 from llmtrace_collector.signals.profile import builtin_profiles
 from tests.collector import pages
 
@@ -82,7 +82,7 @@ def test_rules_make_of_series_what_the_collector_makes_of_pages(tmp_path: Path):
     inputs, wanted = [], []
     for instance, text in PAGES.items():
         inputs += scraped(text, instance)
-        for one in Unifier(builtin_profiles()).read(text).measured:
+        for one in Normaliser(builtin_profiles()).read(text).measured:
             wanted += expected(one, instance)
     rules = tmp_path / "engines.yaml"
     rules.write_text(json.dumps({"groups": rule_groups(builtin_profiles())}))

@@ -23,9 +23,9 @@ from llmtrace.exporters.prometheus.buckets import LATENCY_S
 from llmtrace.exporters.prometheus.sink import PrometheusSink
 from llmtrace.testing import make_row
 from llmtrace.triage.command import window
-from llmtrace_collector.metrics.endpoint import Own
+from llmtrace_collector.metrics.endpoint import OwnMetrics
 from llmtrace_collector.metrics.target_metrics import TargetMetrics
-from llmtrace_collector.receive import Ingest, Intake, Spool, own_metrics
+from llmtrace_collector.receive import Admission, Ingest, Spool, own_metrics
 from llmtrace_collector.signals.engine_rules import rule_groups
 from llmtrace_collector.signals.profile import builtin_profiles
 from llmtrace_dashboards.rules.burn_rate import RuleSettings
@@ -544,8 +544,8 @@ def exposed(folder: Path) -> dict[str, set[str]]:
     """Return what our exporter and the collector expose: labels by metric."""
     registry = CollectorRegistry()
     spool = Spool(folder)
-    intake, ingest = Intake(spool), Ingest(spool, MemoryStore())
-    registry.register(Own(lambda: own_metrics(intake, spool, ingest)))
+    admission, ingest = Admission(spool), Ingest(spool, MemoryStore())
+    registry.register(OwnMetrics(lambda: own_metrics(admission, spool, ingest)))
     sink = PrometheusSink(
         registry=registry, thresholds_s=DEFAULT.thresholds_s(),
         budget_seconds=DEFAULT.allocations_s(), tenants=True,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmtrace.core.stages import Network, Reported, Timeline
-from llmtrace.dataset.explanation import HOUR_NS, MIN_PEERS, as_json, as_lines, explain
+from llmtrace.dataset.explain_request import HOUR_NS, MIN_PEERS, as_json, as_lines, explain
 from llmtrace.testing import make_row
 from tests.strategies import requests
 

@@ -710,7 +710,7 @@ def test_a_fault_inside_leaves_the_answer_alone(clock, spans, monkeypatch, fault
 
 def test_a_fault_at_the_start_leaves_the_request_alone(clock, spans, monkeypatch, faulty):
     """Then it goes through unmeasured."""
-    monkeypatch.setattr(asgi_request, "Served", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(asgi_request, "MessageRequest", lambda *_, **__: 1 / 0)
     answer = ask(through(whole(clock)), LLMTRACE)
 
     assert (answer.status, answer.body, answer.error) == (200, b"{}", None)

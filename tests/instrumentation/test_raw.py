@@ -555,7 +555,7 @@ def breaks(*_: Any, **__: Any) -> Any:
 
 HOOKS = [
     (llm_requests, "_target"), (llm_requests, "_parsed"), (llm_requests, "opened"),
-    (llm_requests, "whole"), (llm_requests, "rejected"), (llm_requests, "is_stream"),
+    (llm_requests, "unary_response"), (llm_requests, "rejected"), (llm_requests, "is_stream"),
     (llm_requests, "View"), (llm_requests, "code"), (propagation, "outgoing"),
     (propagation, "answered"), (propagation, "retry_after"), (httpx_bodies, "watch"),
     (httpx_bodies, "watch_error_body"), (httpx_bodies, "Events"), (aiohttp_bodies, "watch"),

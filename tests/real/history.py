@@ -31,7 +31,7 @@ from llmtrace_collector.metrics.target_metrics import TargetMetrics
 from llmtrace_collector.scrape.scraper import TargetState
 from llmtrace_collector.scrape.targets import Target
 from llmtrace_collector.signals.definitions import SIGNALS
-from llmtrace_collector.signals.normalise import Distribution, Measured, Reading, Unifier
+from llmtrace_collector.signals.normalise import Distribution, Measured, Normaliser, Reading
 from llmtrace_dashboards.rules.engine_limits import METRIC, engine_limits_s
 from llmtrace_dashboards.rules.recording_series import (
     ALLOWED,
@@ -488,7 +488,7 @@ class Fleet:
                 if whose == name
             ),
         ]
-        state = TargetState(Target(f"http://{name}/metrics"), Unifier(()))
+        state = TargetState(Target(f"http://{name}/metrics"), Normaliser(()))
         state.reading = Reading(profiles=("vllm",), measured=tuple(measured))
         frontend: Any = SimpleNamespace(
             frontend_s=_spread(draws, 0.008 + 0.01 * ill, 0.2), labels=labels

@@ -11,8 +11,8 @@ import urllib.request
 from llmtrace.engines import local_vllm
 from llmtrace_collector.commands.doctor import examine
 from llmtrace_collector.scrape.fetch import fetch, make_session
-from llmtrace_collector.signals.interval import windows
-from llmtrace_collector.signals.normalise import Unifier
+from llmtrace_collector.signals.interval import engine_intervals
+from llmtrace_collector.signals.normalise import Normaliser
 from llmtrace_collector.signals.profile import builtin_profiles
 
 from .test_vllm_server import stream_chat
@@ -39,9 +39,9 @@ def page(server: local_vllm.Server) -> str:
 def test_a_window_holds_the_requests_that_were_made_in_it(vllm: local_vllm.Server):
     """Counts, tokens and times of three requests between two readings, and nothing older."""
     stream_chat(vllm, "before the window", TOKENS)
-    unifier = Unifier(builtin_profiles())
+    normaliser = Normaliser(builtin_profiles())
     first = page(vllm)
-    before = unifier.read(first)
+    before = normaliser.read(first)
     started = time.perf_counter()
     for number in range(REQUESTS):
         stream_chat(vllm, f"request {number} of the window", TOKENS)
@@ -51,8 +51,8 @@ def test_a_window_holds_the_requests_that_were_made_in_it(vllm: local_vllm.Serve
         if finished(second) >= finished(first) + REQUESTS:
             break
         time.sleep(0.1)
-    after = unifier.read(second)
-    (window,) = windows(before, after)
+    after = normaliser.read(second)
+    (window,) = engine_intervals(before, after)
 
     assert [one.signal for one in after.missing if one.why is None] == []
     assert not window.restarted

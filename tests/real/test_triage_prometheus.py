@@ -20,7 +20,7 @@ from llmtrace.dataset.case import Window, read_case, samples_of, write_case
 from llmtrace_collector.scrape.from_prometheus import read_signals
 from llmtrace_collector.scrape.samples import of_reading
 from llmtrace_collector.signals.definitions import SIGNALS
-from llmtrace_collector.signals.normalise import Unifier
+from llmtrace_collector.signals.normalise import Normaliser
 from llmtrace_collector.signals.profile import builtin_profiles
 from tests.collector import pages
 from tests.triage.days import day
@@ -114,7 +114,7 @@ def test_an_engines_own_metrics_are_read_by_its_profile(tmp_path: Path, page: st
         lines += [f"{head}{{{where} {value} {start + 15 * n:.0f}\n" for n in range(20)]
     with holding(tmp_path, lines) as url:
         signals, odd = read_signals(url, None, Window(start, start + 300), silent)
-    reading = Unifier(builtin_profiles()).read(text)
+    reading = Normaliser(builtin_profiles()).read(text)
     wanted = {
         (one.signal, tuple(sorted(one.labels.items())), one.value)
         for one in of_reading(reading, "vllm-0:8000", {}, 0)

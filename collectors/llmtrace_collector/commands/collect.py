@@ -34,15 +34,15 @@ from llmtrace_collector.commands.logs import logging_to
 from llmtrace_collector.commands.reload import Reloader
 from llmtrace_collector.config.fields import Key
 from llmtrace_collector.config.schema import Address, Config, as_yaml, exposed, load, tls
-from llmtrace_collector.metrics.endpoint import Own, Samples
+from llmtrace_collector.metrics.endpoint import OwnMetrics, Samples
 from llmtrace_collector.metrics.request_metrics import RequestMetrics
 from llmtrace_collector.metrics.target_metrics import TargetMetrics
 from llmtrace_collector.receive import (
+    Admission,
     HttpAccess,
     HttpServer,
     Ingest,
     IngestSettings,
-    Intake,
     ReceiveLimits,
     Spool,
     own_metrics,
@@ -51,7 +51,7 @@ from llmtrace_collector.receive import (
 )
 from llmtrace_collector.receive.clock_watch import ClockWatch
 from llmtrace_collector.receive.counters import Received
-from llmtrace_collector.receive.discard import Unwanted
+from llmtrace_collector.receive.discard import OtlpDiscard
 from llmtrace_collector.scrape.gpu import GpuReader
 from llmtrace_collector.scrape.recorder import Recorder
 from llmtrace_collector.scrape.scraper import Scraper
@@ -59,7 +59,7 @@ from llmtrace_collector.serve.api import Api
 from llmtrace_collector.serve.app import make_app
 from llmtrace_collector.serve.auth import hosts_for
 from llmtrace_collector.serve.how_to_send import Places
-from llmtrace_collector.serve.live_view import Looking
+from llmtrace_collector.serve.live_view import LiveView
 from llmtrace_collector.serve.pages import Pages
 from llmtrace_collector.signals.profile import builtin_profiles, load_profiles
 from llmtrace_collector.store import read
@@ -160,7 +160,7 @@ async def running(config: Config, reloader: Reloader | None = None) -> AsyncIter
     async with AsyncExitStack() as last:
         store = await asyncio.to_thread(open_store, config.store_place, keep=config.store.keep())
         last.callback(store.close)
-        spool, ingest, intake = _receiver(config, store, last)
+        spool, ingest, admission = _receiver(config, store, last)
         gpus, scraper = await _sources(config, last)
         local = None if gpus is None else gpus.read
         machine = socket.gethostname()
@@ -169,33 +169,33 @@ async def running(config: Config, reloader: Reloader | None = None) -> AsyncIter
         registry = CollectorRegistry()
         tally = _request_metrics(config, store, registry, ingest, last)
         registry.register(TargetMetrics(scraper.states, local))
-        registry.register(Own(lambda: own_metrics(intake, spool, ingest)))
+        registry.register(OwnMetrics(lambda: own_metrics(admission, spool, ingest)))
         state = State(ClockWatch(await asyncio.to_thread(read.joined_until_ns, store)))
-        unwanted = Unwanted(reloader.send_token, intake.limits.body_bytes)
+        discard = OtlpDiscard(reloader.send_token, admission.limits.body_bytes)
         registry.register(
-            Own(lambda: _of_collector(began, recorder, tally, unwanted, state.clock))
+            OwnMetrics(lambda: _of_collector(began, recorder, tally, discard, state.clock))
         )
-        looking = Looking(
+        live_view = LiveView(
             store,
             config.budget,
             states=scraper.states,
             local=local,
             ingest=ingest,
             spool=spool,
-            intake=intake,
+            admission=admission,
             machine=machine,
             began=began,
             unread=tally.missed.total,
         )
-        places = looking.places
+        places = live_view.places
         places.gpus, places.tls = 0 if gpus is None else gpus.count, context_of is not None
-        api = Api(store, looking, intake=intake, catch_up=ingest.catch_up)
+        api = Api(store, live_view, admission=admission, catch_up=ingest.catch_up)
         places.web = await _serve(reloader, registry, api, state=state, spool=spool, last=last)
         # From here on the order of ending matters: senders first, then what they sent.
         last.push_async_callback(_drain, ingest, config)
         ingest.start()
-        await _receive(reloader, intake, unwanted, places, last)
-        reloader.applies(partial(_follow, intake, spool, scraper))
+        await _receive(reloader, admission, discard, places, last)
+        reloader.applies(partial(_follow, admission, spool, scraper))
         for job in _jobs(config, store, recorder, tally, state.clock):
             last.push_async_callback(_end, asyncio.create_task(job))
         state.ready = True
@@ -219,22 +219,22 @@ def _jobs(
         yield _keep_small(store, config.store.disk_bytes)
 
 
-def _follow(intake: Intake, spool: Spool, scraper: Scraper, new: Config) -> None:
+def _follow(admission: Admission, spool: Spool, scraper: Scraper, new: Config) -> None:
     """Apply what may change while the collector runs."""
-    intake.limits = new.receive.limits()
+    admission.limits = new.receive.limits()
     spool.limits = new.spool.limits()
     scraper.follow(new.scrape.sources())
 
 
 def _receiver(
     config: Config, store: ClickHouseStore, last: AsyncExitStack
-) -> tuple[Spool, Ingest, Intake]:
+) -> tuple[Spool, Ingest, Admission]:
     """Make what takes spans in, and what stores them."""
     limits = config.receive.limits()
     spool = Spool(config.data / "spool", config.spool.limits(), most_bytes=limits.inflated_bytes)
     last.push_async_callback(asyncio.to_thread, spool.close)
     ingest = Ingest(spool, store, IngestSettings(wait_s=config.store.wait))
-    return spool, ingest, Intake(spool, limits)
+    return spool, ingest, Admission(spool, limits)
 
 
 async def _sources(config: Config, last: AsyncExitStack) -> tuple[GpuReader | None, Scraper]:
@@ -409,18 +409,22 @@ async def _serve(
 
 
 async def _receive(
-    reloader: Reloader, intake: Intake, unwanted: Unwanted, places: Places, last: AsyncExitStack
+    reloader: Reloader,
+    admission: Admission,
+    discard: OtlpDiscard,
+    places: Places,
+    last: AsyncExitStack,
 ) -> None:
     config = reloader.config
     client_ca = config.receive.client_ca_file
     if (at := config.listen.otlp_http) is not None:
         access = HttpAccess(token=reloader.send_token, origins=frozenset(config.receive.origins))
         server = HttpServer(
-            Starlette(routes=[*routes(intake, access), *unwanted.routes()]),
+            Starlette(routes=[*routes(admission, access), *discard.routes()]),
             at.host,
             at.port,
-            intake.limits,
-            intake.counted,
+            admission.limits,
+            admission.counted,
             certificate=config.access.certificate,
             key=config.access.key,
             client_ca=client_ca,
@@ -441,9 +445,9 @@ async def _receive(
                 require_client_authentication=client_ca is not None,
             )
         grpc_server, port = await start_grpc(
-            intake, str(at), token=reloader.send_token, credentials=credentials
+            admission, str(at), token=reloader.send_token, credentials=credentials
         )
-        grpc_server.add_generic_rpc_handlers(unwanted.handlers())
+        grpc_server.add_generic_rpc_handlers(discard.handlers())
         last.push_async_callback(grpc_server.stop, _GRPC_GRACE_S)
         places.otlp_grpc = _at(at, port)
 
@@ -460,7 +464,11 @@ def _grpc_certificates(config: Config) -> grpc.ServerCertificateConfiguration:
 
 
 def _of_collector(
-    began: float, recorder: Recorder, tally: RequestMetrics, unwanted: Unwanted, clock: ClockWatch
+    began: float,
+    recorder: Recorder,
+    tally: RequestMetrics,
+    discard: OtlpDiscard,
+    clock: ClockWatch,
 ) -> Iterator[tuple[str, str, str, Samples]]:
     yield (
         "llmtrace_collector_info", "Which collector this is.", "gauge",
@@ -496,7 +504,7 @@ def _of_collector(
     yield (
         "llmtrace_collector_unwanted_requests",
         "OTLP requests of metrics and logs, which are taken and dropped.", "counter",
-        [({"kind": kind}, count) for kind, count in dict(unwanted.requests).items()],
+        [({"kind": kind}, count) for kind, count in dict(discard.requests).items()],
     )  # fmt: skip
 
 

@@ -36,7 +36,7 @@ from llmtrace_collector.scrape.fetch import (
 )
 from llmtrace_collector.signals.definitions import SIGNALS
 from llmtrace_collector.signals.exposition_parser import Limits
-from llmtrace_collector.signals.normalise import Distribution, Measured, Reading, Unifier
+from llmtrace_collector.signals.normalise import Distribution, Measured, Normaliser, Reading
 from llmtrace_collector.signals.profile import (
     Advice,
     Profile,
@@ -162,8 +162,8 @@ async def examine(
     authorization = Access(token_file=token_file).authorization(shown(address))
     server = _Server(address, authorization, timeout_s)
     async with make_session() as session:
-        page, unifier, reading = await _page(session, server, profiles or builtin_profiles())
-        found = unifier.profiles
+        page, normaliser, reading = await _page(session, server, profiles or builtin_profiles())
+        found = normaliser.profiles
         version = await _version(session, server, found)
         answer = await _ask(session, server) if ask else None
     bound = _at_least(reading) if version is None else version
@@ -244,7 +244,7 @@ class _Answer:
 
 async def _page(
     session: aiohttp.ClientSession, server: _Server, profiles: Sequence[Profile]
-) -> tuple[str, Unifier, Reading]:
+) -> tuple[str, Normaliser, Reading]:
     url = server.url
     if urlsplit(url).path in _BASES:
         paths = dict.fromkeys(["/metrics", *(profile.path for profile in profiles)])
@@ -255,8 +255,8 @@ async def _page(
     for page in pages:
         try:
             text = await server.get(session, page, Limits().size)
-            unifier = Unifier(profiles)
-            reading = unifier.read(text)
+            normaliser = Normaliser(profiles)
+            reading = normaliser.read(text)
         except FetchError as error:
             problems.append(str(error))
             if error.reason not in {"http", "page", "encoded"}:
@@ -265,7 +265,7 @@ async def _page(
             problems.append(f"{shown(page)}: {error}")
         else:
             if reading.profiles:
-                return page, unifier, reading
+                return page, normaliser, reading
             problems.append(f"{shown(page)} is a page of nothing that is known here")
     known = ", ".join(profile.title for profile in profiles)
     raise SourceError(

@@ -68,8 +68,8 @@ PREFIX: Final = "LLMTRACE_COLLECT"
 _SIZES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
 _DAY_S: Final = 86_400
-_SPANS: Final = {"s": 1, "m": 60, "h": 3600, "d": _DAY_S}
-_SPAN: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([smhd])\s*")
+_UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": _DAY_S}
+_DURATION: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([smhd])\s*")
 _MAX_PORT: Final = 65_535
 
 
@@ -119,13 +119,13 @@ def size(value: Any, where: Where) -> int:
     return found
 
 
-def span(value: Any, where: Where) -> float:
+def duration(value: Any, where: Where) -> float:
     """Read seconds: a number, or 30s, 15m, 6h, 7d."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         found = float(value)
     else:
-        match = _SPAN.fullmatch(str(value))
-        found = float(match[1]) * _SPANS[match[2]] if match else 0.0
+        match = _DURATION.fullmatch(str(value))
+        found = float(match[1]) * _UNITS_S[match[2]] if match else 0.0
     if not 0 < found < float("inf"):
         raise where.wrong(f"{value!r} is not a time such as 15s, 6h or 30d")
     return found
@@ -291,7 +291,7 @@ class StoreSettings:
         None, size, "embedded: maximum size; the oldest days are deleted first"
     )
     wait: float = setting(
-        30.0, span, "embedded: how long less than 1 MiB may wait to be stored, until it is read"
+        30.0, duration, "embedded: how long less than 1 MiB may wait before it is stored"
     )
 
     def keep(self) -> Keep:
@@ -336,8 +336,8 @@ class Scrape:
         "pods by label: `{selector: app=vllm, port: 8000, namespace: llm}`, with `scheme` and "
         "`for_targets`",
     )
-    interval: float = setting(15.0, span, "seconds between two scrapes of a target")
-    timeout: float = setting(10.0, span, "timeout of a scrape in seconds")
+    interval: float = setting(15.0, duration, "seconds between two scrapes of a target")
+    timeout: float = setting(10.0, duration, "timeout of a scrape in seconds")
     profiles: Path | None = setting(
         None, folder_there, "folder of profiles that add to the built-in ones or replace them"
     )
@@ -366,7 +366,7 @@ class Metrics:
     without: tuple[str, ...] = setting(
         (), each(text), "services that Prometheus scrapes itself; their rows are not counted"
     )
-    settle: float = setting(10.0, span, "seconds a row must be unchanged before it is counted")
+    settle: float = setting(10.0, duration, "seconds a row must be unchanged before it is counted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

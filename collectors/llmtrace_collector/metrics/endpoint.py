@@ -47,7 +47,7 @@ class MetricsPage:
 Samples = Iterable[tuple[Mapping[str, str], float]]
 
 
-class Own:
+class OwnMetrics:
     """The collector's own health as metrics.
 
     Args:

@@ -53,7 +53,7 @@ class TargetMetrics:
         for one in self._local() if self._local is not None else ():
             _add(metrics, one, {})
         yield from metrics.values()
-        yield from _windows(states)
+        yield from _intervals(states)
         yield from _health(states)
 
 
@@ -87,17 +87,17 @@ def _add(metrics: dict[str, Metric], one: Measured, more: dict[str, str]) -> Non
     metric.add_sample(f"{signal.metric}_sum", labels, one.value.sum)
 
 
-def _windows(states: Sequence[TargetState]) -> Iterator[Metric]:
+def _intervals(states: Sequence[TargetState]) -> Iterator[Metric]:
     frontend = Metric(
         "llmtrace_engine_frontend_mean_seconds",
         "TTFT less queue and prefill between the last two readings: the engine's front end.",
         "gauge",
     )
     for state in states:
-        for window in state.windows:
-            if window.frontend_s is not None:
-                labels = {**_target_labels(state), **dict(window.labels)}
-                frontend.add_sample(frontend.name, labels, window.frontend_s)
+        for interval in state.intervals:
+            if interval.frontend_s is not None:
+                labels = {**_target_labels(state), **dict(interval.labels)}
+                frontend.add_sample(frontend.name, labels, interval.frontend_s)
     yield frontend
 
 

@@ -1,10 +1,10 @@
 """Take spans and beacons from their senders to the store, each of them once.
 
-Checked and appended to a spool, acknowledged, and stored from there: `Intake` takes what `routes`
-(HTTP) and `start_grpc` bring into a `Spool`, and `Ingest` empties that into a store.
+They are checked and appended to a spool, acknowledged, and stored from there: `Admission` appends
+what `routes` (HTTP) and `start_grpc` receive to a `Spool`, and `Ingest` empties that into a store.
 """
 
-from llmtrace_collector.receive.admission import Intake
+from llmtrace_collector.receive.admission import Admission
 from llmtrace_collector.receive.auth import HttpAccess
 from llmtrace_collector.receive.http_server import HttpServer
 from llmtrace_collector.receive.ingest import Ingest, IngestSettings
@@ -15,11 +15,11 @@ from llmtrace_collector.receive.receiver_metrics import own_metrics
 from llmtrace_collector.receive.spool import Spool
 
 __all__ = [
+    "Admission",
     "HttpAccess",
     "HttpServer",
     "Ingest",
     "IngestSettings",
-    "Intake",
     "ReceiveLimits",
     "Spool",
     "SpoolLimits",

@@ -1,6 +1,6 @@
 """Admit a request, whichever transport it came by: weigh it, check it, keep it, count it.
 
-One intake for all ways in, so that one bound holds for all of them together. It belongs to one
+One object for all protocols, so that one bound holds for all of them together. It belongs to one
 event loop.
 """
 
@@ -18,7 +18,7 @@ from llmtrace_collector.receive.decompress import inflate
 from llmtrace_collector.receive.limits import MIB, ReceiveLimits
 from llmtrace_collector.receive.otlp_json import from_json
 from llmtrace_collector.receive.quarantine import Quarantine
-from llmtrace_collector.receive.rejections import RefusedError
+from llmtrace_collector.receive.rejections import RejectedError
 from llmtrace_collector.receive.spool import Spool
 from llmtrace_collector.receive.validate import Checked, check, check_request
 
@@ -38,8 +38,8 @@ class Weight:
     held: int = 0
 
 
-class Intake:
-    """Takes requests into the spool.
+class Admission:
+    """Checks requests and appends those it accepts to the spool.
 
     Args:
         spool: where they are kept.
@@ -80,10 +80,10 @@ class Intake:
         """Add to what a request holds.
 
         Raises:
-            RefusedError: `overloaded`: all requests together would hold too much.
+            RejectedError: `overloaded`: all requests together would hold too much.
         """
         if self.counted.memory_bytes + size > self.limits.memory_bytes:
-            raise RefusedError("overloaded", "too much is under way; come back later")
+            raise RejectedError("overloaded", "too much is under way; come back later")
         weight.held += size
         self.counted.memory_bytes += size
 
@@ -91,7 +91,7 @@ class Intake:
         """Decompress a body, and hold what comes of it.
 
         Raises:
-            RefusedError: it is not what it says, or too much.
+            RejectedError: it is not what it says, or too much.
         """
         most = self.limits.inflated_bytes
         if len(body) <= _SHORT:
@@ -114,11 +114,11 @@ class Intake:
             What of it was kept; the request may be acknowledged.
 
         Raises:
-            RefusedError: nothing of it was kept.
+            RejectedError: nothing of it was kept.
         """
         if json:
             if len(body) > self.limits.json_bytes:
-                raise RefusedError("too_large", f"more than {self.limits.json_bytes} B of JSON")
+                raise RejectedError("too_large", f"more than {self.limits.json_bytes} B of JSON")
             checked = await self._aside(self._check_json, body)
         elif len(body) > _LONG:
             checked = await self._aside(self._check, body)
@@ -138,7 +138,7 @@ class Intake:
         What still cannot be stored comes back.
 
         Raises:
-            RefusedError: the spool has no room; the rest stays in quarantine.
+            RejectedError: the spool has no room; the rest stays in quarantine.
         """
         quarantine = self._spool.quarantine
         count = 0
@@ -149,14 +149,14 @@ class Intake:
             try:
                 # What it would be refused for now was taken before.
                 found = await self._aside(lambda body: check(body, _UNBOUNDED), payload)
-            except RefusedError:
+            except RejectedError:
                 found = Checked(payload, entry.spans)
             await self._spool.append(payload, entry.spans, found.expanded)
             quarantine.remove(entry.name)
             count += 1
         return count
 
-    def refuse(self, way: str, error: RefusedError) -> None:
+    def refuse(self, way: str, error: RejectedError) -> None:
         """Count a request that was not taken."""
         self.counted.refused[way, error.reason] += 1
 

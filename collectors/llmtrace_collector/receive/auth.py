@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from llmtrace.core.errors import ConfigError
 from llmtrace_collector.receive.beacons import SERVICE
-from llmtrace_collector.receive.rejections import RefusedError
+from llmtrace_collector.receive.rejections import RejectedError
 
 # A token, what returns the one in effect, or `None`: none is needed.
 Secret = str | None | Callable[[], str | None]
@@ -56,7 +56,7 @@ def check_token(given: str | None, wanted: Secret) -> None:
     """Compare an Authorization header with the token that is needed, if one is.
 
     Raises:
-        RefusedError: `unauthenticated`: it does not show it.
+        RejectedError: `unauthenticated`: it does not show it.
     """
     token = wanted() if callable(wanted) else wanted
     if token is None:
@@ -66,4 +66,4 @@ def check_token(given: str | None, wanted: Secret) -> None:
     if scheme.lower() != "bearer" or not hmac.compare_digest(
         shown.strip().encode("utf-8", "replace"), token.encode()
     ):
-        raise RefusedError("unauthenticated", "a token is needed: Authorization: Bearer ...")
+        raise RejectedError("unauthenticated", "a token is needed: Authorization: Bearer ...")

@@ -18,7 +18,7 @@ from llmtrace.browser.beacon import read_beacon
 from llmtrace.core.errors import DataError
 from llmtrace.exporters.otlp.encode import encode_span
 from llmtrace.semconv.attributes import SCOPE
-from llmtrace_collector.receive.rejections import RefusedError
+from llmtrace_collector.receive.rejections import RejectedError
 
 SERVICE: Final = "browser"
 
@@ -32,12 +32,12 @@ def beacon_request(body: bytes, now_ns: int, service: str = SERVICE) -> bytes:
         service: that the span says it is of.
 
     Raises:
-        RefusedError: `bad_data`: it is no beacon.
+        RejectedError: `bad_data`: it is no beacon.
     """
     try:
         beacon = read_beacon(body)
     except DataError as error:
-        raise RefusedError("bad_data", str(error)) from None
+        raise RejectedError("bad_data", str(error)) from None
     span = page_span(beacon, service, now_ns - beacon.age_ns)
     scope = ScopeSpans.FromString(encode_span(span))
     scope.scope.CopyFrom(InstrumentationScope(name=SCOPE))

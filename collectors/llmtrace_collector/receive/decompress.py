@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from llmtrace_collector.receive.rejections import RefusedError
+from llmtrace_collector.receive.rejections import RejectedError
 
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _DEFLATE: Final = zlib.MAX_WBITS
@@ -28,16 +28,16 @@ def inflate(body: bytes, encoding: str, most: int) -> bytes:
         most: bytes after decompression.
 
     Raises:
-        RefusedError: `encoding`: not one of `ENCODINGS`; `bad_data`: it is not what it says;
+        RejectedError: `encoding`: not one of `ENCODINGS`; `bad_data`: it is not what it says;
             `too_large`: it is more than `most`.
     """
     unpack = ENCODINGS.get(encoding.strip().lower())
     if unpack is None:
         known = ", ".join(ENCODINGS)
-        raise RefusedError("encoding", f"Content-Encoding must be one of: {known}")
+        raise RejectedError("encoding", f"Content-Encoding must be one of: {known}")
     found = unpack(body, most)
     if len(found) > most:
-        raise RefusedError("too_large", f"more than {most} bytes after decompression")
+        raise RejectedError("too_large", f"more than {most} bytes after decompression")
     return found
 
 
@@ -54,11 +54,11 @@ def _unpacked(
         try:
             out += unpacker.decompress(body, max_length=most + 1 - len(out))
         except broken:
-            raise RefusedError("bad_data", "the body is not compressed as it says") from None
+            raise RejectedError("bad_data", "the body is not compressed as it says") from None
         if len(out) > most:
             break
         if not unpacker.eof:
-            raise RefusedError("bad_data", "the compressed body ends too early")
+            raise RejectedError("bad_data", "the compressed body ends too early")
         body = unpacker.unused_data
     return bytes(out)
 

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from llmtrace_collector.receive.auth import Secret, check_token
-from llmtrace_collector.receive.rejections import RefusedError
+from llmtrace_collector.receive.rejections import RejectedError
 
 _KINDS: Final = ("metrics", "logs")
 _SERVICES: Final = {
@@ -30,8 +30,8 @@ _TAKEN: Final = b""
 _BODY_S: Final = 30.0
 
 
-class Unwanted:
-    """Takes and drops.
+class OtlpDiscard:
+    """Accepts OTLP metrics and logs, counts them and drops them.
 
     Args:
         token: senders must show it, as those of spans; `None` = none is needed.
@@ -62,7 +62,7 @@ class Unwanted:
                             return Response(status_code=413, headers={"Connection": "close"})
             except TimeoutError:
                 return Response(status_code=408, headers={"Connection": "close"})
-            except RefusedError as error:
+            except RejectedError as error:
                 challenge = {"WWW-Authenticate": "Bearer"}
                 return Response(error.words, error.answer.status, headers=challenge)
             except ClientDisconnect:
@@ -90,7 +90,7 @@ class Unwanted:
             shown = dict(context.invocation_metadata() or ()).get("authorization")
             try:
                 check_token(None if shown is None else str(shown), self._token)
-            except RefusedError as error:
+            except RejectedError as error:
                 await context.abort(grpc.StatusCode.UNAUTHENTICATED, error.words)
             self.requests[kind] += 1
             return _TAKEN

@@ -22,10 +22,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 from llmtrace.core.errors import ConfigError
-from llmtrace_collector.receive.admission import Intake
+from llmtrace_collector.receive.admission import Admission
 from llmtrace_collector.receive.auth import Secret, check_token
 from llmtrace_collector.receive.limits import ReceiveLimits
-from llmtrace_collector.receive.rejections import RefusedError
+from llmtrace_collector.receive.rejections import RejectedError
 
 SERVICE: Final = "opentelemetry.proto.collector.trace.v1.TraceService"
 _TAKEN: Final = ExportTraceServiceResponse().SerializeToString()
@@ -33,7 +33,7 @@ _MS: Final = 1000
 
 
 async def start_grpc(
-    intake: Intake,
+    admission: Admission,
     address: str,
     *,
     token: Secret = None,
@@ -42,7 +42,7 @@ async def start_grpc(
     """Serve, until the returned server's `stop(grace)`.
 
     Args:
-        intake: takes what comes.
+        admission: takes what comes.
         address: as `127.0.0.1:4317`; port 0 for any that is free.
         token: that a sender shows as `authorization: Bearer …`; `None` = none is needed.
         credentials: for TLS, from `grpc.ssl_server_credentials`; `None` = no TLS.
@@ -54,9 +54,9 @@ async def start_grpc(
         ConfigError: the address cannot be listened on.
     """
     server = grpc.aio.server(
-        options=_options(intake.limits), maximum_concurrent_rpcs=intake.limits.connections
+        options=_options(admission.limits), maximum_concurrent_rpcs=admission.limits.connections
     )
-    export = grpc.unary_unary_rpc_method_handler(_exporter(intake, token))
+    export = grpc.unary_unary_rpc_method_handler(_exporter(admission, token))
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler(SERVICE, {"Export": export}),)
     )
@@ -93,19 +93,19 @@ def _options(limits: ReceiveLimits) -> list[tuple[str, Any]]:
 
 
 def _exporter(
-    intake: Intake, token: Secret
+    admission: Admission, token: Secret
 ) -> Callable[[bytes, grpc.aio.ServicerContext[bytes, bytes]], Awaitable[bytes]]:
     async def export(body: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
         try:
             check_token(_authorization(context), token)
-            with intake.weighing() as weight:
-                intake.weigh(weight, len(body))
-                async with asyncio.timeout(intake.limits.body_s):
-                    checked = await intake.take("grpc", body)
-        except RefusedError as error:
+            with admission.weighing() as weight:
+                admission.weigh(weight, len(body))
+                async with asyncio.timeout(admission.limits.body_s):
+                    checked = await admission.take("grpc", body)
+        except RejectedError as error:
             refusal = error
         except TimeoutError:
-            refusal = RefusedError("overloaded", "this took too long; come back later")
+            refusal = RejectedError("overloaded", "this took too long; come back later")
         else:
             if not checked.refused:
                 return _TAKEN
@@ -113,8 +113,8 @@ def _exporter(
                 rejected_spans=checked.refused.total(), error_message=checked.words
             )
             return ExportTraceServiceResponse(partial_success=partial).SerializeToString()
-        intake.refuse("grpc", refusal)
-        await _abort(context, refusal, intake.limits.retry_after_s)
+        admission.refuse("grpc", refusal)
+        await _abort(context, refusal, admission.limits.retry_after_s)
         raise AssertionError  # `abort` always raises
 
     return export
@@ -126,7 +126,7 @@ def _authorization(context: grpc.aio.ServicerContext[bytes, bytes]) -> str | Non
 
 
 async def _abort(
-    context: grpc.aio.ServicerContext[bytes, bytes], refusal: RefusedError, retry_after_s: float
+    context: grpc.aio.ServicerContext[bytes, bytes], refusal: RejectedError, retry_after_s: float
 ) -> None:
     answer = refusal.answer
     if answer.again:

@@ -24,12 +24,12 @@ from starlette.types import Receive, Scope, Send
 
 from llmtrace.browser.asgi import Allowance
 from llmtrace.browser.beacon import MAX_BYTES
-from llmtrace_collector.receive.admission import Intake, Weight
+from llmtrace_collector.receive.admission import Admission, Weight
 from llmtrace_collector.receive.auth import HttpAccess, check_token
 from llmtrace_collector.receive.beacons import beacon_request
 from llmtrace_collector.receive.limits import MIB
 from llmtrace_collector.receive.otlp_json import to_json
-from llmtrace_collector.receive.rejections import RefusedError
+from llmtrace_collector.receive.rejections import RejectedError
 from llmtrace_collector.receive.validate import Checked
 
 PROTOBUF: Final = "application/x-protobuf"
@@ -57,18 +57,18 @@ _SPANS: Final = _Body("http", "authorization, content-type, content-encoding")
 _BEACONS: Final = _Body("beacon", "content-type")
 
 
-def routes(intake: Intake, access: HttpAccess | None = None) -> list[Route]:
+def routes(admission: Admission, access: HttpAccess | None = None) -> list[Route]:
     """Return the routes of everything that is taken over HTTP."""
     access = access or HttpAccess()
     methods = ["POST", "OPTIONS"]
-    beacons = Allowance(intake.limits.beacons_per_s)
-    traces = _Endpoint(intake, access, _SPANS, _Traces(intake))
+    beacons = Allowance(admission.limits.beacons_per_s)
+    traces = _Endpoint(admission, access, _SPANS, _Traces(admission))
     return [
         # A redirect would lose the body: exporters do not follow one.
         *(Route(path, traces, methods=methods) for path in ("/v1/traces", "/v1/traces/")),
         Route(
             "/v1/beacons",
-            _Endpoint(intake, access, _BEACONS, _Beacons(intake, access, beacons)),
+            _Endpoint(admission, access, _BEACONS, _Beacons(admission, access, beacons)),
             methods=methods,
         ),
     ]
@@ -87,8 +87,8 @@ Take = Callable[[Headers, Receive, Weight], Awaitable[_Reply]]
 class _Endpoint:
     """Answers one address: asks who it is, takes what they bring, says what came of it."""
 
-    def __init__(self, intake: Intake, access: HttpAccess, body: _Body, take: Take) -> None:
-        self._intake = intake
+    def __init__(self, admission: Admission, access: HttpAccess, body: _Body, take: Take) -> None:
+        self._admission = admission
         self._access = access
         self._body = body
         self._take = take
@@ -102,29 +102,29 @@ class _Endpoint:
         else:
             try:
                 self._admit(headers, welcome=origin is None or allowed is not None)
-                with self._intake.weighing() as weight:
-                    async with asyncio.timeout(self._intake.limits.body_s + _KEEPING_S):
+                with self._admission.weighing() as weight:
+                    async with asyncio.timeout(self._admission.limits.body_s + _KEEPING_S):
                         reply = await self._take(headers, receive, weight)
-            except RefusedError as error:
+            except RejectedError as error:
                 reply = self._refused(headers, error)
             except TimeoutError:
                 reply = self._refused(
-                    headers, RefusedError("overloaded", "this took too long; come back later")
+                    headers, RejectedError("overloaded", "this took too long; come back later")
                 )
         await _respond(send, reply, () if allowed is None else _cors(allowed, self._body.headers))
 
     def _admit(self, headers: Headers, *, welcome: bool) -> None:
         if not welcome:
-            raise RefusedError("origin", "pages of this origin may not send here")
+            raise RejectedError("origin", "pages of this origin may not send here")
         if self._body is _SPANS:
             check_token(headers.get("authorization"), self._access.token)
 
-    def _refused(self, headers: Headers, error: RefusedError) -> _Reply:
-        self._intake.refuse(self._body.way, error)
+    def _refused(self, headers: Headers, error: RejectedError) -> _Reply:
+        self._admission.refuse(self._body.way, error)
         answer = error.answer
         more: list[tuple[bytes, bytes]] = []
         if answer.again:
-            seconds = ceil(self._intake.limits.retry_after_s)
+            seconds = ceil(self._admission.limits.retry_after_s)
             more.append((b"retry-after", str(seconds).encode()))
         if error.reason == "unauthenticated":
             more.append((b"www-authenticate", b"Bearer"))
@@ -140,65 +140,65 @@ class _Endpoint:
 class _Traces:
     """Endpoint for OTLP spans, as protobuf or JSON."""
 
-    def __init__(self, intake: Intake) -> None:
-        self._intake = intake
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
 
     async def __call__(self, headers: Headers, receive: Receive, weight: Weight) -> _Reply:
-        limits = self._intake.limits
+        limits = self._admission.limits
         kind = _media_type(headers)
         if kind not in {PROTOBUF, JSON}:
-            raise RefusedError("media_type", f"Content-Type must be {PROTOBUF} or {JSON}")
+            raise RejectedError("media_type", f"Content-Type must be {PROTOBUF} or {JSON}")
         encoding = headers.get("content-encoding") or "identity"
         most = min(limits.body_bytes, limits.json_bytes) if kind == JSON else limits.body_bytes
-        body = await _read(headers, receive, self._intake, weight, most)
+        body = await _read(headers, receive, self._admission, weight, most)
         if encoding != "identity":
-            body = await self._intake.unpack(weight, body, encoding)
-        checked = await self._intake.take("http", body, json=kind == JSON)
+            body = await self._admission.unpack(weight, body, encoding)
+        checked = await self._admission.take("http", body, json=kind == JSON)
         return _Reply(200, kind, _accepted(checked, kind))
 
 
 class _Beacons:
     """Endpoint for the timings that pages report in beacons."""
 
-    def __init__(self, intake: Intake, access: HttpAccess, allowance: Allowance) -> None:
-        self._intake = intake
+    def __init__(self, admission: Admission, access: HttpAccess, allowance: Allowance) -> None:
+        self._admission = admission
         self._access = access
         self._allowance = allowance
 
     async def __call__(self, headers: Headers, receive: Receive, weight: Weight) -> _Reply:
-        body = await _read(headers, receive, self._intake, weight, MAX_BYTES)
+        body = await _read(headers, receive, self._admission, weight, MAX_BYTES)
         if not self._allowance.one():
-            raise RefusedError("overloaded", "too many beacons")
-        request = beacon_request(body, self._intake.wall(), self._access.beacon_service)
-        await self._intake.take("beacon", request)
+            raise RejectedError("overloaded", "too many beacons")
+        request = beacon_request(body, self._admission.wall(), self._access.beacon_service)
+        await self._admission.take("beacon", request)
         return _Reply(204, "text/plain", b"")
 
 
 async def _read(
-    headers: Headers, receive: Receive, intake: Intake, weight: Weight, most: int
+    headers: Headers, receive: Receive, admission: Admission, weight: Weight, most: int
 ) -> bytes:
     """Read a body.
 
     Raises:
-        RefusedError: it is too large or too slow, or the sender left.
+        RejectedError: it is too large or too slow, or the sender left.
     """
     try:
-        async with asyncio.timeout(intake.limits.body_s):
-            return await _read_on(headers, receive, intake, weight, most)
+        async with asyncio.timeout(admission.limits.body_s):
+            return await _read_on(headers, receive, admission, weight, most)
     except TimeoutError:
-        raise RefusedError("too_slow", f"the body took {intake.limits.body_s:g} s") from None
+        raise RejectedError("too_slow", f"the body took {admission.limits.body_s:g} s") from None
 
 
 async def _read_on(
-    headers: Headers, receive: Receive, intake: Intake, weight: Weight, most: int
+    headers: Headers, receive: Receive, admission: Admission, weight: Weight, most: int
 ) -> bytes:
     declared = headers.get("content-length", "")
     length = int(declared) if declared.isdecimal() else None
     if length is not None and length <= most:
-        intake.weigh(weight, length)
-    refusal: RefusedError | None = None
+        admission.weigh(weight, length)
+    refusal: RejectedError | None = None
     if length is not None and length > most:
-        refusal = RefusedError("too_large", f"a body has at most {most} bytes")
+        refusal = RejectedError("too_large", f"a body has at most {most} bytes")
         if length > max(_PATIENCE, most) or "100-continue" in headers.get("expect", "").lower():
             raise refusal
     pieces: list[bytes] = []
@@ -207,19 +207,19 @@ async def _read_on(
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise RefusedError("too_slow", "the sender left before the end")
+            raise RejectedError("too_slow", "the sender left before the end")
         piece = message.get("body", b"")
         more = message.get("more_body", False)
         size += len(piece)
         if refusal is None and size > most:
-            refusal = RefusedError("too_large", f"a body has at most {most} bytes")
+            refusal = RejectedError("too_large", f"a body has at most {most} bytes")
             pieces.clear()
         if refusal is not None:
             if size > max(_PATIENCE, most):
                 break
             continue
         if length is None:
-            intake.weigh(weight, len(piece))
+            admission.weigh(weight, len(piece))
         pieces.append(piece)
     if refusal is not None:
         raise refusal

@@ -17,7 +17,7 @@ from google.protobuf.json_format import MessageToJson, ParseDict, ParseError
 from google.protobuf.message import Message
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from llmtrace_collector.receive.rejections import RefusedError
+from llmtrace_collector.receive.rejections import RejectedError
 
 _IDS: Final = ("traceId", "spanId", "parentSpanId")
 _BAD: Final = (
@@ -35,10 +35,10 @@ def from_json(body: bytes, depth: int) -> ExportTraceServiceRequest:
         depth: most objects and lists in one another.
 
     Raises:
-        RefusedError: `bad_data`: it is no such request, or deeper.
+        RejectedError: `bad_data`: it is no such request, or deeper.
     """
     if _deeper(body, depth):
-        raise RefusedError("bad_data", f"JSON deeper than {depth} objects in one another")
+        raise RejectedError("bad_data", f"JSON deeper than {depth} objects in one another")
     try:
         flat = json.loads(body, parse_constant=_no_constant)
         for span in _spans(flat):
@@ -48,7 +48,7 @@ def from_json(body: bytes, depth: int) -> ExportTraceServiceRequest:
         return ParseDict(flat, ExportTraceServiceRequest(), ignore_unknown_fields=True)
     except _BAD:
         # What these errors say may repeat what was sent.
-        raise RefusedError("bad_data", "the body is not an OTLP trace request in JSON") from None
+        raise RejectedError("bad_data", "the body is not an OTLP trace request in JSON") from None
 
 
 def to_json(message: Message) -> bytes:

@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias, TypeVar
 
-from llmtrace_collector.receive.admission import Intake
+from llmtrace_collector.receive.admission import Admission
 from llmtrace_collector.receive.ingest import Ingest
 from llmtrace_collector.receive.quarantine import Quarantine
 from llmtrace_collector.receive.spool import Spool
 
 K = TypeVar("K")
 Samples = Iterable[tuple[Mapping[str, str], float]]
-Own: TypeAlias = tuple[str, str, str, Samples]
+MetricSamples: TypeAlias = tuple[str, str, str, Samples]
 
 
-def own_metrics(intake: Intake, spool: Spool, ingest: Ingest) -> Iterator[Own]:
+def own_metrics(admission: Admission, spool: Spool, ingest: Ingest) -> Iterator[MetricSamples]:
     """Yield each metric's name (a counter's without `_total`), words, kind and samples."""
-    yield from _of_receiver(intake)
+    yield from _of_receiver(admission)
     yield from _of_spool(spool)
     yield from _of_ingest(ingest)
     yield from _of_quarantine(spool.quarantine)
 
 
-def _of_receiver(intake: Intake) -> Iterator[Own]:
-    took = intake.counted
+def _of_receiver(admission: Admission) -> Iterator[MetricSamples]:
+    took = admission.counted
     yield _by(
         "llmtrace_receive_requests", "Requests taken and acknowledged, by way.",
         "way", took.requests,
@@ -55,7 +55,7 @@ def _of_receiver(intake: Intake) -> Iterator[Own]:
     )
 
 
-def _of_spool(spool: Spool) -> Iterator[Own]:
+def _of_spool(spool: Spool) -> Iterator[MetricSamples]:
     kept = spool.counted
     yield _one("llmtrace_spool_bytes", "The spool's files now.", "gauge", spool.disk_bytes)
     yield _one(
@@ -78,7 +78,7 @@ def _of_spool(spool: Spool) -> Iterator[Own]:
     )
 
 
-def _of_ingest(ingest: Ingest) -> Iterator[Own]:
+def _of_ingest(ingest: Ingest) -> Iterator[MetricSamples]:
     stored = ingest.counted
     yield _one("llmtrace_ingest_spans", "Spans stored.", "counter", stored.spans)
     yield _one("llmtrace_ingest_batches", "Batches stored.", "counter", stored.batches)
@@ -108,7 +108,7 @@ def _of_ingest(ingest: Ingest) -> Iterator[Own]:
     )  # fmt: skip
 
 
-def _of_quarantine(quarantine: Quarantine) -> Iterator[Own]:
+def _of_quarantine(quarantine: Quarantine) -> Iterator[MetricSamples]:
     yield _one(
         "llmtrace_quarantine_requests", "Set aside and still there.", "gauge",
         quarantine.count,
@@ -120,11 +120,11 @@ def _of_quarantine(quarantine: Quarantine) -> Iterator[Own]:
     )  # fmt: skip
 
 
-def _one(name: str, words: str, kind: str, value: float) -> Own:
+def _one(name: str, words: str, kind: str, value: float) -> MetricSamples:
     return name, words, kind, [({}, value)]
 
 
-def _by(name: str, words: str, label: str, counts: Mapping[str, int]) -> Own:
+def _by(name: str, words: str, label: str, counts: Mapping[str, int]) -> MetricSamples:
     return name, words, "counter", [({label: value}, n) for value, n in _now(counts)]
 
 

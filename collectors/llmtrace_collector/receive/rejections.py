@@ -39,7 +39,7 @@ ANSWERS: Final = {
 }
 
 
-class RefusedError(Exception):
+class RejectedError(Exception):
     """A request is not taken.
 
     Attributes:

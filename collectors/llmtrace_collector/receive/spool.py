@@ -26,7 +26,7 @@ from llmtrace.core.errors import ConfigError
 from llmtrace_collector.receive.counters import Spooled
 from llmtrace_collector.receive.limits import MIB, SpoolLimits
 from llmtrace_collector.receive.quarantine import Quarantine
-from llmtrace_collector.receive.rejections import RefusedError
+from llmtrace_collector.receive.rejections import RejectedError
 from llmtrace_collector.receive.spool_cursor import Cursor
 from llmtrace_collector.receive.spool_format import (
     HEAD_BYTES,
@@ -164,10 +164,10 @@ class Spool:
                 payload's are taken for it.
 
         Raises:
-            RefusedError: it is not kept, and may come again later.
+            RejectedError: it is not kept, and may come again later.
         """
         if self._closed:
-            raise RefusedError("stopping", "this collector is going down")
+            raise RejectedError("stopping", "this collector is going down")
         loop = asyncio.get_running_loop()
         taken = loop.create_future()
         self._queue.put(_Waiting(payload, spans, expanded, loop, taken))
@@ -235,12 +235,12 @@ class Spool:
         with suppress(Empty):
             while True:
                 if (late := self._queue.get_nowait()) is not None:
-                    _answer([late], RefusedError("stopping", "this collector is going down"))
+                    _answer([late], RejectedError("stopping", "this collector is going down"))
         self._sync()
         self._leave_file()
 
     def _keep(self, group: Sequence[_Waiting]) -> None:
-        refusal: RefusedError | None = None
+        refusal: RejectedError | None = None
         try:
             pieces = [
                 piece
@@ -250,29 +250,29 @@ class Spool:
             size = sum(map(len, pieces))
             self._check_room(size)
             self._write(pieces, size)
-        except RefusedError as error:
+        except RejectedError as error:
             refusal = error
         except OSError as error:
             name = errno.errorcode.get(error.errno or 0, "EIO")
             self.counted.errors[name] += 1
             if self.counted.errors[name] == 1:
                 logger.warning("spool %s: %s; senders are to come back later", self.folder, error)
-            refusal = RefusedError("spool_error", "this collector's disk does not take it now")
+            refusal = RejectedError("spool_error", "this collector's disk does not take it now")
         except Exception as error:  # whatever it is, the thread must live on, and say so
             self.counted.errors[type(error).__name__] += 1
             logger.exception("spool %s", self.folder)
-            refusal = RefusedError("spool_error", "this collector cannot keep it now")
+            refusal = RejectedError("spool_error", "this collector cannot keep it now")
         else:
             self.counted.records += len(group)
         _answer(group, refusal)
 
     def _check_room(self, size: int) -> None:
         if self.disk_bytes + size > self.limits.disk_bytes:
-            raise RefusedError("spool_full", "this collector's spool is full")
+            raise RejectedError("spool_full", "this collector's spool is full")
         if self.limits.free_bytes:
             disk = os.statvfs(self.folder)
             if disk.f_bavail * disk.f_frsize - size < self.limits.free_bytes:
-                raise RefusedError("spool_full", "this collector's disk is nearly full")
+                raise RejectedError("spool_full", "this collector's disk is nearly full")
 
     def _write(self, pieces: Sequence[bytes], size: int) -> None:
         """Write all or nothing.
@@ -573,7 +573,7 @@ def _pwritev(file: int, pieces: Sequence[bytes], place: int) -> None:
             left[0] = left[0][written:]
 
 
-def _answer(group: Sequence[_Waiting], refusal: RefusedError | None) -> None:
+def _answer(group: Sequence[_Waiting], refusal: RejectedError | None) -> None:
     loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     for one in group:
         loops.setdefault(one.loop, []).append(one.taken)
@@ -582,14 +582,14 @@ def _answer(group: Sequence[_Waiting], refusal: RefusedError | None) -> None:
             loop.call_soon_threadsafe(_settle, futures, refusal)
 
 
-def _settle(futures: Sequence[asyncio.Future[None]], refusal: RefusedError | None) -> None:
+def _settle(futures: Sequence[asyncio.Future[None]], refusal: RejectedError | None) -> None:
     for future in futures:
         if future.done():
             continue
         if refusal is None:
             future.set_result(None)
         else:
-            future.set_exception(RefusedError(refusal.reason, refusal.words))
+            future.set_exception(RejectedError(refusal.reason, refusal.words))
 
 
 def delimited(payload: bytes) -> bytes:

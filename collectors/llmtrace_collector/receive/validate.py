@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
 from llmtrace_collector.receive.limits import ReceiveLimits
-from llmtrace_collector.receive.rejections import RefusedError
+from llmtrace_collector.receive.rejections import RejectedError
 from llmtrace_collector.receive.split import readable
 
 _TRACE_ID: Final = 16
@@ -64,7 +64,7 @@ def check(body: bytes, limits: ReceiveLimits) -> Checked:
         limits: what a span may be.
 
     Raises:
-        RefusedError: `bad_data`: the bytes are no such request.
+        RejectedError: `bad_data`: the bytes are no such request.
     """
     try:
         request = ExportTraceServiceRequest.FromString(body)
@@ -80,7 +80,7 @@ def _without_bad_text(body: bytes, limits: ReceiveLimits) -> Checked:
     except ValueError:
         kept, left_out = b"", 0
     if not kept:
-        raise RefusedError("bad_data", "the body is not an OTLP trace request")
+        raise RejectedError("bad_data", "the body is not an OTLP trace request")
     found = check_request(ExportTraceServiceRequest.FromString(kept), kept, limits)
     return replace(found, refused=found.refused + Counter({"text": left_out}))
 
@@ -102,7 +102,7 @@ def check_request(
     """Say what of a request that was read can be stored; see `check`."""
     if body and not request.resource_spans:
         # Other bytes often pass for unknown fields.
-        raise RefusedError("bad_data", "the body holds no resource spans")
+        raise RejectedError("bad_data", "the body holds no resource spans")
     spans = 0
     wrong: list[tuple[ScopeSpans, int, str]] = []
     most, most_bytes = limits.attributes, limits.span_bytes

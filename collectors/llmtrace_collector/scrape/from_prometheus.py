@@ -18,7 +18,7 @@ from llmtrace.core.errors import DataError
 from llmtrace.dataset.case import Signals, Window, signals_from
 from llmtrace_collector.scrape.samples import of_reading
 from llmtrace_collector.signals.definitions import SIGNALS
-from llmtrace_collector.signals.normalise import CPU_USED, STARTED, Unifier
+from llmtrace_collector.signals.normalise import CPU_USED, STARTED, Normaliser
 from llmtrace_collector.signals.profile import Profile, builtin_profiles
 
 Progress = Callable[[str, float], None]
@@ -209,9 +209,9 @@ def _engines_own(
             for t, value in _values(series):
                 pages[instance_of(labels)][t].append(f"{line} {value!r}\n")
     for instance, by_time in pages.items():
-        unifier = Unifier(profiles)
+        normaliser = Normaliser(profiles)
         for t in sorted(by_time):
-            reading = unifier.read("".join(by_time[t]))
+            reading = normaliser.read("".join(by_time[t]))
             for one in of_reading(reading, instance, {}, round(t * 1e9)):
                 yield {
                     "t": t, "instance": instance, "signal": one.signal,

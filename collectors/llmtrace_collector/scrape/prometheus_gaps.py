@@ -20,7 +20,7 @@ from llmtrace_collector.scrape.from_prometheus import (
     written_labels,
 )
 from llmtrace_collector.signals.definitions import SIGNALS, Signal, suffixes
-from llmtrace_collector.signals.normalise import Reading, Unifier
+from llmtrace_collector.signals.normalise import Normaliser, Reading
 from llmtrace_collector.signals.profile import Profile, builtin_profiles
 
 NOT_RECORDED: Final = (
@@ -84,7 +84,8 @@ def engine_gaps(server: Prometheus) -> Gaps:
         if any(one.wants(name) for one in profiles)
     ]
     readings = {
-        instance: Unifier(profiles).read(page) for instance, page in _pages(server, names).items()
+        instance: Normaliser(profiles).read(page)
+        for instance, page in _pages(server, names).items()
     }
     titles = {one.engine: one.title for one in profiles}
     engines = {

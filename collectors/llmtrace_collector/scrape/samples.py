@@ -27,10 +27,10 @@ def of_targets(states: Sequence[TargetState], t_ns: int) -> Iterator[SignalSampl
         if state.reading is None:
             continue
         yield from of_reading(state.reading, instance, own, t_ns)
-        for window in state.windows:
-            if window.frontend_s is not None:
-                labels = {**own, **_short(window.labels)}
-                yield SignalSample(t_ns, instance, "frontend_time", window.frontend_s, labels)
+        for interval in state.intervals:
+            if interval.frontend_s is not None:
+                labels = {**own, **_short(interval.labels)}
+                yield SignalSample(t_ns, instance, "frontend_time", interval.frontend_s, labels)
 
 
 def of_reading(

@@ -23,8 +23,8 @@ from llmtrace.core.failopen import internal_error
 from llmtrace_collector.scrape.fetch import FetchError, fetch, make_session, shown
 from llmtrace_collector.scrape.targets import Target, TargetSource, WatchedSource
 from llmtrace_collector.signals.exposition_parser import Limits
-from llmtrace_collector.signals.interval import Window, windows
-from llmtrace_collector.signals.normalise import Reading, Unifier
+from llmtrace_collector.signals.interval import EngineInterval, engine_intervals
+from llmtrace_collector.signals.normalise import Normaliser, Reading
 from llmtrace_collector.signals.profile import Profile, ProfileKind, builtin_profiles
 
 logger = logging.getLogger("llmtrace.collector")
@@ -78,7 +78,7 @@ class TargetState:
 
     Attributes:
         reading: the last, if the target is up; `None` = not now.
-        windows: what its engines did between the last two readings, while it was up for both.
+        intervals: what its engines did between the last two readings, while it was up for both.
         up: whether the last reading came; `None` = none was tried yet.
         pages: read so far; `failures` = how often not, by reason.
         problem: what went wrong last, in words; `None` while it is up.
@@ -88,9 +88,9 @@ class TargetState:
     """
 
     target: Target
-    unifier: Unifier
+    normaliser: Normaliser
     reading: Reading | None = None
-    windows: tuple[Window, ...] = ()
+    intervals: tuple[EngineInterval, ...] = ()
     up: bool | None = None
     pages: int = 0
     failures: Counter[str] = field(default_factory=Counter)
@@ -104,12 +104,12 @@ class TargetState:
     def kind(self) -> ProfileKind | None:
         """What it is, by its last page, also while it is down; `None` = no page was known yet."""
         # Engines come first: what is an engine and a gateway is an engine.
-        return next((one.kind for one in self.unifier.profiles), None)
+        return next((one.kind for one in self.normaliser.profiles), None)
 
     @property
     def dropped(self) -> Mapping[str, int]:
         """What of its pages was not read, by reason."""
-        return self.unifier.dropped
+        return self.normaliser.dropped
 
 
 class Scraper:
@@ -212,8 +212,8 @@ class Scraper:
         for url, target in kept.items():
             state = self._states.get(url)
             if state is None:
-                unifier = Unifier(self._profiles, self._settings.limits)
-                state = self._states[url] = TargetState(target, unifier)
+                normaliser = Normaliser(self._profiles, self._settings.limits)
+                state = self._states[url] = TargetState(target, normaliser)
                 self._tasks[url] = asyncio.create_task(self._watch(state))
             state.target = target
 
@@ -267,9 +267,9 @@ class Scraper:
                 large=self._large,
             )
             if len(text) > _LONG_PAGE:
-                reading = await asyncio.to_thread(state.unifier.read, text)
+                reading = await asyncio.to_thread(state.normaliser.read, text)
             else:
-                reading = state.unifier.read(text)
+                reading = state.normaliser.read(text)
         except FetchError as error:
             self._failed(state, error.reason, str(error))
         except DataError as error:
@@ -282,13 +282,13 @@ class Scraper:
         state.failures[reason] += 1
         if state.up is not False or state.failures[reason] == 1:
             logger.warning("a target is not read: %s", words)
-        state.up, state.problem, state.reading, state.windows = False, words, None, ()
+        state.up, state.problem, state.reading, state.intervals = False, words, None, ()
 
     def _succeeded(self, state: TargetState, reading: Reading) -> None:
         if state.up is False:
             logger.info("%s is read again", shown(state.target.url))
         before = state.reading
-        state.windows = windows(before, reading) if before is not None else ()
+        state.intervals = engine_intervals(before, reading) if before is not None else ()
         state.reading, state.up, state.problem = reading, True, None
         state.pages += 1
         state.read_at = time.monotonic()

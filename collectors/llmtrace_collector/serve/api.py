@@ -19,12 +19,12 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
 from llmtrace.core.errors import LlmtraceError
-from llmtrace_collector.receive import Intake
-from llmtrace_collector.receive.rejections import RefusedError
+from llmtrace_collector.receive import Admission
+from llmtrace_collector.receive.rejections import RejectedError
 from llmtrace_collector.serve import arrow, query_params
 from llmtrace_collector.serve.events import read_events
-from llmtrace_collector.serve.live_view import Looking
-from llmtrace_collector.serve.query_params import QuestionError
+from llmtrace_collector.serve.live_view import LiveView
+from llmtrace_collector.serve.query_params import QueryParamError
 from llmtrace_collector.serve.routes import ADDRESSES
 from llmtrace_collector.serve.store_access import PATIENCE_S, StoreAccess, failure
 from llmtrace_collector.store import Store, read
@@ -51,8 +51,8 @@ class Api:
 
     Args:
         store: that is read.
-        looking: makes the live view.
-        intake: has the requests in quarantine; `None` = there are none.
+        live_view: makes the live view.
+        admission: has the requests in quarantine; `None` = there are none.
         catch_up: as of `StoreAccess`.
 
     Attributes:
@@ -62,14 +62,14 @@ class Api:
     def __init__(
         self,
         store: Store,
-        looking: Looking,
+        live_view: LiveView,
         *,
-        intake: Intake | None = None,
+        admission: Admission | None = None,
         catch_up: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
-        self._looking = looking
-        self._intake = intake
+        self._live_view = live_view
+        self._admission = admission
         self.access = StoreAccess(store, catch_up)
 
     def mount(self) -> Mount:
@@ -177,7 +177,7 @@ class Api:
         when = query_params.between(given, time.time())
         step = query_params.number(given, "step", 60, 86_400)
         if (when.end_ns - when.start_ns) / 1e9 / step > _MAX_MINUTES:
-            raise QuestionError(f"step: more than {_MAX_MINUTES} steps; take a larger one")
+            raise QueryParamError(f"step: more than {_MAX_MINUTES} steps; take a larger one")
         filters = query_params.texts(given, _FILTERS)
         of = query_params.some(given, "of", read.MEASURED)
         found = await self.access.ask(
@@ -211,7 +211,7 @@ class Api:
         limit = query_params.number(given, "limit", 20, _MAX_SLOW)
         by = given.get("by", "e2e")
         if by not in read.SLOWEST_BY:
-            raise QuestionError(f"by: {by[:64]!r} is not one of {', '.join(read.SLOWEST_BY)}")
+            raise QueryParamError(f"by: {by[:64]!r} is not one of {', '.join(read.SLOWEST_BY)}")
         filters = query_params.texts(given, _FILTERS)
         found = await self.access.ask(
             lambda: read.slowest(
@@ -234,19 +234,19 @@ class Api:
     async def _live(self, request: Request) -> Response:
         given = dict(request.query_params)
         query_params.known(given, frozenset({"budget"}))
-        return JSONResponse((await self._looking.look(given.get("budget"))).as_json())
+        return JSONResponse((await self._live_view.look(given.get("budget"))).as_json())
 
     async def _quarantined(self, request: Request) -> Response:
         query_params.known(request.query_params, frozenset())
-        found = [] if self._intake is None else self._intake.quarantine.entries()
+        found = [] if self._admission is None else self._admission.quarantine.entries()
         return JSONResponse({"requests": [asdict(one) for one in found]})
 
     async def _replay(self, request: Request) -> Response:
         if not _is_json(request):
             return _error(415, "send {} as Content-Type: application/json")
         try:
-            count = 0 if self._intake is None else await self._intake.replay()
-        except RefusedError as error:
+            count = 0 if self._admission is None else await self._admission.replay()
+        except RejectedError as error:
             return _error(503, error.words, {"Retry-After": "5"})
         return JSONResponse({"replayed": count}, 202)
 

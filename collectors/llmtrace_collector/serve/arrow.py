@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from llmtrace_collector.serve.query_params import QuestionError
+from llmtrace_collector.serve.query_params import QueryParamError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,12 +25,12 @@ def encoder(what: str) -> Encode:
     """Return what encodes `rows` or `signals`.
 
     Raises:
-        QuestionError: Arrow is not installed here.
+        QueryParamError: Arrow is not installed here.
     """
     try:
         import pyarrow  # noqa: F401, ICN001 - asked for by its presence alone
     except ImportError as error:
-        raise QuestionError("this collector has no Arrow; ask for NDJSON") from error
+        raise QueryParamError("this collector has no Arrow; ask for NDJSON") from error
     schema = _rows() if what == "rows" else _signals()
 
     def encode(found: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from llmtrace.api_clients.listen_address import LOOPBACK_NAMES, host_of
 from llmtrace_collector.config.schema import Address
 from llmtrace_collector.receive.auth import Secret, check_token
-from llmtrace_collector.receive.rejections import RefusedError
+from llmtrace_collector.receive.rejections import RejectedError
 from llmtrace_collector.serve import sign_in
 
 _READING: Final = frozenset({"GET", "HEAD"})
@@ -69,7 +69,7 @@ class Guard:
             return None
         try:
             check_token(headers.get("authorization"), self._token)
-        except RefusedError as error:
+        except RejectedError as error:
             reads = scope["method"] in _READING
             if reads and sign_in.is_signed_in(headers.get("cookie"), self._token):
                 return None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from llmtrace_collector.scrape.scraper import TargetState
-from llmtrace_collector.signals.interval import Window
+from llmtrace_collector.signals.interval import EngineInterval
 from llmtrace_collector.signals.normalise import Labels, Measured
 
 _OF_REPLICA: Final = ("engine", "model", "replica")
@@ -83,13 +83,13 @@ def _of_target(state: TargetState) -> Iterator[EngineLine]:
         values = found.setdefault(_replica(one.labels), {})
         if name in _NOW:
             values[name] = values.get(name, 0.0) + one.value
-    windows = {_replica(window.labels): window for window in state.windows}
+    intervals = {_replica(interval.labels): interval for interval in state.intervals}
     replicas = {key: values for key, values in found.items() if values}
     if not replicas and not any(one.signal.room == "gpu" for one in reading.measured):
         replicas = dict(list(found.items())[:1]) or {(None, None, None): {}}
     for key, values in replicas.items():
         engine, model, replica = key
-        window = windows.get(key)
+        interval = intervals.get(key)
         yield EngineLine(
             instance=instance,
             up=True,
@@ -99,10 +99,10 @@ def _of_target(state: TargetState) -> Iterator[EngineLine]:
             running=values.get("running"),
             waiting=values.get("waiting"),
             kv_usage=values.get("kv_usage"),
-            queue_s=_mean(window, "queue"),
-            prefill_s=_mean(window, "prefill"),
-            decode_s=_mean(window, "decode"),
-            prefix_hit_ratio=None if window is None else window.prefix_hit_ratio,
+            queue_s=_mean(interval, "queue"),
+            prefill_s=_mean(interval, "prefill"),
+            decode_s=_mean(interval, "decode"),
+            prefix_hit_ratio=None if interval is None else interval.prefix_hit_ratio,
         )
 
 
@@ -111,8 +111,8 @@ def _replica(labels: Labels) -> tuple[str | None, ...]:
     return tuple(named.get(name) for name in _OF_REPLICA)
 
 
-def _mean(window: Window | None, name: str) -> float | None:
-    mean = None if window is None else window.means.get(name)
+def _mean(interval: EngineInterval | None, name: str) -> float | None:
+    mean = None if interval is None else interval.means.get(name)
     return None if mean is None else mean.mean_s
 
 

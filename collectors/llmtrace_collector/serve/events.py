@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from llmtrace_collector.serve.query_params import QuestionError
+from llmtrace_collector.serve.query_params import QueryParamError
 from llmtrace_collector.store import Event
 
 _KEYS: Final = frozenset({"t", "kind", "text", "instance", "labels"})
@@ -28,30 +28,32 @@ def read_events(body: bytes, now_ns: int) -> list[Event]:
         now_ns: when an event was that does not say so, unix nanoseconds.
 
     Raises:
-        QuestionError: they are none; says which and why.
+        QueryParamError: they are none; says which and why.
     """
     try:
         content = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise QuestionError("the body is not JSON") from error
+        raise QueryParamError("the body is not JSON") from error
     listed = content if isinstance(content, list) else [content]
     if not listed or len(listed) > _MAX_EVENTS:
-        raise QuestionError(f"send 1 to {_MAX_EVENTS} events at once")
+        raise QueryParamError(f"send 1 to {_MAX_EVENTS} events at once")
     return [_event(one, f"event {place}", now_ns) for place, one in enumerate(listed)]
 
 
 def _event(given: Any, where: str, now_ns: int) -> Event:
     if not isinstance(given, Mapping) or not given.keys() <= _KEYS:
-        raise QuestionError(f"{where}: must be an object with some of {', '.join(sorted(_KEYS))}")
+        raise QueryParamError(
+            f"{where}: must be an object with some of {', '.join(sorted(_KEYS))}"
+        )
     t = given.get("t")
     at = now_ns
     if t is not None:
         if isinstance(t, bool) or not isinstance(t, int | float) or not 0 < t < _LATEST_S:
-            raise QuestionError(f"{where}: t must be unix seconds")
+            raise QueryParamError(f"{where}: t must be unix seconds")
         at = round(t * 1e9)
     labels = given.get("labels") or {}
     if not isinstance(labels, Mapping) or len(labels) > _MAX_LABELS:
-        raise QuestionError(f"{where}: labels must be an object of {_MAX_LABELS} texts at most")
+        raise QueryParamError(f"{where}: labels must be an object of {_MAX_LABELS} texts at most")
     return Event(
         at,
         _text(given.get("kind"), f"{where}: kind", _MAX_WORD),
@@ -68,5 +70,5 @@ def _event(given: Any, where: str, now_ns: int) -> Event:
 
 def _text(value: Any, where: str, most: int, *, least: int = 1) -> str:
     if not isinstance(value, str) or not least <= len(value) <= most:
-        raise QuestionError(f"{where} must be a text of {least} to {most} characters")
+        raise QueryParamError(f"{where} must be a text of {least} to {most} characters")
     return value

@@ -62,7 +62,7 @@ class ListView:
 
 
 def list_html(view: ListView) -> str:
-    """Return the body of the page."""
+    """Return the HTML body of the request list, filters included."""
     return (
         f"{navigation()}<main><h1>Requests</h1>"
         f"<section>{_form(view)}{_spans(view)}</section>"

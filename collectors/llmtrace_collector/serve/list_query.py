@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 from llmtrace_collector.serve import query_params
-from llmtrace_collector.serve.query_params import QuestionError
+from llmtrace_collector.serve.query_params import QueryParamError
 from llmtrace_collector.store import read
 from llmtrace_collector.store.request_list import KINDS, SORTS, ListQuery, Place
 
@@ -30,7 +30,7 @@ def list_query(given: Mapping[str, str], now_s: float) -> ListQuery:
     """Read the parameters of the list; without any, the newest requests of the last hour.
 
     Raises:
-        QuestionError: one is wrong; says which, and what would do.
+        QueryParamError: one is wrong; says which, and what would do.
     """
     # A form sends the fields that were left empty, too.
     said = {name: value.strip() for name, value in given.items() if value.strip()}
@@ -52,7 +52,7 @@ def list_query(given: Mapping[str, str], now_s: float) -> ListQuery:
 def _one_of(said: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
     value = said.get(name, allowed[0])
     if value not in allowed:
-        raise QuestionError(f"{name}: {value[:64]!r} is not one of {', '.join(allowed)}")
+        raise QueryParamError(f"{name}: {value[:64]!r} is not one of {', '.join(allowed)}")
     return value
 
 
@@ -64,7 +64,7 @@ def _seconds(said: str | None) -> float | None:
     except ValueError:
         found = math.nan
     if not 0 <= found < query_params.MAX_S:
-        raise QuestionError(f"slower_than: {said[:64]!r} is not a number of seconds, as 2.5")
+        raise QueryParamError(f"slower_than: {said[:64]!r} is not a number of seconds, as 2.5")
     return found
 
 
@@ -73,7 +73,7 @@ def _place(said: str | None) -> Place | None:
         return None
     if match := _PLACE.fullmatch(said):
         return int(match[1]), int(match[2]), match[3], match[4]
-    raise QuestionError("after: write value:start:trace_id:span_id of the last line there was")
+    raise QueryParamError("after: write value:start:trace_id:span_id of the last line there was")
 
 
 def address(query: ListQuery, **changes: str | None) -> str:

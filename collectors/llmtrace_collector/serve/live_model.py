@@ -112,7 +112,7 @@ class CollectorNow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
-    """All of it. `now` in unix seconds."""
+    """Everything the live view shows at one moment. `now` in unix seconds."""
 
     now: float
     budget: Mapping[str, Any]
@@ -126,7 +126,7 @@ class Live:
     collector: CollectorNow
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the object that `/api/v1/live` responds with."""
         return asdict(self)
 
 

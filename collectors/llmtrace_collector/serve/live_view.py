@@ -12,7 +12,7 @@ from typing import Final
 
 from llmtrace import __version__
 from llmtrace.budget import Budget, Budgets
-from llmtrace_collector.receive import Ingest, Intake, Spool
+from llmtrace_collector.receive import Admission, Ingest, Spool
 from llmtrace_collector.scrape.scraper import TargetState
 from llmtrace_collector.serve import live_queries
 from llmtrace_collector.serve.engine_status import engine_lines, gpu_lines
@@ -28,7 +28,7 @@ from llmtrace_collector.serve.live_model import (
     outcomes_in_order,
     problems,
 )
-from llmtrace_collector.serve.query_params import QuestionError
+from llmtrace_collector.serve.query_params import QueryParamError
 from llmtrace_collector.signals.normalise import Measured
 from llmtrace_collector.store import Store
 
@@ -43,7 +43,7 @@ _BEHIND_S: Final = 30.0
 _MIB: Final = 1 << 20
 
 
-class Looking:
+class LiveView:
     """Makes the live view.
 
     Args:
@@ -51,7 +51,7 @@ class Looking:
         budgets: those one may ask for; the first is the default.
         states: what returns every target's state.
         local: what returns the signals of this machine; called in a thread.
-        ingest, spool, intake: of the receiver.
+        ingest, spool, admission: of the receiver.
         machine: what this machine is called.
         began: when this process did, by the monotonic clock.
 
@@ -68,7 +68,7 @@ class Looking:
         local: Callable[[], Sequence[Measured]] | None,
         ingest: Ingest,
         spool: Spool,
-        intake: Intake,
+        admission: Admission,
         machine: str,
         began: float,
         unread: Callable[[], int] = lambda: 0,
@@ -80,7 +80,7 @@ class Looking:
         self._local = local
         self._ingest = ingest
         self._spool = spool
-        self._intake = intake
+        self._admission = admission
         self._machine = machine
         self._began = began
         self._unread = unread
@@ -95,12 +95,12 @@ class Looking:
             name: of the budget that everything is held against; default: the first.
 
         Raises:
-            QuestionError: there is no such budget.
+            QueryParamError: there is no such budget.
             StoreError: the store does not answer.
         """
         budget = next(iter(self._budgets.values())) if name is None else self._budgets.get(name)
         if budget is None:
-            raise QuestionError(f"no budget is called so; there are {', '.join(self._budgets)}")
+            raise QueryParamError(f"no budget is called so; there are {', '.join(self._budgets)}")
         async with self._asking:
             at, last = self._last.get(budget.name, (0.0, None))
             if last is None or time.monotonic() - at > _FRESH_S:
@@ -159,12 +159,12 @@ class Looking:
         if count := self._unread():
             rows = "row cannot be read, and is" if count == 1 else "rows cannot be read, and are"
             yield f"{count:,} stored {rows} in no metric"
-        if count := self._intake.quarantine.count:
+        if count := self._admission.quarantine.count:
             requests = "request is" if count == 1 else "requests are"
             yield f"{count:,} {requests} in quarantine: see `llmtrace quarantine`"
 
     def _notes(self) -> tuple[str, ...]:
-        took, stored = self._intake.counted, self._ingest.counted
+        took, stored = self._admission.counted, self._ingest.counted
         notes = [f"{took.spans.total():,} spans received, {stored.spans:,} stored"]
         if backlog := self._spool.backlog_bytes:
             notes.append(f"{backlog / _MIB:,.1f} MiB wait for the store")

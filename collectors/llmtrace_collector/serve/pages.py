@@ -15,7 +15,7 @@ from llmtrace_collector.config.link_templates import LinkTemplate
 from llmtrace_collector.serve import list_query, query_params
 from llmtrace_collector.serve.list_page import ListView, as_csv, list_html
 from llmtrace_collector.serve.page_frame import HEADERS, navigation, page_response, text
-from llmtrace_collector.serve.query_params import QuestionError
+from llmtrace_collector.serve.query_params import QueryParamError
 from llmtrace_collector.serve.request_facts import gather
 from llmtrace_collector.serve.request_page import request_html
 from llmtrace_collector.serve.store_access import StoreAccess, failure
@@ -124,7 +124,7 @@ class Pages:
         )
 
 
-class NotStoredError(QuestionError):
+class NotStoredError(QueryParamError):
     """There is no such request in the store."""
 
 

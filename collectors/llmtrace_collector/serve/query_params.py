@@ -23,7 +23,7 @@ _CURSOR: Final = re.compile(r"([0-9]{1,19}):([0-9a-f]{32}):([0-9a-f]{16})")
 _TRACE: Final = re.compile(r"[0-9a-f]{32}")
 
 
-class QuestionError(DataError):
+class QueryParamError(DataError):
     """A parameter is wrong; the text says which, and what would do."""
 
 
@@ -39,10 +39,10 @@ def known(given: Mapping[str, str], names: frozenset[str]) -> None:
     """Refuse parameters that mean nothing: a misspelt filter would answer too much.
 
     Raises:
-        QuestionError: there is one.
+        QueryParamError: there is one.
     """
     if unknown := sorted(set(given) - names):
-        raise QuestionError(
+        raise QueryParamError(
             f"no such parameter: {unknown[0]}; there are {', '.join(sorted(names))}"
         )
 
@@ -51,15 +51,15 @@ def between(given: Mapping[str, str], now_s: float | None = None) -> Between:
     """Read `start` and `end`; without them the last hour.
 
     Raises:
-        QuestionError: they are no times, or the wrong way round.
+        QueryParamError: they are no times, or the wrong way round.
     """
     now = time.time() if now_s is None else now_s
     end = _moment(given["end"], "end", now) if "end" in given else round(now * _NS)
     start = _moment(given["start"], "start", now) if "start" in given else end - _HOUR_NS
     if start >= end:
-        raise QuestionError("start is not before end")
+        raise QueryParamError("start is not before end")
     if end - start > MAX_S * _NS:
-        raise QuestionError("more than 400 days between start and end")
+        raise QueryParamError("more than 400 days between start and end")
     return Between(start, end)
 
 
@@ -67,7 +67,7 @@ def moment(text: str | None, name: str, now_s: float) -> int:
     """Read one time; without it now. Unix nanoseconds.
 
     Raises:
-        QuestionError: it is none.
+        QueryParamError: it is none.
     """
     return round(now_s * _NS) if text is None else _moment(text, name, now_s)
 
@@ -76,13 +76,13 @@ def cursor(text: str | None) -> tuple[int, str, str] | None:
     """Read where a page of rows ended: the start, trace id and span id of its last row.
 
     Raises:
-        QuestionError: it is no such place.
+        QueryParamError: it is no such place.
     """
     if text is None:
         return None
     if match := _CURSOR.fullmatch(text):
         return int(match[1]), match[2], match[3]
-    raise QuestionError("after: write start:trace_id:span_id of the last row there was")
+    raise QueryParamError("after: write start:trace_id:span_id of the last row there was")
 
 
 def _moment(text: str, name: str, now_s: float) -> int:
@@ -99,7 +99,7 @@ def _moment(text: str, name: str, now_s: float) -> int:
             seconds = -1.0
     if 0 <= seconds <= _MAX_UNIX_S:
         return round(seconds * _NS)
-    raise QuestionError(
+    raise QueryParamError(
         f"{name}: {text[:64]!r} is not a time: write unix seconds, 2026-11-21T14:00Z, or -15m"
     )
 
@@ -108,26 +108,26 @@ def number(given: Mapping[str, str], name: str, default: int, most: int) -> int:
     """Read a whole number from 1 on.
 
     Raises:
-        QuestionError: it is none, or above `most`.
+        QueryParamError: it is none, or above `most`.
     """
     text = given.get(name)
     if text is None:
         return default
     if text.isascii() and text.isdecimal() and 0 < int(text[:19]) <= most:
         return int(text)
-    raise QuestionError(f"{name}: {text[:64]!r} is not a whole number from 1 to {most}")
+    raise QueryParamError(f"{name}: {text[:64]!r} is not a whole number from 1 to {most}")
 
 
 def texts(given: Mapping[str, str], names: frozenset[str]) -> dict[str, str]:
     """Return the filters: a value for each name given.
 
     Raises:
-        QuestionError: one is longer than any value there is.
+        QueryParamError: one is longer than any value there is.
     """
     found = {name: value for name, value in given.items() if name in names}
     for name, value in found.items():
         if len(value) > _MAX_TEXT:
-            raise QuestionError(f"{name}: longer than {_MAX_TEXT} characters")
+            raise QueryParamError(f"{name}: longer than {_MAX_TEXT} characters")
     return found
 
 
@@ -135,13 +135,13 @@ def some(given: Mapping[str, str], name: str, there_are: Sequence[str]) -> Seque
     """Read names with commas between them; without any, all there are.
 
     Raises:
-        QuestionError: there is no such name.
+        QueryParamError: there is no such name.
     """
     if name not in given:
         return there_are
     listed = given[name].split(",")
     if unknown := [one for one in listed if one not in there_are]:
-        raise QuestionError(f"{name}: {unknown[0][:64]!r} is not one of {', '.join(there_are)}")
+        raise QueryParamError(f"{name}: {unknown[0][:64]!r} is not one of {', '.join(there_are)}")
     return tuple(dict.fromkeys(listed))
 
 
@@ -149,10 +149,10 @@ def trace_id(text: str) -> str:
     """Read a trace id.
 
     Raises:
-        QuestionError: it is none.
+        QueryParamError: it is none.
     """
     if _TRACE.fullmatch(text.lower()) is None:
-        raise QuestionError("a trace id is 32 hexadecimal digits")
+        raise QueryParamError("a trace id is 32 hexadecimal digits")
     return text.lower()
 
 
@@ -160,8 +160,8 @@ def identifier(text: str) -> str:
     """Read the id of a request, response or trace.
 
     Raises:
-        QuestionError: it is longer than any.
+        QueryParamError: it is longer than any.
     """
     if len(text) > _MAX_ID:
-        raise QuestionError(f"an id has {_MAX_ID} characters at most")
+        raise QueryParamError(f"an id has {_MAX_ID} characters at most")
     return text.lower() if _TRACE.fullmatch(text.lower()) else text

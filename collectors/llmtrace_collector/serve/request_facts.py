@@ -11,7 +11,7 @@ from typing import Any, Final
 from llmtrace.core.attempts import Attempt, from_plain
 from llmtrace.core.errors import DataError
 from llmtrace.core.row import Row, from_dict
-from llmtrace.dataset.explanation import ENGINE_SIGNALS, HOUR_NS, Explanation, explain
+from llmtrace.dataset.explain_request import ENGINE_SIGNALS, HOUR_NS, Explanation, explain
 from llmtrace.semconv.attributes import ATTEMPT_LOG, RESPONSE_HEADER, TOOL_NAME, current_name
 from llmtrace_collector.store import read, request_list
 from llmtrace_collector.store.protocol import Readable

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from llmtrace.core.gap_slots import read_slots
 from llmtrace.core.row import Row
-from llmtrace.dataset.explanation import (
+from llmtrace.dataset.explain_request import (
     ENGINE_SIGNALS,
     MIN_PEERS,
     Explanation,
@@ -40,7 +40,7 @@ _COUNTS: Final = (
 
 
 def request_html(facts: RequestFacts, templates: Sequence[LinkTemplate]) -> str:
-    """Return the body of the page."""
+    """Return the HTML body of the page of one request."""
     row = facts.row
     sections = (
         ("Where the time went", _waterfall(facts)),

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from llmtrace_collector.receive.auth import Secret, check_token
-from llmtrace_collector.receive.rejections import RefusedError
+from llmtrace_collector.receive.rejections import RejectedError
 from llmtrace_collector.serve.page_frame import page_response, text
 
 PATH: Final = "/sign-in"
@@ -65,7 +65,7 @@ class SignIn:
         shown = fields.get("token", [""])[0].strip()
         try:
             check_token(f"Bearer {shown}", self._token)
-        except RefusedError:
+        except RejectedError:
             return _form(following, "That is not the token.", 401)
         response = RedirectResponse(f"./{following}", 303)
         response.set_cookie(

@@ -11,8 +11,7 @@ from starlette.requests import Request
 
 from llmtrace.core.errors import DataError, LlmtraceError
 from llmtrace_collector.store import Store, StoreError
-from llmtrace_collector.store.query_deadline import Question, QuestionEndedError
-from llmtrace_collector.store.query_deadline import asking as asking_store
+from llmtrace_collector.store.query_deadline import QueryDeadline, QueryEndedError, within
 
 logger = logging.getLogger("llmtrace.collector")
 
@@ -20,7 +19,7 @@ T = TypeVar("T")
 
 QUERIES: Final = 4
 PATIENCE_S: Final = 10.0
-# One question, or a piece of a long answer; and how often its client is looked for.
+# The deadline of one query, or of a piece of a long answer; and how often to check for its client.
 _MAX_S: Final = 30.0
 _LOOK_S: Final = 0.5
 
@@ -30,7 +29,7 @@ class StoreAccess:
 
     Args:
         store: that is read.
-        catch_up: called before each question; what waits to be stored only then is stored.
+        catch_up: called before each query; what waits to be stored only then is stored.
     """
 
     def __init__(self, store: Store, catch_up: Callable[[], None] = lambda: None) -> None:
@@ -40,24 +39,24 @@ class StoreAccess:
         self._ending: set[asyncio.Future[None]] = set()
 
     async def ask(self, ask: Callable[[], T], request: Request | None = None) -> T:
-        """Ask the store in a thread, until the answer is there or the client has disconnected.
+        """Query the store in a thread, until the result is there or the client has disconnected.
 
         Args:
             ask: returns the answer.
-            request: whose sender may leave; `None` = it is seen to elsewhere.
+            request: whose client may disconnect; `None` = the caller checks for that itself.
 
         Raises:
-            StoreError: it took too long, or the sender has left.
-            TimeoutError: too many questions are under way.
+            StoreError: it took too long, or the client has disconnected.
+            TimeoutError: too many queries are waiting.
         """
         # Only while it runs: a slow client blocks no other query.
         async with asyncio.timeout(PATIENCE_S):
             await self._room.acquire()
-        question = Question(_MAX_S)
+        deadline = QueryDeadline(_MAX_S)
 
         def bounded() -> T:
             self._catch_up()
-            with asking_store(question):
+            with within(deadline):
                 return ask()
 
         running = asyncio.ensure_future(asyncio.to_thread(bounded))
@@ -66,13 +65,13 @@ class StoreAccess:
             while not running.done():
                 await asyncio.wait({running}, timeout=_LOOK_S)
                 if not running.done() and request is not None and await request.is_disconnected():
-                    raise QuestionEndedError("the sender has left")
+                    raise QueryEndedError("the client has disconnected")
             return running.result()
         finally:
             if not running.done():
-                question.end()
+                deadline.end()
                 # Not waited for: this task may be cancelled. It keeps its room until it has ended.
-                ending = asyncio.ensure_future(asyncio.to_thread(self._end, question.name))
+                ending = asyncio.ensure_future(asyncio.to_thread(self._end, deadline.name))
                 self._ending.add(ending)
                 ending.add_done_callback(self._ending.discard)
 
@@ -85,23 +84,23 @@ class StoreAccess:
         try:
             self.store.end(name)
         except LlmtraceError as error:
-            logger.debug("a question that was given up goes on: %s", error)
+            logger.debug("a cancelled query could not be ended: %s", error)
 
 
 def failure(error: Exception) -> tuple[int, str]:
-    """Return the status and the words with which a question is answered that failed.
+    """Return the HTTP status and message for a query that failed.
 
     Raises:
-        Exception: the error itself, if it is none that a question has.
+        Exception: the error itself, if it is not one of the store or of llmtrace.
     """
     if isinstance(error, DataError):
         return 400, str(error)
     if isinstance(error, TimeoutError):
-        return 503, "too many questions at once"
-    if isinstance(error, QuestionEndedError):
+        return 503, "too many queries at once"
+    if isinstance(error, QueryEndedError):
         return 503, str(error)
     if isinstance(error, StoreError):
-        logger.warning("a question could not be answered: %s", error)
+        logger.warning("a query failed: %s", error)
         return 503, "the store does not answer"
     if isinstance(error, LlmtraceError):
         return 500, str(error)

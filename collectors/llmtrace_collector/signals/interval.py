@@ -1,8 +1,8 @@
 """Work out what an engine did between two readings: its stages' averages, rates and ratios.
 
-Pure: two readings in, one `Window` for each engine replica out. What was counted before a restart
-is not there after it; then the window begins at the restart. Averages are of the engine's own sums
-and counts, so they are exact for the interval and approximate for any one request in it.
+Pure: two readings in, one `EngineInterval` for each engine replica out. A restart resets the
+counters; then the interval begins at the restart. Averages are of the engine's own sums and
+counts, so they are exact for the interval and approximate for any one request in it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _DURATIONS: Final = ("queue", "prefill", "decode", "inference", "ttft", "itl", "
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """An average over a window: of how many, and how long each took, in seconds."""
+    """An average over an interval: of how many, and how long each took, in seconds."""
 
     count: float
     mean_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class EngineInterval:
     """What one engine replica did between two readings; `None` = not reported, or no work.
 
     Attributes:
@@ -36,12 +36,12 @@ class Window:
         restarted: the engine began anew meanwhile, so this holds what came after that.
         means: average of each duration the engine times, by signal.
         frontend_s: TTFT less queue and prefill: template, tokenising, IPC; never below 0.
-        given_up: share of requests that got a first token and did not finish in the window. Rough:
+        given_up: share of requests that got a first token and did not finish in it. Rough:
             requests also finish later than they start.
         prefix_hit_ratio, spec_accept_ratio: 0 to 1; `spec_accept_length` = tokens a draft yields.
         step_tokens: average an engine step.
-        kv_usage: at the end of the window, 0 to 1.
-        running, waiting: at the end of the window.
+        kv_usage: at the end of the interval, 0 to 1.
+        running, waiting: at the end of the interval.
         finished: how many ended, by reason.
     """
 
@@ -81,15 +81,15 @@ class Window:
 _Side = dict[tuple[str, str], float | Distribution]
 
 
-def windows(before: Reading, after: Reading) -> tuple[Window, ...]:
-    """Return a window for each engine replica of the later reading.
+def engine_intervals(before: Reading, after: Reading) -> tuple[EngineInterval, ...]:
+    """Return an interval for each engine replica of the later reading.
 
     A replica that the earlier reading does not have began meanwhile: all it counts is of now.
     """
     old, new = _by_replica(before), _by_replica(after)
     began = None not in (before.started, after.started) and before.started != after.started
     return tuple(
-        _window(labels, old.get(labels, {}), side, fresh=began or labels not in old)
+        _interval(labels, old.get(labels, {}), side, fresh=began or labels not in old)
         for labels, side in new.items()
     )
 
@@ -110,7 +110,7 @@ def _split(one: Measured) -> tuple[Labels, str]:
     return whose, next((value for name, value in one.labels if name == own), "")
 
 
-def _window(labels: Labels, old: _Side, new: _Side, *, fresh: bool) -> Window:
+def _interval(labels: Labels, old: _Side, new: _Side, *, fresh: bool) -> EngineInterval:
     restarted = fresh or any(
         key in old and _count(old[key]) > _count(value)
         for key, value in new.items()
@@ -127,14 +127,14 @@ def _window(labels: Labels, old: _Side, new: _Side, *, fresh: bool) -> Window:
         return _rise(base.get((name, "")), new.get((name, "")))
 
     def ratio_of(name: str, counted: float | None, ratio: float | None) -> float | None:
-        # Where an engine counts, its counts tell of this window; its own ratio, of who knows when.
+        # An engine's counts are of this interval; its own ratio is of a time it does not state.
         return ratio if counted is not None else _level(new, name)
 
     queries, hits = rise("prefix_queries"), rise("prefix_hits")
     drafts, drafted, accepted = rise("spec_drafts"), rise("spec_drafted"), rise("spec_accepted")
     extra = _ratio(accepted, drafts)
     step = _mean(base.get(("step_tokens", "")), new.get(("step_tokens", "")))
-    return Window(
+    return EngineInterval(
         labels=labels,
         restarted=restarted and bool(old),
         means=means,

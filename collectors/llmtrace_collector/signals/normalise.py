@@ -146,7 +146,7 @@ class _Plan:
     newest: Version | None
 
 
-class Unifier:
+class Normaliser:
     """Turns the pages of one target, one after another, into readings.
 
     Args:

@@ -51,9 +51,9 @@ class ClickHouseReader:
         lines = self.engine.read(sql, "JSONCompactEachRow", parameters)
         return [tuple(json.loads(line)) for line in lines.splitlines()]
 
-    def end(self, question: str) -> None:
-        """End the running queries of a question, by its name."""
-        self.engine.run(kill(question))
+    def end(self, name: str) -> None:
+        """End the running queries of a `QueryDeadline`, by its name."""
+        self.engine.run(kill(name))
 
     def close(self) -> None:
         """Close the engine, and with it the store."""

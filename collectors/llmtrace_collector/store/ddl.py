@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from llmtrace.core.errors import ConfigError
-from llmtrace_collector.store import gather, match_sql, rows_sql, tables, upgrade
+from llmtrace_collector.store import join_inputs_sql, match_sql, rows_sql, tables, upgrade
 from llmtrace_collector.store.tables import Keep
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
@@ -75,15 +75,15 @@ def join_views(cluster: str | None = None) -> Iterator[str]:
     on, local = tables.places(cluster)
     oldest = f"now64(6, 'UTC') - INTERVAL {tables.Keep().parts} DAY"
     last = f"(SELECT max(at) FROM joins{local}) - INTERVAL {_SETTLES_S} SECOND"
-    around, large = gather.around(local=local), gather.around_large(local=local)
+    around, large = join_inputs_sql.around(local=local), join_inputs_sql.around_large(local=local)
     after = ""
     for name, query in (
-        ("join_fresh", gather.fresh(f"greatest({last}, {oldest})", "now64(6, 'UTC')")),
-        ("join_traces", gather.traces(local)),
+        ("join_fresh", join_inputs_sql.fresh(f"greatest({last}, {oldest})", "now64(6, 'UTC')")),
+        ("join_traces", join_inputs_sql.traces(local)),
         ("join_around", f"{_all(around)}\nUNION ALL\n{_all(large)}"),
-        ("join_above", gather.above()),
-        ("join_affected", gather.affected()),
-        ("join_named", gather.named()),
+        ("join_above", join_inputs_sql.above()),
+        ("join_affected", join_inputs_sql.affected()),
+        ("join_named", join_inputs_sql.named()),
         ("join_found", match_sql.found(local=local)),
     ):
         yield (

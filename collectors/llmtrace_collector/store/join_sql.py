@@ -9,7 +9,7 @@ made of fewer parts than the stored one is not written. What belongs together:
     gateway span                 below the request in its trace
     page's beacon                the same trace, over the outermost request (`browser.join`)
 
-`gather` and `match_sql` find it, and `rows_sql` makes a row of it.
+`join_inputs_sql` and `match_sql` find it, and `rows_sql` makes a row of it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import json
 import time
 from typing import Any, Final
 
-from llmtrace_collector.store import gather, match_sql, rows_sql
+from llmtrace_collector.store import join_inputs_sql, match_sql, rows_sql
 from llmtrace_collector.store.protocol import JoinReport
 from llmtrace_collector.store.sql_engine import Engine
 
@@ -51,15 +51,17 @@ class Joiner:
         looked_s = time.monotonic()
         rows, large, without = 0, 0, {}
         if not self.keyed:
-            self._engine.run(f"INSERT INTO part_keys\n{gather.missing_keys(_moment(since))}")
+            self._engine.run(
+                f"INSERT INTO part_keys\n{join_inputs_sql.missing_keys(_moment(since))}"
+            )
             self.keyed = True
         if since < until and self._look(since, until):
             without = self._without_row()
-            self._fill("join_traces", gather.traces())
+            self._fill("join_traces", join_inputs_sql.traces())
             [(large,)] = self._read("SELECT countIf(large) FROM join_traces")
-            self._fill("join_around", gather.around())
+            self._fill("join_around", join_inputs_sql.around())
             if int(large):
-                text = gather.around_large()
+                text = join_inputs_sql.around_large()
                 self._engine.run(f"INSERT INTO join_around\n{text}")
             rows = self._write()
         self._far, self._looked_s = until, looked_s
@@ -82,7 +84,7 @@ class Joiner:
 
     def _look(self, since: int, until: int) -> bool:
         """Find what is fresh; return whether anything is."""
-        self._fill("join_fresh", gather.fresh(_moment(since), _moment(until)))
+        self._fill("join_fresh", join_inputs_sql.fresh(_moment(since), _moment(until)))
         [(count, version)] = self._read(
             "SELECT count(), (SELECT max(version_ns) FROM joins) FROM join_fresh"
         )
@@ -92,23 +94,23 @@ class Joiner:
 
     def _without_row(self) -> dict[str, int]:
         found = self._read(
-            f"SELECT {gather.without_row()} AS reason, count() FROM join_fresh"
+            f"SELECT {join_inputs_sql.without_row()} AS reason, count() FROM join_fresh"
             " WHERE reason != '' GROUP BY reason"
         )
         return {str(reason): int(count) for reason, count in found}
 
     def _write(self) -> int:
         kinds = self._kinds("join_around")
-        placed = bool(kinds & gather.PLACED)
+        placed = bool(kinds & join_inputs_sql.PLACED)
         if placed:
-            self._fill("join_above", gather.above())
-        self._fill("join_affected", gather.affected(placed=placed))
-        self._fill("join_named", gather.named())
-        [(present, *naming)] = self._read(gather.present())
+            self._fill("join_above", join_inputs_sql.above())
+        self._fill("join_affected", join_inputs_sql.affected(placed=placed))
+        self._fill("join_named", join_inputs_sql.named())
+        [(present, *naming)] = self._read(join_inputs_sql.present())
         kinds = set(present)
-        if not placed and (placed := bool(kinds & gather.PLACED)):
-            self._fill("join_above", gather.above())
-        ids = [name for name, n in zip(gather.IDS, naming, strict=True) if int(n)]
+        if not placed and (placed := bool(kinds & join_inputs_sql.PLACED)):
+            self._fill("join_above", join_inputs_sql.above())
+        ids = [name for name, n in zip(join_inputs_sql.IDS, naming, strict=True) if int(n)]
         self._fill("join_found", match_sql.found(kinds, ids), *sorted(kinds), *ids)
         known = (
             {"gateway": "notEmpty(gateway_found)", "page": "notEmpty(page_found)"}

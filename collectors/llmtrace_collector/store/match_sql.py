@@ -1,6 +1,6 @@
 """Match, in SQL, each request that may have changed with what belongs to it.
 
-`gather` has found the parts. Engines' spans and records belong to a request by an id that they name,
+`join_inputs_sql` has found the parts. Engines' spans and records belong to a request by an id that they name,
 or by their place below it in its trace; gateways' spans and a page's beacon by their place.
 """
 
@@ -10,7 +10,14 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from llmtrace.core.row import TURN
-from llmtrace_collector.store.gather import FIGURE, ID_OF, IDS, PLACED, RECORDS, SMALL_TRACE
+from llmtrace_collector.store.join_inputs_sql import (
+    FIGURE,
+    ID_OF,
+    IDS,
+    PLACED,
+    RECORDS,
+    SMALL_TRACE,
+)
 from llmtrace_collector.store.row_columns import TEXTS
 from llmtrace_collector.store.sql_builder import from_file, quoted, step
 
@@ -44,7 +51,7 @@ def found(kinds: Collection[str] = EVERY_KIND, ids: Collection[str] = IDS, local
     Args:
         kinds: of parts that there are at all; the query leaves out what the others would need.
         ids: of `IDS`, by which any record of an engine names an affected request.
-        local: the suffix of the tables of one shard; see `gather.traces`.
+        local: the suffix of the tables of one shard; see `join_inputs_sql.traces`.
     """
     keys = {key: field for key, field in ID_OF.items() if field in ids}
     placed, records = bool(PLACED & set(kinds)), records_of(kinds)

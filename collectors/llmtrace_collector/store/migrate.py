@@ -25,7 +25,7 @@ from llmtrace_collector.store.sql_engine import Engine, Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Moving:
+class CopiedTable:
     """One table that is copied.
 
     Attributes:
@@ -44,19 +44,19 @@ class Moving:
 
 
 # Parts are read off the spans again where those arrive, and rows joined again of what is there.
-_MOVING: Final = (
-    Moving("requests", "start", "*", "uniqExact(trace_id, span_id)", 200_000),
-    Moving("otel_traces", "Timestamp", "*", "count()", 50_000),
-    Moving("signals", "t", "*", "count()", 500_000),
-    Moving("events", "t", "*", "uniqExact(t, kind, text, instance)", 100_000),
-    Moving("facts", "t", "*", "uniqExact(t, instance, facts)", 100_000),
+_COPIED: Final = (
+    CopiedTable("requests", "start", "*", "uniqExact(trace_id, span_id)", 200_000),
+    CopiedTable("otel_traces", "Timestamp", "*", "count()", 50_000),
+    CopiedTable("signals", "t", "*", "count()", 500_000),
+    CopiedTable("events", "t", "*", "uniqExact(t, kind, text, instance)", 100_000),
+    CopiedTable("facts", "t", "*", "uniqExact(t, instance, facts)", 100_000),
 )
 # Called with a table, how many of its rows are over there, and how many there are.
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class CopiedRows:
     """How many rows of one table there are on either side."""
 
     table: str
@@ -64,7 +64,9 @@ class Moved:
     destination: int
 
 
-def migrate(source: str, destination: str, on_progress: Progress | None = None) -> list[Moved]:
+def migrate(
+    source: str, destination: str, on_progress: Progress | None = None
+) -> list[CopiedRows]:
     """Copy everything from one store to another.
 
     Args:
@@ -120,10 +122,10 @@ def run(source: str, destination: str) -> None:
     Console().print(table)
 
 
-def copy(source: Engine, destination: Engine, on_progress: Progress) -> list[Moved]:
+def copy(source: Engine, destination: Engine, on_progress: Progress) -> list[CopiedRows]:
     """Copy all tables. See `migrate`."""
     moved = []
-    for table in _MOVING:
+    for table in _COPIED:
         done, total = 0, _number(source, f"SELECT count() FROM {table.name}")
         on_progress(table.name, done, total)
         for first, last, rows in _slices(source, table):
@@ -149,7 +151,7 @@ def copy(source: Engine, destination: Engine, on_progress: Progress) -> list[Mov
             _number(side, f"SELECT {table.counted} FROM {table.name}")
             for side in (source, destination)
         ]
-        moved.append(Moved(table.name, *counts))
+        moved.append(CopiedRows(table.name, *counts))
     for one in moved:
         if one.destination < one.source:
             raise SourceError(
@@ -158,7 +160,7 @@ def copy(source: Engine, destination: Engine, on_progress: Progress) -> list[Mov
     return moved
 
 
-def _slices(source: Engine, table: Moving) -> Iterator[tuple[int, int, int]]:
+def _slices(source: Engine, table: CopiedTable) -> Iterator[tuple[int, int, int]]:
     """Yield stretches of time (unix ns) that hold about so many rows, and how many they hold."""
     minute = 60 * 10**9
     query = from_file("rows_by_minute", time=table.time, table=table.name)

@@ -124,8 +124,8 @@ class Readable(Protocol):
             StoreError: the store did not answer.
         """
 
-    def end(self, question: str) -> None:
-        """End the running queries of a question, by its name (see `question.Question`).
+    def end(self, name: str) -> None:
+        """End the running queries of a `QueryDeadline`, by its name.
 
         Raises:
             StoreError: the store did not answer.

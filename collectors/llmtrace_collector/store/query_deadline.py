@@ -1,7 +1,7 @@
-"""Bound one query of the store in time, and end it when its client has disconnected.
+"""Bound the store's queries for one web request in time, and end them when its client disconnects.
 
-A question is one or more queries of one thread. Each query gets what is left of the question's time
-and carries its name, by which a running one is found and ended.
+They run in one thread. Each gets what is left of the deadline, and all carry one name, by which a
+running query is found and ended.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from llmtrace_collector.store.protocol import StoreError
 ENDED: Final = frozenset({159, 394})
 
 
-class QuestionEndedError(StoreError):
+class QueryEndedError(StoreError):
     """The query took too long, or its client disconnected."""
 
 
-class Question:
-    """One question, from `asking` to the end of that block.
+class QueryDeadline:
+    """The deadline of all queries made inside `within`.
 
     Args:
-        seconds: it may take.
+        seconds: from now until it has passed.
 
     Attributes:
-        name: of all its queries.
+        name: of all these queries.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -41,48 +41,48 @@ class Question:
         self._over = threading.Event()
 
     def end(self) -> None:
-        """Let no further query of it begin."""
+        """Let no further query begin; the running one goes on."""
         self._over.set()
 
     def settings(self) -> dict[str, str | float]:
-        """Return the settings of its next query.
+        """Return the ClickHouse settings of the next query.
 
         Raises:
-            QuestionEndedError: there is to be none.
+            QueryEndedError: the deadline has passed, or `end` was called.
         """
         left = self._until - time.monotonic()
         if self._over.is_set():
-            raise QuestionEndedError("the question was given up")
+            raise QueryEndedError("the query was cancelled")
         if left <= 0:
-            raise QuestionEndedError(
-                f"the question took longer than {self._seconds:g} s: ask for less time, or less of it"
+            raise QueryEndedError(
+                f"the query took longer than {self._seconds:g} s: narrow its time range or filters"
             )
         return {"max_execution_time": max(0.001, round(left, 3)), "log_comment": self.name}
 
 
-_ASKED: ContextVar[Question | None] = ContextVar("llmtrace_question", default=None)
+_DEADLINE: ContextVar[QueryDeadline | None] = ContextVar("llmtrace_query_deadline", default=None)
 
 
 @contextmanager
-def asking(question: Question) -> Iterator[None]:
-    """Make all queries of this thread a part of a question while the block runs."""
-    token = _ASKED.set(question)
+def within(deadline: QueryDeadline) -> Iterator[None]:
+    """Bound all queries of this thread by a deadline while the block runs."""
+    token = _DEADLINE.set(deadline)
     try:
         yield
     finally:
-        _ASKED.reset(token)
+        _DEADLINE.reset(token)
 
 
 def settings() -> dict[str, str | float]:
-    """Return the settings of the next query of this thread; none outside of a question.
+    """Return the settings of the next query of this thread; none without a deadline.
 
     Raises:
-        QuestionEndedError: the question is over.
+        QueryEndedError: the deadline has passed.
     """
-    question = _ASKED.get()
-    return {} if question is None else question.settings()
+    deadline = _DEADLINE.get()
+    return {} if deadline is None else deadline.settings()
 
 
 def kill(name: str) -> str:
-    """Return the statement that ends the running queries of a question."""
+    """Return the statement that ends the running queries of a deadline, by its name."""
     return f"KILL QUERY WHERE Settings['log_comment'] = '{name}' ASYNC"

@@ -35,7 +35,7 @@ _SHOWN: Final = (
     "service", "operation", "agent", "model", "route", "tenant", "outcome", "error_type",
     "e2e_ns", "ttft_ns", *(f"{stage}_ns" for stage in PARTITION),
 )  # fmt: skip
-# What `llmtrace.dataset.explanation` compares.
+# What `llmtrace.dataset.explain_request` compares.
 _COMPARED: Final = (
     "service", "operation", "agent", "model", "route", "outcome", "stream", "prompt_tokens",
     "output_tokens", "e2e_ns", "ttft_ns", *(f"{stage}_ns" for stage in PARTITION),

@@ -32,7 +32,7 @@ from llmtrace.engines.spans import (
 )
 from llmtrace.engines.spans import E2E as ENGINE_E2E
 from llmtrace.semconv.attributes import E2E, GATEWAY
-from llmtrace_collector.store import conventions
+from llmtrace_collector.store import third_party_conventions as conventions
 from llmtrace_collector.store.row_columns import FIELDS, all_ns, all_sources, attribute, ns
 from llmtrace_collector.store.sql_builder import Column, columns, from_file, quoted, step
 

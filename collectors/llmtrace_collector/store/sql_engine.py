@@ -1,6 +1,6 @@
 """The protocol of what runs our SQL, and the meaning of its errors.
 
-The one seam between a ClickHouse engine in this process and a server: everything above it is the
+The one interface to a ClickHouse engine in this process and to a server: everything above it is the
 same text for both.
 """
 
@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from llmtrace.core.errors import DataError, LlmtraceError
 from llmtrace_collector.store.protocol import BadBatch, StoreError
-from llmtrace_collector.store.query_deadline import ENDED, QuestionEndedError
+from llmtrace_collector.store.query_deadline import ENDED, QueryEndedError
 
 Parameters = Mapping[str, object]
 # Settings of one statement, by name.
@@ -102,7 +102,7 @@ def failure(text: str, *, inserting: bool, what: str) -> LlmtraceError:
     if not inserting and code in _WRONG | _UNREADABLE:
         return DataError(f"{what}: {short}")
     if not inserting and code in ENDED:
-        return QuestionEndedError("the query took too long, or its client disconnected")
+        return QueryEndedError("the query took too long, or its client disconnected")
     return StoreError(f"{what}: {short}", _REASONS.get(code, "store"))
 
 

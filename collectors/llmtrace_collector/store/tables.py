@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from llmtrace.core.stages import PARTITION, STAGES
-from llmtrace_collector.store import gather
+from llmtrace_collector.store import join_inputs_sql
 from llmtrace_collector.store import otlp_to_spans as spans
 from llmtrace_collector.store import span_facts as parts
 from llmtrace_collector.store.row_columns import FIELDS, NS, SOURCE
@@ -267,7 +267,7 @@ def view_selects(local: str = "") -> dict[str, str]:
     return {
         "reporting_of_spans": parts.reporting_select(f"otel_traces{local}"),
         "request_parts_of_spans": parts.parts_select("reporting_spans"),
-        "keys_of_parts": gather.keys_select(f"request_parts{local}"),
+        "keys_of_parts": join_inputs_sql.keys_select(f"request_parts{local}"),
         "keys_of_requests": "SELECT trace_id, span_id, start, parts, version_ns"
         f" FROM requests{local}",
         "joins_of_requests": "SELECT max(version_ns) AS version_ns, count() AS rows,"

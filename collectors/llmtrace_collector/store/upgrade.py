@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from llmtrace.core.errors import ConfigError
-from llmtrace_collector.store import gather, tables
+from llmtrace_collector.store import join_inputs_sql, tables
 from llmtrace_collector.store.sql_engine import Engine
 from llmtrace_collector.store.tables import Keep, Table
 
@@ -35,7 +35,7 @@ def _keys(cluster: str | None, keep: Keep) -> Iterator[str]:
     added = ", ".join(_adding({name: declared[name] for name in ("version_ns", "first_start")}))
     for name in _everywhere(tables.JOINS, cluster):
         yield f"ALTER TABLE {name}{on} {added}"
-    yield f"INSERT INTO part_keys\n{gather.keys_select('request_parts')}"
+    yield f"INSERT INTO part_keys\n{join_inputs_sql.keys_select('request_parts')}"
     yield (
         "INSERT INTO request_keys (trace_id, span_id, start, parts, version_ns)\n"
         "SELECT trace_id, span_id, start, length(reported_by), version_ns FROM requests"

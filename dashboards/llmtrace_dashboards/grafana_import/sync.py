@@ -23,7 +23,7 @@ Action = Literal["create", "update", "same", "skip"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class DesiredState:
     """What a Grafana should have.
 
     Attributes:
@@ -65,7 +65,7 @@ class Change:
     why: str = ""
 
 
-def plan(remote: Remote, wanted: Wanted) -> list[Change]:
+def plan(remote: Remote, wanted: DesiredState) -> list[Change]:
     """Look at everything, and return what is to be done, in this order.
 
     Raises:
@@ -77,7 +77,7 @@ def plan(remote: Remote, wanted: Wanted) -> list[Change]:
     return list(_plan(remote, wanted))
 
 
-def _plan(remote: Remote, wanted: Wanted) -> Iterator[Change]:
+def _plan(remote: Remote, wanted: DesiredState) -> Iterator[Change]:
     yield _folder(remote, wanted)
     if wanted.datasource_url is not None:
         yield _datasource(remote, wanted, wanted.datasource_url)
@@ -88,7 +88,7 @@ def _plan(remote: Remote, wanted: Wanted) -> Iterator[Change]:
         yield _alerts(remote, wanted.folder, group)
 
 
-def _folder(remote: Remote, wanted: Wanted) -> Change:
+def _folder(remote: Remote, wanted: DesiredState) -> Change:
     there = remote.folder(wanted.folder) is not None
     return Change(
         what=f"folder {wanted.folder_title!r}",
@@ -127,7 +127,7 @@ def _dashboard(remote: Remote, plain: Mapping[str, Any], folder: str) -> Change:
     )
 
 
-def _datasource(remote: Remote, wanted: Wanted, url: str) -> Change:
+def _datasource(remote: Remote, wanted: DesiredState, url: str) -> Change:
     uid = wanted.datasource_uid or DATASOURCE_UID
     more: dict[str, Any] = {}
     if wanted.trace_url is not None:
@@ -196,7 +196,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def carry_out(changes: Sequence[Change]) -> Iterator[Change]:
+def apply_changes(changes: Sequence[Change]) -> Iterator[Change]:
     """Do what is to be done, and yield each change that was made or skipped.
 
     Raises:

@@ -125,7 +125,7 @@ class Agents:
         self.tools: _Cells[ToolLabels] = _Cells(duration=_EDGES)
 
     def turn(self, row: Row) -> None:
-        """Count a turn, by its labels."""
+        """Add a finished turn to the counters and histograms of its labels."""
         labels = TurnLabels(
             row.agent or "",
             row.route or "",

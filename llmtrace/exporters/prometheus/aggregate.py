@@ -77,7 +77,7 @@ class Histogram:
         return sum(self.counts)
 
     def observe(self, value: int, mark: Mark | None) -> None:
-        """Add one value."""
+        """Add one value, with an exemplar of its bucket if `mark` is given."""
         bucket = bisect_left(self.edges, value)
         self.counts[bucket] += 1
         self.total += value

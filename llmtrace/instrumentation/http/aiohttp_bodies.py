@@ -110,7 +110,7 @@ class _Kept:
 
 
 def _whole(post: llm_requests.LlmRequest, kept: _Kept) -> None:
-    llm_requests.whole(post, bytes(kept.body), events=False)
+    llm_requests.unary_response(post, bytes(kept.body), events=False)
 
 
 class Reader:

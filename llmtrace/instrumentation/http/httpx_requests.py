@@ -116,7 +116,7 @@ def deliver(post: llm_requests.LlmRequest, response: Any, *, stream: bool) -> No
         elif stream:
             llm_requests.opened(post, events=events)
         else:
-            llm_requests.whole(post, response.content, events=events)
+            llm_requests.unary_response(post, response.content, events=events)
     except Exception as error:  # noqa: BLE001
         internal_error("http.post", error)
         recording.finish("success")

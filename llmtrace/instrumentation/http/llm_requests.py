@@ -168,7 +168,7 @@ def opened(post: LlmRequest, *, events: bool) -> None:
     recording.reads_bytes = True
 
 
-def whole(post: LlmRequest, body: bytes, *, events: bool) -> None:
+def unary_response(post: LlmRequest, body: bytes, *, events: bool) -> None:
     """Note what a unary response reports, and end its row."""
     recording = post.recording
     try:

@@ -1,6 +1,6 @@
 """Instrument the OpenAI and Anthropic SDKs.
 
-Both are made by the same generator, so one seam serves both: every call, streamed or not, raw or
+Both are made by the same generator, so one patch serves both: every call, streamed or not, raw or
 parsed, sync or async, goes through the client's `request`. What differs is in `endpoints`.
 """
 
@@ -18,6 +18,7 @@ from llmtrace.core.recording import Recording
 from llmtrace.instrumentation import join_call
 from llmtrace.instrumentation.headers import propagation
 from llmtrace.instrumentation.llm_sdks import message_content, request_settings, responses
+from llmtrace.instrumentation.llm_sdks.code_patch import request_patch
 from llmtrace.instrumentation.llm_sdks.endpoints import (
     SDKS,
     Endpoint,
@@ -25,7 +26,6 @@ from llmtrace.instrumentation.llm_sdks.endpoints import (
     library,
     provider_of,
 )
-from llmtrace.instrumentation.llm_sdks.seam import seam_of
 from llmtrace.instrumentation.llm_sdks.usage import Altered, alter, is_mapping
 from llmtrace.runtime.runtime import Runtime, active, entered
 
@@ -42,7 +42,7 @@ class _Patch:
 
 @dataclass(slots=True)
 class _Call:
-    """One call that goes through the seam."""
+    """One call that goes through the patched `request`."""
 
     recording: Recording
     endpoint: Endpoint
@@ -63,14 +63,14 @@ def instrument_client(target: Any) -> Callable[[], None]:
     """
     patch = _Patch()
     kind: Any = target if inspect.isclass(target) else type(target)
-    seam = seam_of(kind)
-    seam.divert(_arequest if inspect.iscoroutinefunction(kind.request) else _request)
+    code_patch = request_patch(kind)
+    code_patch.apply(_arequest if inspect.iscoroutinefunction(kind.request) else _request)
     if kind is target:
         setattr(kind, _MARK, patch)
 
         def undo() -> None:
             patch.on = False
-            seam.release()
+            code_patch.remove()
             delattr(kind, _MARK)
 
         return undo
@@ -84,7 +84,7 @@ def instrument_client(target: Any) -> Callable[[], None]:
 
     def undo_one() -> None:
         patch.on = False
-        seam.release()
+        code_patch.remove()
         alive = client()
         if alive is not None and type(alive) is Client:
             alive.__class__ = kind

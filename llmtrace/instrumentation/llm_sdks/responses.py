@@ -34,7 +34,7 @@ def adopt(recording: Recording, stream: Any, classify: Classify) -> None:
     cast_to = getattr(stream, "_cast_to", None)
     if (get_origin(cast_to) or cast_to) in _JSON:
         classify = partial(_classify_json, classify)
-    iterator = stream._iterator  # noqa: SLF001 - the one seam that keeps the stream's class
+    iterator = stream._iterator  # noqa: SLF001 - the only attribute that keeps the stream's class
     if hasattr(iterator, "__anext__"):
         stream._iterator = atimed_reads(recording, iterator.__anext__, classify)  # noqa: SLF001
     else:

@@ -195,7 +195,7 @@ def _got(responses: Any, recording: Recording, message: Any) -> None:
         internal_error("record", error)
 
 
-def whole(call: Call, answer: Any) -> Any:
+def unary(call: Call, answer: Any) -> Any:
     """Time a call with one response; return it."""
     recording = call.recording
     try:
@@ -256,7 +256,7 @@ def astream(call: Call, responses: Any) -> Any:
         return responses
 
 
-def awhole(call: Call, answer: Any) -> Any:
+def aunary(call: Call, answer: Any) -> Any:
     """Time a call with one response, until it is awaited; return it."""
     try:
         answer.add_done_callback(partial(_unless_awaited, call.recording))

@@ -38,12 +38,12 @@ from llmtrace.simulator.api.fault_header import (
 )
 from llmtrace.simulator.api.messages_api import MESSAGES
 from llmtrace.simulator.api.reply_plan import ServerConfig, plan_reply, unique
-from llmtrace.simulator.api.request_body import RefusedError, parse_body
+from llmtrace.simulator.api.request_body import RejectedError, parse_body
 from llmtrace.simulator.api.responses_api import RESPONSES
-from llmtrace.simulator.api.stream import read_figures, tell_stream
+from llmtrace.simulator.api.stream import read_figures, stream_bytes
 from llmtrace.simulator.api.wire_format import SERVER, Dialect, Reply
 from llmtrace.simulator.engine.metrics import record_step
-from llmtrace.simulator.engine.prometheus import PrometheusMeter, tell_gpu
+from llmtrace.simulator.engine.prometheus import PrometheusMeter, gpu_metrics
 from llmtrace.simulator.engine.realtime import LiveEngine
 from llmtrace.simulator.engine.scheduler import Figures, Request
 
@@ -150,14 +150,14 @@ async def _reply(service: Service, dialect: Dialect, http: HttpRequest) -> ASGIA
         if not ask.stream:
             figures = await _whole_figures(service, http, request, reply, faults)
             return JSONResponse(dialect.whole(reply, figures))
-    except RefusedError as refused:
+    except RejectedError as refused:
         body = dialect.refusal(refused)
         return JSONResponse(body, refused.status, refused.headers)
 
     async def stream(scope: Scope, receive: Receive, send: Send) -> None:
         # A client that goes away ends the response, and with it the request in the engine.
         with service.live.answering(request) as inbox:
-            chunks = tell_stream(dialect, reply, inbox, faults)
+            chunks = stream_bytes(dialect, reply, inbox, faults)
             await StreamingResponse(chunks, media_type="text/event-stream")(scope, receive, send)
 
     return stream
@@ -169,7 +169,7 @@ def _faults_of(service: Service, http: HttpRequest) -> Faults:
     try:
         faults = read_faults(header, service.config.faults)
     except DataError as error:
-        raise RefusedError(400, str(error), HEADER) from error
+        raise RejectedError(400, str(error), HEADER) from error
     key = header if "reject_first" in header else ""
     if service.turned_away[key] < faults.reject_first:
         service.turned_away[key] += 1
@@ -178,12 +178,12 @@ def _faults_of(service: Service, http: HttpRequest) -> Faults:
             "retry-after": str(math.ceil(wait_s)),
             "retry-after-ms": str(round(1e3 * wait_s)),
         }
-        raise RefusedError(429, f"simulated rate limit; come back in {wait_s:g} s", None, headers)
+        raise RejectedError(429, f"simulated rate limit; come back in {wait_s:g} s", None, headers)
     # A generator of its own for each request: the draw does not depend on earlier requests.
     chance = random.Random(1_000_003 * service.config.engine.seed + next(service.draws))  # noqa: S311
     if chance.random() < service.config.reject_share:
         wait = {"retry-after": str(math.ceil(faults.retry_after_s))}
-        raise RefusedError(429, "simulated rate limit", None, wait)
+        raise RejectedError(429, "simulated rate limit", None, wait)
     if chance.random() < service.config.break_share:
         return replace(faults, error_after=1 + chance.randrange(service.config.answer_tokens))
     return faults
@@ -199,10 +199,10 @@ async def _whole_figures(
         try:
             await asyncio.wait({gone, done}, return_when=asyncio.FIRST_COMPLETED)
             if not done.done():
-                raise RefusedError(499, "the client closed the connection")
+                raise RejectedError(499, "the client closed the connection")
             return done.result()
         except (EngineFailedError, StreamCutError, StreamDroppedError) as failed:
-            raise RefusedError(500, str(failed)) from failed
+            raise RejectedError(500, str(failed)) from failed
         finally:
             gone.cancel()
             done.cancel()
@@ -234,5 +234,5 @@ async def _metrics(service: Service, _: HttpRequest) -> Response:
 
 async def _gpu_metrics(service: Service, _: HttpRequest) -> Response:
     """Answer as dcgm-exporter would for a GPU that runs this engine."""
-    page = tell_gpu(service.config.gpu_clock, is_busy=bool(service.live.state.running))
+    page = gpu_metrics(service.config.gpu_clock, is_busy=bool(service.live.state.running))
     return Response(page, media_type=CONTENT_TYPE_LATEST)

@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator
 
 from llmtrace.simulator.api.fault_header import EngineFailedError
 from llmtrace.simulator.api.request_body import (
-    Ask,
     Body,
-    RefusedError,
+    ParsedRequest,
+    RejectedError,
     messages_text,
-    read_ask,
+    read_request,
     text_of,
 )
 from llmtrace.simulator.api.wire_format import (
@@ -34,18 +34,18 @@ from llmtrace.simulator.engine.scheduler import Figures
 from llmtrace.simulator.engine.text import Piece
 
 
-def _read_chat(body: Body) -> Ask:
+def _read_chat(body: Body) -> ParsedRequest:
     prompt = messages_text(body, "messages")
-    return read_ask(body, prompt, ("max_completion_tokens", "max_tokens"))
+    return read_request(body, prompt, ("max_completion_tokens", "max_tokens"))
 
 
-def _read_completion(body: Body) -> Ask:
+def _read_completion(body: Body) -> ParsedRequest:
     prompt = body.get("prompt")
     if isinstance(prompt, list) and len(prompt) == 1:
         prompt = prompt[0]
     if not isinstance(prompt, str):
-        raise RefusedError(400, "prompt must be one string", "prompt")
-    return read_ask(body, text_of(prompt), ("max_tokens",))
+        raise RejectedError(400, "prompt must be one string", "prompt")
+    return read_request(body, text_of(prompt), ("max_tokens",))
 
 
 async def _stream_chat(reply: Reply, answer: Answer) -> AsyncIterator[bytes]:

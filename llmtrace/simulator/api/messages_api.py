@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator
 
 from llmtrace.simulator.api.fault_header import EngineFailedError
 from llmtrace.simulator.api.request_body import (
-    Ask,
     Body,
-    RefusedError,
+    ParsedRequest,
+    RejectedError,
     messages_text,
-    read_ask,
+    read_request,
     text_of,
 )
 from llmtrace.simulator.api.wire_format import (
@@ -34,11 +34,11 @@ _KINDS = {400: "invalid_request_error", 404: "not_found_error", 429: "rate_limit
 _STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
-def _read(body: Body) -> Ask:
+def _read(body: Body) -> ParsedRequest:
     prompt = text_of(body.get("system")) + messages_text(body, "messages")
-    ask = read_ask(body, prompt, ("max_tokens",))
+    ask = read_request(body, prompt, ("max_tokens",))
     if ask.limit is None:
-        raise RefusedError(400, "max_tokens: field required", "max_tokens")
+        raise RejectedError(400, "max_tokens: field required", "max_tokens")
     return ask
 
 
@@ -124,7 +124,7 @@ def _event(kind: str, **fields: object) -> bytes:
     return sse({"type": kind, **fields}, kind)
 
 
-def _refusal(refused: RefusedError) -> Json:
+def _refusal(refused: RejectedError) -> Json:
     kind = _KINDS.get(refused.status, "api_error")
     return {"type": "error", "error": {"type": kind, "message": refused.message}}
 

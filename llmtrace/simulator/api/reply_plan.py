@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from llmtrace.core.errors import ConfigError
 from llmtrace.simulator.api.fault_header import NO_FAULTS, Faults
-from llmtrace.simulator.api.request_body import Ask, RefusedError
+from llmtrace.simulator.api.request_body import ParsedRequest, RejectedError
 from llmtrace.simulator.api.wire_format import Dialect, Reply
 from llmtrace.simulator.engine.scheduler import EngineConfig, Request
 from llmtrace.simulator.engine.text import count_tokens, natural_tokens, write_answer
@@ -57,7 +57,7 @@ class ServerConfig:
 def plan_reply(
     config: ServerConfig,
     dialect: Dialect,
-    ask: Ask,
+    ask: ParsedRequest,
     *,
     faults: Faults,
     request_id: str,
@@ -67,16 +67,16 @@ def plan_reply(
     """Decide the answer to one request: how long, why it ends, and its very words.
 
     Raises:
-        RefusedError: the model is another, or prompt and response do not fit.
+        RejectedError: the model is another, or prompt and response do not fit.
     """
     if ask.model not in (None, config.model):
         message = f"The model `{ask.model}` does not exist: here is only `{config.model}`."
-        raise RefusedError(404, message, "model")
+        raise RejectedError(404, message, "model")
     prompt_tokens = count_tokens(ask.prompt) + _TEMPLATE_TOKENS
     room = config.engine.max_model_len - prompt_tokens
     wanted = 1 if ask.limit is None else ask.limit
     if wanted > room:
-        raise RefusedError(
+        raise RejectedError(
             400,
             f"this engine holds {config.engine.max_model_len} tokens: {prompt_tokens} of the "
             f"prompt leave no room for {wanted} of output; shorten the prompt or ask for less",

@@ -1,7 +1,7 @@
 """Read a request's JSON body, and reject what the engine cannot serve.
 
 Typed readers over a JSON body that may hold anything. What is wrong with it becomes a
-`RefusedError`, which every protocol formats in its own way.
+`RejectedError`, which every protocol formats in its own way.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Body = Mapping[str, Any]
 _TEXT_KEYS = ("role", "name", "content", "text", "input", "thinking", "arguments", "output")
 
 
-class RefusedError(Exception):
+class RejectedError(Exception):
     """A request that gets an HTTP error status instead of an answer."""
 
     def __init__(
@@ -34,7 +34,7 @@ class RefusedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ParsedRequest:
     """One request as its body put it, whatever the protocol."""
 
     prompt: str
@@ -52,33 +52,33 @@ def parse_body(raw: bytes) -> Body:
     """Parse a request body.
 
     Raises:
-        RefusedError: it is no JSON object.
+        RejectedError: it is no JSON object.
     """
     try:
         body = json.loads(raw)
     except ValueError as error:
-        raise RefusedError(400, f"the body is not JSON: {error}") from error
+        raise RejectedError(400, f"the body is not JSON: {error}") from error
     if not isinstance(body, dict):
-        raise RefusedError(400, "the body must be a JSON object")
+        raise RejectedError(400, "the body must be a JSON object")
     return body
 
 
-def read_ask(body: Body, prompt: str, limit_names: tuple[str, ...]) -> Ask:
+def read_request(body: Body, prompt: str, limit_names: tuple[str, ...]) -> ParsedRequest:
     """Read what all protocols share; the first of `limit_names` that is given counts.
 
     Raises:
-        RefusedError: a field of the wrong type, or more than one choice requested.
+        RejectedError: a field of the wrong type, or more than one choice requested.
     """
     if _integer(body, "n", 1) != 1:
-        raise RefusedError(400, "the simulated engine gives one choice: n must be 1", "n")
+        raise RejectedError(400, "the simulated engine gives one choice: n must be 1", "n")
     options = body.get("stream_options") or {}
     if not isinstance(options, dict):
-        raise RefusedError(400, "stream_options must be an object", "stream_options")
+        raise RejectedError(400, "stream_options must be an object", "stream_options")
     model = body.get("model")
     if model is not None and not isinstance(model, str):
-        raise RefusedError(400, "model must be a string", "model")
+        raise RejectedError(400, "model must be a string", "model")
     limits = (_integer(body, name) for name in limit_names)
-    return Ask(
+    return ParsedRequest(
         prompt=prompt + text_of(body.get("tools")),
         limit=next((limit for limit in limits if limit is not None), None),
         model=model,
@@ -108,13 +108,13 @@ def messages_text(body: Body, name: str) -> str:
     """Return the text of a conversation.
 
     Raises:
-        RefusedError: there is none, or it is no list of objects.
+        RejectedError: there is none, or it is no list of objects.
     """
     messages = body.get(name)
     if not isinstance(messages, list) or not messages:
-        raise RefusedError(400, f"{name} must be a list with a message or more", name)
+        raise RejectedError(400, f"{name} must be a list with a message or more", name)
     if not all(isinstance(message, dict) for message in messages):
-        raise RefusedError(400, f"every one of {name} must be an object", name)
+        raise RejectedError(400, f"every one of {name} must be an object", name)
     return text_of(messages)
 
 
@@ -123,7 +123,7 @@ def _integer(body: Body, name: str, default: int | None = None, *, least: int = 
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise RefusedError(400, f"{name} must be an integer of {least} or more", name)
+        raise RejectedError(400, f"{name} must be an integer of {least} or more", name)
     return value
 
 

@@ -10,7 +10,13 @@ import itertools
 from collections.abc import AsyncIterator, Callable
 
 from llmtrace.simulator.api.fault_header import EngineFailedError
-from llmtrace.simulator.api.request_body import Ask, Body, messages_text, read_ask, text_of
+from llmtrace.simulator.api.request_body import (
+    Body,
+    ParsedRequest,
+    messages_text,
+    read_request,
+    text_of,
+)
 from llmtrace.simulator.api.wire_format import (
     Answer,
     Dialect,
@@ -34,11 +40,11 @@ _DELTAS = {
 }
 
 
-def _read(body: Body) -> Ask:
+def _read(body: Body) -> ParsedRequest:
     given = body.get("input")
     prompt_text = given if isinstance(given, str) and given else messages_text(body, "input")
     prompt = text_of(body.get("instructions")) + prompt_text
-    return read_ask(body, prompt, ("max_output_tokens",))
+    return read_request(body, prompt, ("max_output_tokens",))
 
 
 async def _stream(reply: Reply, answer: Answer) -> AsyncIterator[bytes]:

@@ -31,7 +31,7 @@ async def read_answer(reply: Reply, inbox: Inbox, faults: Faults) -> Answer:
         yield piece, token
 
 
-async def tell_stream(
+async def stream_bytes(
     dialect: Dialect, reply: Reply, inbox: Inbox, faults: Faults
 ) -> AsyncIterator[bytes]:
     """Yield the bytes of a streamed answer. A cut ends them; a drop is raised."""

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from llmtrace.simulator.api.request_body import Ask, Body, RefusedError
+from llmtrace.simulator.api.request_body import Body, ParsedRequest, RejectedError
 from llmtrace.simulator.engine.scheduler import Figures, Token
 from llmtrace.simulator.engine.text import Piece
 
@@ -26,7 +26,7 @@ _KINDS = {400: "BadRequestError", 404: "NotFoundError", 429: "RateLimitError"}
 class Reply:
     """A response in the making: the request, and everything a wire format needs to send it."""
 
-    ask: Ask
+    ask: ParsedRequest
     reply_id: str
     model: str
     created: int  # unix seconds
@@ -42,10 +42,10 @@ class Dialect:
 
     path: str
     id_prefix: str
-    read: Callable[[Body], Ask]
+    read: Callable[[Body], ParsedRequest]
     stream: Callable[[Reply, Answer], AsyncIterator[bytes]]
     whole: Callable[[Reply, Figures], Json]
-    refusal: Callable[[RefusedError], Json]
+    refusal: Callable[[RejectedError], Json]
     keeps_request_id: bool = True  # whether the client's request id becomes part of the reply's
 
 
@@ -100,6 +100,6 @@ def openai_error(message: str, status: int, param: str | None = None) -> Json:
     return {"error": {"message": message, "type": kind, "param": param, "code": status}}
 
 
-def openai_refusal(refused: RefusedError) -> Json:
+def openai_refusal(refused: RejectedError) -> Json:
     """Return a refusal in OpenAI's shape."""
     return openai_error(refused.message, refused.status, refused.param)

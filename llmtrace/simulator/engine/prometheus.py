@@ -65,7 +65,7 @@ def _read_gauge(read: Callable[[EngineConfig, EngineState], float], live: LiveEn
 _CLOCK_MHZ, _IDLE_W, _BUSY_W = 1980.0, 90.0, 610.0
 
 
-def tell_gpu(clock: float, *, is_busy: bool) -> str:
+def gpu_metrics(clock: float, *, is_busy: bool) -> str:
     """Return a page like dcgm-exporter's, of a simulated GPU.
 
     Args:

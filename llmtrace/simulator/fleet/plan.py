@@ -44,7 +44,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class DayEvent:
     """What a deploy log would say: deploy, scale or config."""
 
     at: float
@@ -78,7 +78,7 @@ class Day:
     before_s: float
     after_s: float
     changes: list[Change] = field(default_factory=list)
-    happenings: list[Happening] = field(default_factory=list)
+    happenings: list[DayEvent] = field(default_factory=list)
     edits: list[Edit] = field(default_factory=list)
     volume: float = 1.0
     mix: dict[str, tuple[float, ...]] = field(default_factory=dict)
@@ -108,4 +108,4 @@ class Day:
 
     def happen(self, kind: str, text: str, at: float | None = None) -> None:
         """Plan a line in the deploy log."""
-        self.happenings.append(Happening(self.onset if at is None else at, kind, text))
+        self.happenings.append(DayEvent(self.onset if at is None else at, kind, text))

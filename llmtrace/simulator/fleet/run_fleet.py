@@ -33,7 +33,7 @@ _DRAFT: Final = 0.06  # and this much of a step, for the draft model
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class FleetRun:
     """A simulated day with its results."""
 
     day: Day
@@ -42,11 +42,11 @@ class Ran:
     samples: Samples
 
 
-def run_day(day: Day, seed: int) -> Ran:
+def run_day(day: Day, seed: int) -> FleetRun:
     """Run a planned day from its first question to the end of its last answer."""
     demand = draw_demand(day, seed)
     fate, samples = run_requests(day, demand.work, seed)
-    return Ran(day, demand, fate, samples)
+    return FleetRun(day, demand, fate, samples)
 
 
 def run_requests(day: Day, work: Records, seed: int) -> tuple[Records, Samples]:

@@ -19,7 +19,7 @@ from llmtrace.dataset.case import Case, Event, Facts, Signals, Window
 from llmtrace.dataset.columns import Builder, Columns, Words
 from llmtrace.simulator.fleet.array_layout import BLOCK, Gateway, GatewayMeter, Meter, Outcome
 from llmtrace.simulator.fleet.plan import WARM_UP_S
-from llmtrace.simulator.fleet.run_fleet import Ran
+from llmtrace.simulator.fleet.run_fleet import FleetRun
 from llmtrace.stats.arrays import Floats
 
 _Ns = NDArray[np.int64]
@@ -32,7 +32,7 @@ _ERRORS: Final = {429: "RateLimitError", 502: "InternalServerError", 503: "Inter
 
 
 def observe(
-    ran: Ran, epoch_s: int, *, drop: Sequence[str] = (), metric: str | None = None
+    ran: FleetRun, epoch_s: int, *, drop: Sequence[str] = (), metric: str | None = None
 ) -> Case:
     """Return a day as a case: what was seen of it, and nothing of what was done to it.
 
@@ -62,7 +62,7 @@ def _ns(seconds: Floats) -> _Ns:
     return whole
 
 
-def _rows(ran: Ran, epoch_s: int) -> Columns:
+def _rows(ran: FleetRun, epoch_s: int) -> Columns:
     builder = Builder()
     requests = _Requests(ran, epoch_s)
     builder.add_arrays(requests.start, requests.number, requests.word, requests.identity)
@@ -76,7 +76,7 @@ def _rows(ran: Ran, epoch_s: int) -> Columns:
 class _Requests:
     """The columns of the requests that started in the two windows."""
 
-    def __init__(self, ran: Ran, epoch_s: int) -> None:
+    def __init__(self, ran: FleetRun, epoch_s: int) -> None:
         day, deployment = ran.day, ran.day.deployment
         fate = ran.fate
         kept = np.flatnonzero((fate.started >= WARM_UP_S) & (fate.started < day.end))
@@ -372,7 +372,7 @@ def _ids(
     return np.array([f"{lead}{k + 1:016x}" for k in which.tolist()], "S64")
 
 
-def _buffered(ran: Ran, first: Floats) -> NDArray[np.bool_]:
+def _buffered(ran: FleetRun, first: Floats) -> NDArray[np.bool_]:
     when = [c.at for c in ran.day.changes if c.what is Gateway.BUFFER and c.value > 1]
     return first >= min(when) if when else np.zeros(len(first), bool)
 
@@ -403,7 +403,7 @@ _CLOCK_MHZ, _IDLE_W, _FULL_W, _MEMORY = 1410.0, 70.0, 400.0, 74 * 2**30
 _Part = tuple[Floats, str, str, Floats, int]
 
 
-def _signals(ran: Ran, epoch_s: int, drop: Sequence[str]) -> Signals:
+def _signals(ran: FleetRun, epoch_s: int, drop: Sequence[str]) -> Signals:
     parts: list[_Part] = []
     labels: list[dict[str, str]] = [{}, *({"reason": reason} for reason in _FINISHED)]
     tick_s = ran.day.tick_s
@@ -493,7 +493,7 @@ def _joined(parts: Sequence[_Part], labels: Sequence[dict[str, str]], epoch_s: i
     )
 
 
-def _facts(ran: Ran, epoch_s: int) -> Facts:
+def _facts(ran: FleetRun, epoch_s: int) -> Facts:
     day, deployment = ran.day, ran.day.deployment
     facts: dict[str, Any] = {
         "engine": "vllm",

@@ -16,9 +16,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Sp
 from starlette.applications import Starlette
 
 from llmtrace_collector.receive import (
+    Admission,
     HttpAccess,
     HttpServer,
-    Intake,
     ReceiveLimits,
     Spool,
     SpoolLimits,
@@ -143,7 +143,7 @@ class Receiver:
     """A receiver that listens."""
 
     url: str
-    intake: Intake
+    admission: Admission
     spool: Spool
 
 
@@ -157,12 +157,12 @@ async def receiving(
     """Listen on loopback."""
     spool = Spool(folder, spool_limits or SpoolLimits(free_bytes=0))
     try:
-        intake = Intake(spool, limits)
-        app = Starlette(routes=routes(intake, access))
-        server = HttpServer(app, "127.0.0.1", 0, intake.limits, intake.counted)
+        admission = Admission(spool, limits)
+        app = Starlette(routes=routes(admission, access))
+        server = HttpServer(app, "127.0.0.1", 0, admission.limits, admission.counted)
         await server.start()
         try:
-            yield Receiver(f"http://127.0.0.1:{server.port}", intake, spool)
+            yield Receiver(f"http://127.0.0.1:{server.port}", admission, spool)
         finally:
             await server.stop()
     finally:

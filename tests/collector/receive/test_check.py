@@ -15,7 +15,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from llmtrace_collector.receive import ReceiveLimits
 from llmtrace_collector.receive.otlp_json import from_json
-from llmtrace_collector.receive.rejections import RefusedError
+from llmtrace_collector.receive.rejections import RejectedError
 from llmtrace_collector.receive.spool import _varint as varint
 from llmtrace_collector.receive.validate import check
 from tests.collector.receive.parts import body, numbers, request, span
@@ -32,7 +32,7 @@ def judged(raw):
     """Return how many spans are taken, and why none are if the whole is refused."""
     try:
         return check(raw, LIMITS).spans, None
-    except RefusedError as error:
+    except RejectedError as error:
         return 0, error.reason
 
 
@@ -96,7 +96,7 @@ def test_no_clock_is_judged(when):
 )
 def test_what_is_no_request_is_refused_as_bad_data(raw):
     """Garbage, truncations, another kind of message, unknown fields."""
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(RejectedError) as caught:
         check(raw, LIMITS)
 
     assert caught.value.answer.status == 400
@@ -134,7 +134,7 @@ def test_values_nested_without_end_are_refused():
     for tag in (b"\x4a", b"\x12", b"\x12", b"\x0a"):  # Span.attributes, and up to the request
         value = tag + varint(len(value)) + value
 
-    with pytest.raises(RefusedError):
+    with pytest.raises(RejectedError):
         check(value, LIMITS)
 
 
@@ -183,7 +183,7 @@ def test_json_may_have_unknown_fields():
 )  # fmt: skip
 def test_json_that_is_no_request_is_refused(raw):
     """As bad data, and nothing of it is repeated."""
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(RejectedError) as caught:
         from_json(raw, 32)
 
     assert caught.value.reason == "bad_data"
@@ -192,7 +192,7 @@ def test_json_that_is_no_request_is_refused(raw):
 @pytest.mark.parametrize("deep", [b"[" * 100_000, b'{"a":' * 100_000, b"[" * 33 + b"]" * 33])
 def test_deep_json_is_refused_before_it_is_read(deep):
     """Whether it closes again or not."""
-    with pytest.raises(RefusedError, match="deeper"):
+    with pytest.raises(RejectedError, match="deeper"):
         from_json(deep, 32)
 
 
@@ -239,7 +239,7 @@ def test_spans_with_text_that_is_not_utf_8_are_left_out_and_the_others_kept():
     assert (found.spans, found.refused) == (2, {"text": 1})
     assert "UTF-8" in found.words
     shared = request(span(4)).SerializeToString().replace(b"shop", b"\xff\xfe\xfa\xfb")
-    with pytest.raises(RefusedError, match="not an OTLP"):
+    with pytest.raises(RejectedError, match="not an OTLP"):
         check(shared, ReceiveLimits())
     found = check(shared + request(span(5)).SerializeToString(), ReceiveLimits())
     assert numbers(found.payload) == [5]

@@ -13,7 +13,7 @@ from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from llmtrace.core.errors import ConfigError
-from llmtrace_collector.receive import Intake, ReceiveLimits, Spool, SpoolLimits, start_grpc
+from llmtrace_collector.receive import Admission, ReceiveLimits, Spool, SpoolLimits, start_grpc
 from llmtrace_collector.receive.otlp_grpc import SERVICE
 from tests.collector.receive.parts import body, request, span, spooled
 
@@ -22,14 +22,14 @@ TOKEN = "a-token-of-sixteen"
 
 @asynccontextmanager
 async def serving(folder, limits=None, spool_limits=None, **how):
-    """Serve; yield the intake, the spool and what calls `Export` with bytes."""
+    """Serve; yield the admission, the spool and what calls `Export` with bytes."""
     spool = Spool(folder, spool_limits or SpoolLimits(free_bytes=0))
     try:
-        intake = Intake(spool, limits)
-        server, port = await start_grpc(intake, "127.0.0.1:0", **how)
+        admission = Admission(spool, limits)
+        server, port = await start_grpc(admission, "127.0.0.1:0", **how)
         try:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-                yield intake, spool, channel.unary_unary(f"/{SERVICE}/Export")
+                yield admission, spool, channel.unary_unary(f"/{SERVICE}/Export")
         finally:
             await server.stop(0)
     finally:
@@ -40,8 +40,8 @@ def run(test, *args, **kwargs):
     """Run a test with a server of its own."""
 
     async def within():
-        async with serving(*args, **kwargs) as (intake, spool, export):
-            await test(intake, spool, export)
+        async with serving(*args, **kwargs) as (admission, spool, export):
+            await test(admission, spool, export)
 
     asyncio.run(within())
 
@@ -56,13 +56,13 @@ async def refused(export, data, **how):
 def test_what_is_answered_is_kept(tmp_path):
     """Plain and compressed, with the empty answer that OTLP has for it."""
 
-    async def test(intake, spool, export):
+    async def test(admission, spool, export):
         assert await export(body(0, 5)) == b""
         assert await export(body(5, 5), compression=grpc.Compression.Gzip) == b""
 
         assert list(range(10)) == spooled(spool)
-        assert intake.counted.spans == {"grpc": 10}
-        assert intake.counted.memory_bytes == 0
+        assert admission.counted.spans == {"grpc": 10}
+        assert admission.counted.memory_bytes == 0
 
     run(test, tmp_path)
 
@@ -70,7 +70,7 @@ def test_what_is_answered_is_kept(tmp_path):
 def test_what_is_left_out_is_reported_as_partial_success(tmp_path):
     """How many, and why."""
 
-    async def test(_intake, spool, export):
+    async def test(_admission, spool, export):
         answer = await export(request(span(0), span(1, span_id=b"")).SerializeToString())
 
         partial = ExportTraceServiceResponse.FromString(answer).partial_success
@@ -83,11 +83,11 @@ def test_what_is_left_out_is_reported_as_partial_success(tmp_path):
 def test_bad_data_is_refused_for_good(tmp_path, wrong):
     """No exporter tries it again."""
 
-    async def test(intake, _spool, export):
+    async def test(admission, _spool, export):
         error = await refused(export, wrong)
 
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert intake.counted.refused == {("grpc", "bad_data"): 1}
+        assert admission.counted.refused == {("grpc", "bad_data"): 1}
 
     run(test, tmp_path)
 
@@ -98,7 +98,7 @@ def test_what_is_too_large_is_refused(tmp_path, packed):
     limits = ReceiveLimits(body_bytes=100_000)
     how = {"compression": grpc.Compression.Gzip} if packed else {}
 
-    async def test(_intake, spool, export):
+    async def test(_admission, spool, export):
         error = await refused(export, bytes(50_000_000 if packed else 200_000), **how)
 
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -121,7 +121,7 @@ def test_a_full_spool_is_to_come_back_later(tmp_path):
     """As OTLP has it: unavailable, and when."""
     full = SpoolLimits(free_bytes=0, segment_bytes=1000, disk_bytes=1000)
 
-    async def test(_intake, _spool, export):
+    async def test(_admission, _spool, export):
         for n in range(2):
             await export(body(n, 3))
         error = await refused(export, body(0, 3))
@@ -135,13 +135,13 @@ def test_a_full_spool_is_to_come_back_later(tmp_path):
 def test_too_much_at_once_is_to_come_back_later(tmp_path):
     """Exhausted, and when: without that an exporter drops its data."""
 
-    async def test(intake, _spool, export):
-        intake.counted.memory_bytes = intake.limits.memory_bytes
+    async def test(admission, _spool, export):
+        admission.counted.memory_bytes = admission.limits.memory_bytes
         error = await refused(export, body())
 
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert retry_info(error) == 5
-        assert intake.counted.refused == {("grpc", "overloaded"): 1}
+        assert admission.counted.refused == {("grpc", "overloaded"): 1}
 
     run(test, tmp_path)
 
@@ -149,7 +149,7 @@ def test_too_much_at_once_is_to_come_back_later(tmp_path):
 def test_a_token_is_asked_for_where_one_is_set(tmp_path):
     """As metadata; and never shown."""
 
-    async def test(_intake, _spool, export):
+    async def test(_admission, _spool, export):
         for wrong in (None, [("authorization", "Bearer no")]):
             error = await refused(export, body(), metadata=wrong)
             assert error.code() is grpc.StatusCode.UNAUTHENTICATED
@@ -162,8 +162,8 @@ def test_a_token_is_asked_for_where_one_is_set(tmp_path):
 def test_a_place_that_cannot_be_listened_on_is_reported_at_set_up(tmp_path):
     """With what would do."""
 
-    async def test(intake, _spool, _export):
+    async def test(admission, _spool, _export):
         with pytest.raises(ConfigError, match="cannot listen"):
-            await start_grpc(intake, "192.0.2.1:4317")
+            await start_grpc(admission, "192.0.2.1:4317")
 
     run(test, tmp_path)

@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue, KeyValueList
 
 from llmtrace.core.stages import STAGES
-from llmtrace_collector.receive import Ingest, IngestSettings, Intake, Spool, SpoolLimits
-from llmtrace_collector.receive.rejections import RefusedError
+from llmtrace_collector.receive import Admission, Ingest, IngestSettings, Spool, SpoolLimits
+from llmtrace_collector.receive.rejections import RejectedError
 from llmtrace_collector.store import open_store
 from llmtrace_collector.store.tables import Keep
 from tests.collector.receive.parts import numbers, request, span
@@ -157,18 +157,18 @@ BY_HAND = {
 }
 
 
-def take(intake, *bodies):
+def take(admission, *bodies):
     """Send bodies as `(bytes, is JSON, encoding)`; return the payload of each that was taken."""
 
     async def run():
         taken = []
         for body, is_json, encoding in bodies:
-            with intake.weighing() as weight:
+            with admission.weighing() as weight:
                 try:
-                    plain = await intake.unpack(weight, body, encoding)
-                    taken.append((await intake.take("http", plain, json=is_json)).payload)
-                except RefusedError as error:
-                    intake.refuse("http", error)
+                    plain = await admission.unpack(weight, body, encoding)
+                    taken.append((await admission.take("http", plain, json=is_json)).payload)
+                except RejectedError as error:
+                    admission.refuse("http", error)
         return taken
 
     return asyncio.run(run())
@@ -199,7 +199,7 @@ def missing(store, spool, payloads):
 def later_is_stored(store, spool, number):
     """Send one good request, and say whether it became a row."""
     good = request(span(number, attributes=genai())).SerializeToString()
-    assert missing(store, spool, take(Intake(spool), (good, False, "identity"))) == set()
+    assert missing(store, spool, take(Admission(spool), (good, False, "identity"))) == set()
     join(store)
     ids = {"id": f"{number + 1:032x}"}
     return store.query("SELECT count() FROM requests FINAL WHERE trace_id = {id:String}", ids) == [
@@ -211,9 +211,9 @@ def later_is_stored(store, spool, number):
 def test_each_known_class_is_stored_or_set_aside_and_holds_up_nothing(store, spool, name):
     """Sent alone, then again, then followed by a good request."""
     body = BY_HAND[name]().SerializeToString()
-    intake = Intake(spool)
+    admission = Admission(spool)
 
-    payloads = take(intake, (body, False, "identity"), (gzip.compress(body, 1), False, "gzip"))
+    payloads = take(admission, (body, False, "identity"), (gzip.compress(body, 1), False, "gzip"))
 
     assert spans_of(payloads)
     assert missing(store, spool, payloads) == set()
@@ -307,9 +307,9 @@ def test_anything_drawn_is_stored_or_set_aside(store, spool):
         for one in written(1_000_000 + 10 * number, each)
     ]
     random.Random(7).shuffle(bodies)
-    intake = Intake(spool)
+    admission = Admission(spool)
 
-    payloads = take(intake, *bodies)
+    payloads = take(admission, *bodies)
     # A flipped bit may be one of a trace id's: that is then another span's.
     ours = [one for one in payloads if spans_of([one]) <= set(range(1_000_000, 1_001_000))]
 
@@ -331,7 +331,7 @@ def test_json_of_any_shape_is_refused_or_stored(store, spool):
     bodies = [(json.dumps(one).encode(), True, "identity") for one in shapes]
     bodies.append((b'{"resourceSpans":' + b"[" * 100_000, True, "identity"))
 
-    payloads = take(Intake(spool), *bodies)
+    payloads = take(Admission(spool), *bodies)
 
     assert 800_000 in spans_of(payloads)
     assert missing(store, spool, payloads) == set()

@@ -83,8 +83,8 @@ def test_what_is_answered_with_200_is_kept(tmp_path):
         assert (status, answer) == (200, b"")
         assert headers["Content-Type"] == "application/x-protobuf"
         assert list(range(5)) == spooled(receiver.spool)
-        assert receiver.intake.counted.spans == {"http": 5}
-        assert receiver.intake.counted.memory_bytes == 0
+        assert receiver.admission.counted.spans == {"http": 5}
+        assert receiver.admission.counted.memory_bytes == 0
 
     run(test, tmp_path)
 
@@ -134,7 +134,7 @@ def test_what_is_left_out_is_reported_as_partial_success(tmp_path):
         )
         assert json.loads(answer)["partialSuccess"]["rejectedSpans"] == "1"
         assert spooled(receiver.spool) == [0, 2]
-        assert receiver.intake.counted.refused_spans == {"ids": 2}
+        assert receiver.admission.counted.refused_spans == {"ids": 2}
 
     run(test, tmp_path)
 
@@ -169,8 +169,8 @@ def test_what_cannot_be_taken_is_refused_for_good(tmp_path, data, headers, statu
             assert json.loads(answer)["message"]
         else:
             assert Status.FromString(answer).message
-        assert {("http", reason): 1} == receiver.intake.counted.refused
-        assert receiver.intake.counted.memory_bytes == 0
+        assert {("http", reason): 1} == receiver.admission.counted.refused
+        assert receiver.admission.counted.memory_bytes == 0
         # And the next one is taken.
         assert (await posted(session, body()))[0] == 200
 
@@ -192,7 +192,7 @@ def test_a_body_whose_length_is_unknown_is_bounded_too(tmp_path):
             pass  # we had closed before it had read the answer
         else:
             assert status == 413
-        assert receiver.intake.counted.refused == {("http", "too_large"): 1}
+        assert receiver.admission.counted.refused == {("http", "too_large"): 1}
 
     run(test, tmp_path, limits)
 
@@ -207,7 +207,7 @@ def test_too_much_at_once_is_to_come_back_later(tmp_path):
 
     async def test(receiver, session):
         busy = [asyncio.create_task(posted(session, slow())) for _ in range(2)]
-        await until(lambda: receiver.intake.counted.memory_bytes >= 100_000)
+        await until(lambda: receiver.admission.counted.memory_bytes >= 100_000)
 
         status, answer, headers = await posted(session, body())
 
@@ -216,7 +216,7 @@ def test_too_much_at_once_is_to_come_back_later(tmp_path):
         for one in busy:
             one.cancel()
         await asyncio.gather(*busy, return_exceptions=True)
-        await until(lambda: not receiver.intake.counted.memory_bytes)
+        await until(lambda: not receiver.admission.counted.memory_bytes)
         assert (await posted(session, body()))[0] == 200
 
     run(test, tmp_path, limits)
@@ -230,7 +230,7 @@ def test_a_full_spool_is_to_come_back_later(tmp_path):
 
         assert [answers[0][0], answers[-1][0]] == [200, 503]
         assert answers[-1][2]["Retry-After"] == "5"
-        assert receiver.intake.counted.refused["http", "spool_full"] > 0
+        assert receiver.admission.counted.refused["http", "spool_full"] > 0
 
     run(
         test, tmp_path, spool_limits=SpoolLimits(free_bytes=0, segment_bytes=1000, disk_bytes=1000)
@@ -286,7 +286,7 @@ def test_what_is_no_beacon_is_refused(tmp_path, data, status):
 
     async def test(receiver, session):
         assert (await posted(session, data, "/v1/beacons"))[0] == status
-        assert {"beacon"} == {way for way, _ in receiver.intake.counted.refused}
+        assert {"beacon"} == {way for way, _ in receiver.admission.counted.refused}
 
     run(test, tmp_path)
 
@@ -346,7 +346,7 @@ def test_a_label_explosion_grows_no_metric(tmp_path):
             await posted(session, request(span(n, attributes=many)).SerializeToString())
             await posted(session, body(), content_encoding=f"encoding-{n}")
             await posted(session, body(), content_type=f"type/{n}")
-        counted = receiver.intake.counted
+        counted = receiver.admission.counted
 
         assert counted.refused_spans == {"attributes": 50}
         assert counted.refused == {("http", "encoding"): 50, ("http", "media_type"): 50}
@@ -387,8 +387,8 @@ def test_a_head_that_never_comes_closes_the_connection(tmp_path, said):
             while await reader.read(1000):
                 pass
         await closed(writer)
-        assert receiver.intake.counted.dropped_connections["slow_head"] == 1
-        await until(lambda: not receiver.intake.counted.connections)
+        assert receiver.admission.counted.dropped_connections["slow_head"] == 1
+        await until(lambda: not receiver.admission.counted.connections)
 
     run(test, tmp_path, limits)
 
@@ -405,7 +405,7 @@ def test_nor_is_one_kept_that_begins_a_second_request_and_stops(tmp_path):
             writer.write(b"\r\n")
             assert await reader.read() == b""
         await closed(writer)
-        assert receiver.intake.counted.dropped_connections["slow_head"] == 1
+        assert receiver.admission.counted.dropped_connections["slow_head"] == 1
 
     run(test, tmp_path, limits)
 
@@ -424,8 +424,8 @@ def test_a_body_that_never_comes_is_given_up(tmp_path):
             answer = await reader.read()
         await closed(writer)
         assert b" 408 " in answer.splitlines()[0]
-        assert receiver.intake.counted.memory_bytes == 0
-        assert receiver.intake.counted.refused == {("http", "too_slow"): 1}
+        assert receiver.admission.counted.memory_bytes == 0
+        assert receiver.admission.counted.refused == {("http", "too_slow"): 1}
 
     run(test, tmp_path, limits)
 
@@ -458,7 +458,7 @@ def test_connections_are_bounded(tmp_path):
     async def test(receiver, session):
         assert (await posted(session, body()))[0] == 200
         others = [await raw(receiver.url) for _ in range(2)]
-        await until(lambda: receiver.intake.counted.connections == 3)
+        await until(lambda: receiver.admission.counted.connections == 3)
 
         reader, writer = await raw(receiver.url)
         async with asyncio.timeout(20):
@@ -466,7 +466,7 @@ def test_connections_are_bounded(tmp_path):
         assert b"503" in answer
         assert b"Retry-After" in answer
         assert (await posted(session, body()))[0] == 200
-        assert receiver.intake.counted.dropped_connections == {"too_many": 1}
+        assert receiver.admission.counted.dropped_connections == {"too_many": 1}
         for _, one in (*others, (reader, writer)):
             await closed(one)
 
@@ -483,7 +483,7 @@ def test_what_is_no_http_closes_the_connection(tmp_path):
             async with asyncio.timeout(20):
                 await reader.read()
             await closed(writer)
-        assert receiver.intake.counted.dropped_connections == {"bad_http": 3}
+        assert receiver.admission.counted.dropped_connections == {"bad_http": 3}
         assert (await posted(session, body()))[0] == 200
 
     run(test, tmp_path)
@@ -498,11 +498,11 @@ def test_a_sender_that_leaves_within_its_body_holds_nothing(tmp_path):
             b"POST /v1/traces HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-protobuf\r\n"
             b"Content-Length: 100000\r\n\r\nabc"
         )
-        await until(lambda: receiver.intake.counted.memory_bytes)
+        await until(lambda: receiver.admission.counted.memory_bytes)
         writer.transport.abort()
         with suppress(OSError):
             await writer.wait_closed()
-        await until(lambda: not receiver.intake.counted.memory_bytes)
+        await until(lambda: not receiver.admission.counted.memory_bytes)
 
     run(test, tmp_path)
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from llmtrace.core.errors import ConfigError
-from llmtrace_collector.receive import Ingest, IngestSettings, Intake, Spool, SpoolLimits
+from llmtrace_collector.receive import Admission, Ingest, IngestSettings, Spool, SpoolLimits
 from llmtrace_collector.receive import ingest as ingest_module
 from llmtrace_collector.receive.quarantine import Quarantine
 from llmtrace_collector.store.protocol import JoinReport, StoreError
@@ -522,7 +522,7 @@ def test_what_is_in_quarantine_is_replayed(tmp_path):
         ingest.drain()
         store.bad = frozenset({2})
 
-        assert asyncio.run(Intake(spool).replay()) == 2
+        assert asyncio.run(Admission(spool).replay()) == 2
         assert spool.quarantine.count == 0
         ingest.drain()
 

@@ -13,7 +13,7 @@ import pytest
 
 from llmtrace.core.errors import ConfigError
 from llmtrace_collector.receive import Spool, SpoolLimits
-from llmtrace_collector.receive.rejections import RefusedError
+from llmtrace_collector.receive.rejections import RejectedError
 from tests.collector.receive.parts import body, numbers, spooled
 from tests.support.waiting import auntil
 
@@ -314,7 +314,7 @@ def test_a_closed_spool_says_so(tmp_path):
 
     [answer] = append(spool, 0)
 
-    assert isinstance(answer, RefusedError)
+    assert isinstance(answer, RejectedError)
     assert answer.reason == "stopping"
 
 

@@ -14,7 +14,7 @@ from llmtrace.api_clients.listen_address import host_of
 from llmtrace.core.stages import STAGES
 from llmtrace.display.colours import STAGE_COLOURS
 from llmtrace_collector.config.schema import Address
-from llmtrace_collector.metrics.endpoint import Own
+from llmtrace_collector.metrics.endpoint import OwnMetrics
 from llmtrace_collector.serve.app import live_page, make_app
 from llmtrace_collector.serve.auth import Guard, hosts_for
 
@@ -137,7 +137,7 @@ def registry_of_two() -> CollectorRegistry:
     for number in range(100):
         many.labels(str(number)).inc()
     registry.register(
-        Own(lambda: [("own_things", "Things.", "counter", [({"kind": "a"}, 3), ({}, 1)]),
+        OwnMetrics(lambda: [("own_things", "Things.", "counter", [({"kind": "a"}, 3), ({}, 1)]),
                      ("own_level", "Level.", "gauge", [({}, 0.5)])])
     )  # fmt: skip
     return registry

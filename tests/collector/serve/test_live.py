@@ -12,18 +12,18 @@ from llmtrace_collector.scrape.scraper import TargetState
 from llmtrace_collector.scrape.targets import Target
 from llmtrace_collector.serve.engine_status import engine_lines, gpu_lines
 from llmtrace_collector.serve.live_model import Counted, at_most, lines, problems, verdict
-from llmtrace_collector.signals.interval import windows
-from llmtrace_collector.signals.normalise import Unifier
+from llmtrace_collector.signals.interval import engine_intervals
+from llmtrace_collector.signals.normalise import Normaliser
 from llmtrace_collector.signals.profile import builtin_profiles
 from tests.collector import pages
 
 
 def state(url: str, *texts: str) -> TargetState:
     """Return the state of a target that said these pages, one after another."""
-    made = TargetState(Target(url), Unifier(builtin_profiles()))
+    made = TargetState(Target(url), Normaliser(builtin_profiles()))
     for text in texts:
-        reading = made.unifier.read(text)
-        made.windows = windows(made.reading, reading) if made.reading else ()
+        reading = made.normaliser.read(text)
+        made.intervals = engine_intervals(made.reading, reading) if made.reading else ()
         made.reading, made.up = reading, True
         made.pages += 1
     return made

@@ -8,7 +8,7 @@ import time
 from hypothesis import HealthCheck, Phase, given, settings
 
 from llmtrace.exporters.otlp.encode import Resources, encode
-from llmtrace_collector.store.gather import MAX_S
+from llmtrace_collector.store.join_inputs_sql import MAX_S
 from tests.strategies import requests, rows
 
 _tokens = itertools.count()

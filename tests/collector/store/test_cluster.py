@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from llmtrace_collector.store import gather
+from llmtrace_collector.store import join_inputs_sql
 from tests.collector.store.sent import body_of, fetch, join, send
 from tests.collector.store.shard_node import config
 from tests.collector.store.test_join import engine_span, gateway_span, plugin_span, row
@@ -80,7 +80,15 @@ def test_two_shards_make_the_rows_of_one_node(store, tmp_path):
     assert expected[rows[5].span_id][0] == expected[rows[6].span_id][0] == ["row"]
 
 
-@pytest.mark.parametrize("step", [gather.traces, gather.around, gather.around_large, gather.named])
+@pytest.mark.parametrize(
+    "step",
+    [
+        join_inputs_sql.traces,
+        join_inputs_sql.around,
+        join_inputs_sql.around_large,
+        join_inputs_sql.named,
+    ],
+)
 def test_what_is_stored_is_compared_with_a_steps_table_globally(step):
     """A shard that is asked has no table of a step: it gets the ids along with the question."""
     text = step()

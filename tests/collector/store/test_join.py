@@ -26,7 +26,7 @@ from llmtrace.engines.join import join as joined
 from llmtrace.engines.join import together
 from llmtrace.engines.spans import SLICES, read_engine_span, read_plugin_span
 from llmtrace.testing import make_row
-from llmtrace_collector.store import gather
+from llmtrace_collector.store import join_inputs_sql
 from tests.collector.store.sent import STORABLE_REQUESTS, delimited, drawn, fetch, join, send
 from tests.collector.store.test_rows import COLUMNS, as_stored, expected
 from tests.strategies import browsers
@@ -620,7 +620,7 @@ def test_a_long_trace_keeps_its_engines(store):
 
 def test_a_trace_that_is_too_large_is_joined_by_ids_and_counted(store, monkeypatch):
     """Its parts' places tell nothing any more; the report says so."""
-    monkeypatch.setattr(gather, "MAX_IN_TRACE", 4)
+    monkeypatch.setattr(join_inputs_sql, "MAX_IN_TRACE", 4)
     trace, root = random_id(16), random_id(8)
     calls = [row(trace_id=trace, parent_span_id=root) for _ in range(6)]
     send(store, [*calls, *(engine_span(one, one.response_id, queue=0.2) for one in calls)])

@@ -1,4 +1,4 @@
-"""Add to a result when it began and ended, for how many, and what else happened."""
+"""Add to a result when the incident began and ended, its impact and events near it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from llmtrace.triage.windows.onset import date_onset, state_of
 from llmtrace.triage.windows.search_rows import Look
 
 
-def with_time(
+def with_onset_and_impact(
     result: Result, case: Case, look: Look, compared: Mapping[Metric, Compared], about: Metric
 ) -> Result:
-    """Return the result with when it began and ended, for how many, and what else happened."""
+    """Return the result with onset, state, end, impact and events near the onset."""
     result = replace(result, incidents=look.incidents)
     if result.verdict in NOTHING_FOUND or look.alike_days is not None:
         return result

@@ -8,7 +8,7 @@ import pytest
 
 from llmtrace_collector.serve import query_params
 from llmtrace_collector.serve.events import read_events
-from llmtrace_collector.serve.query_params import Between, QuestionError
+from llmtrace_collector.serve.query_params import Between, QueryParamError
 from llmtrace_collector.store import Event
 
 NOW = 1_795_000_000.0
@@ -46,20 +46,20 @@ def test_times_of_every_kind():
 )
 def test_times_that_are_none(given, words):
     """They say what would do."""
-    with pytest.raises(QuestionError, match=words):
+    with pytest.raises(QueryParamError, match=words):
         query_params.between(given, NOW)
 
 
 def test_a_parameter_that_means_nothing():
     """A misspelt filter would answer with everything."""
-    with pytest.raises(QuestionError, match="no such parameter: modle; there are end, model"):
+    with pytest.raises(QueryParamError, match="no such parameter: modle; there are end, model"):
         query_params.known({"modle": "x"}, frozenset({"model", "end"}))
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "x", "", "11", "²", "9" * 30])
 def test_numbers_that_are_none(text):
     """From 1 to the most."""
-    with pytest.raises(QuestionError, match=r"limit: .* is not a whole number from 1 to 10"):
+    with pytest.raises(QueryParamError, match=r"limit: .* is not a whole number from 1 to 10"):
         query_params.number({"limit": text}, "limit", 5, 10)
 
     assert query_params.number({"limit": "10"}, "limit", 5, 10) == 10
@@ -75,16 +75,16 @@ def test_ids_and_places():
     assert query_params.cursor(after) == (17, trace.lower(), span)
     assert query_params.cursor(None) is None
     for wrong in ("", "abc", "x" * 32, trace + "0"):
-        with pytest.raises(QuestionError):
+        with pytest.raises(QueryParamError):
             query_params.trace_id(wrong)
-    with pytest.raises(QuestionError, match="after: write start:trace_id:span_id"):
+    with pytest.raises(QueryParamError, match="after: write start:trace_id:span_id"):
         query_params.cursor("17:")
 
 
 def test_filters_are_short():
     """Longer than any value there is."""
     assert query_params.texts({"model": "m", "other": "x"}, frozenset({"model"})) == {"model": "m"}
-    with pytest.raises(QuestionError, match="model: longer than 256"):
+    with pytest.raises(QueryParamError, match="model: longer than 256"):
         query_params.texts({"model": "m" * 257}, frozenset({"model"}))
 
 
@@ -120,5 +120,5 @@ def test_events_one_or_several():
 )
 def test_events_that_are_none(body, words):
     """Which one, and why."""
-    with pytest.raises(QuestionError, match=words):
+    with pytest.raises(QueryParamError, match=words):
         read_events(body, 7)

@@ -39,7 +39,7 @@ _MARGIN_S: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class PeerComparison:
     """One duration of a request beside what its peers took.
 
     Attributes:
@@ -97,8 +97,8 @@ class Explanation:
     row: Row
     peers: int
     alike: str
-    compared: tuple[Compared, ...]
-    unusual: Compared | None
+    compared: tuple[PeerComparison, ...]
+    unusual: PeerComparison | None
     engines: tuple[EngineSeconds, ...] = ()
 
 
@@ -152,12 +152,12 @@ def _alike_in_size(row: Row, other: Row) -> bool:
     )  # fmt: skip
 
 
-def _compare(row: Row, peers: Sequence[Row], name: str) -> Compared | None:
+def _compare(row: Row, peers: Sequence[Row], name: str) -> PeerComparison | None:
     took = _seconds(row, name)
     known = sorted(value for peer in peers if (value := _seconds(peer, name)) is not None)
     if took is None or not known:
         return None
-    return Compared(
+    return PeerComparison(
         name.removesuffix("_s"),
         took,
         median(known),
@@ -284,7 +284,7 @@ def _ms(seconds: float) -> str:
 def as_json(explanation: Explanation) -> dict[str, Any]:
     """Flatten an explanation to JSON-ready keys; durations in seconds."""
 
-    def flat(one: Compared) -> dict[str, Any]:
+    def flat(one: PeerComparison) -> dict[str, Any]:
         return {**asdict(one), "excess_s": one.excess_s}
 
     return {

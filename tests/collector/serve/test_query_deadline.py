@@ -11,7 +11,7 @@ import pytest
 from llmtrace_collector.serve import store_access
 from llmtrace_collector.serve.api import Api
 from llmtrace_collector.store import SignalSample, open_store, read
-from llmtrace_collector.store.query_deadline import Question, QuestionEndedError, asking
+from llmtrace_collector.store.query_deadline import QueryDeadline, QueryEndedError, within
 
 NS = 10**9
 DAY_NS = 86_400 * NS
@@ -58,28 +58,28 @@ def test_days_without_samples_cost_a_query_and_not_one_for_each_ten_minutes(stor
     assert time.monotonic() - began < 1
 
 
-def test_a_query_has_what_is_left_of_its_question(store):
-    """It ends by itself, and the next one of it does not begin."""
+def test_a_query_has_what_is_left_of_its_deadline(store):
+    """It ends by itself, and the next one does not begin."""
     began = time.monotonic()
-    with asking(Question(0.5)):
-        with pytest.raises(QuestionEndedError):
+    with within(QueryDeadline(0.5)):
+        with pytest.raises(QueryEndedError):
             store.query(HEAVY)
-        with pytest.raises(QuestionEndedError, match=r"took longer than 0\.5 s"):
+        with pytest.raises(QueryEndedError, match=r"took longer than 0\.5 s"):
             store.query("SELECT 1")
     assert time.monotonic() - began < 5
     assert store.query("SELECT 1") == [(1,)]
 
 
 def test_a_running_query_is_ended_from_another_thread(store):
-    """By the name of its question, and no other's."""
-    question, other = Question(30), Question(30)
+    """By the name of its deadline, and no other query."""
+    deadline, other = QueryDeadline(30), QueryDeadline(30)
     ended = []
 
     def ask():
-        with asking(question):
+        with within(deadline):
             try:
                 store.query(HEAVY)
-            except QuestionEndedError as error:
+            except QueryEndedError as error:
                 ended.append(error)
 
     asker = threading.Thread(target=ask)
@@ -88,7 +88,7 @@ def test_a_running_query_is_ended_from_another_thread(store):
     store.end(other.name)
     asker.join(0.3)
     assert asker.is_alive()
-    store.end(question.name)
+    store.end(deadline.name)
     asker.join(10)
     assert ended
 
@@ -105,15 +105,15 @@ class Slow:
         self.asked += 1
         if not self.ended.wait(20):
             raise AssertionError
-        raise QuestionEndedError("ended")
+        raise QueryEndedError("ended")
 
-    def end(self, question):
+    def end(self, name):
         """End all that wait."""
         self.ended.set()
 
 
 @pytest.mark.parametrize("path", ["/signals", "/rows", "/coverage", "/slowest"])
-def test_a_question_whose_asker_left_makes_room_for_others(path):
+def test_a_query_whose_client_disconnected_makes_room_for_others(path):
     """As many as there is room for, all of whom hang up."""
     slow = Slow()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from llmtrace.core.stages import Reported
-from llmtrace_collector.signals.interval import Window, windows
-from llmtrace_collector.signals.normalise import Reading, Unifier
+from llmtrace_collector.signals.interval import EngineInterval, engine_intervals
+from llmtrace_collector.signals.normalise import Normaliser, Reading
 from llmtrace_collector.signals.profile import builtin_profiles
 
 from . import pages
@@ -36,34 +36,34 @@ def page(
     return text + (f"process_start_time_seconds {started}\n" if started else "")
 
 
-def between(before: str, after: str) -> Window:
-    """Return the one window between two pages."""
-    unifier = Unifier(builtin_profiles())
-    first, second = unifier.read(before), unifier.read(after)
-    (window,) = windows(first, second)
-    return window
+def between(before: str, after: str) -> EngineInterval:
+    """Return the one interval between two pages."""
+    normaliser = Normaliser(builtin_profiles())
+    first, second = normaliser.read(before), normaliser.read(after)
+    (interval,) = engine_intervals(first, second)
+    return interval
 
 
-def test_averages_are_of_the_window_alone():
+def test_averages_are_of_the_interval_alone():
     """Ten slow requests after a hundred quick ones: the quick ones are history."""
     after = page(requests=110).replace(
         f"vllm:request_queue_time_seconds_sum{{{LABELS}}} 11.0",
         f"vllm:request_queue_time_seconds_sum{{{LABELS}}} 15.0",
     )
-    window = between(page(requests=100), after)
+    interval = between(page(requests=100), after)
 
-    assert window.means["queue"].count == 10
-    assert window.means["queue"].mean_s == pytest.approx(0.5)
-    assert window.means["prefill"].mean_s == pytest.approx(0.2)
-    assert window.generation_tokens == 100
-    assert not window.restarted
+    assert interval.means["queue"].count == 10
+    assert interval.means["queue"].mean_s == pytest.approx(0.5)
+    assert interval.means["prefill"].mean_s == pytest.approx(0.2)
+    assert interval.generation_tokens == 100
+    assert not interval.restarted
 
 
 def test_the_front_end_is_what_is_left_of_ttft():
     """Template, tokenising and IPC: TTFT less queue and prefill."""
-    window = between(page(requests=10), page(requests=20))
+    interval = between(page(requests=10), page(requests=20))
 
-    assert window.frontend_s == pytest.approx(0.1)
+    assert interval.frontend_s == pytest.approx(0.1)
 
 
 def test_the_front_end_is_never_below_zero():
@@ -76,18 +76,18 @@ def test_the_front_end_is_never_below_zero():
     assert between(page(requests=10), after).frontend_s == 0.0
 
 
-def test_a_window_in_which_nothing_happened_has_no_averages():
+def test_an_interval_in_which_nothing_happened_has_no_averages():
     """No requests is not zero seconds."""
-    window = between(page(requests=10), page(requests=10))
+    interval = between(page(requests=10), page(requests=10))
 
-    assert window.means == {}
-    assert window.frontend_s is None
-    assert window.given_up is None
-    assert window.generation_tokens == 0
+    assert interval.means == {}
+    assert interval.frontend_s is None
+    assert interval.given_up is None
+    assert interval.generation_tokens == 0
 
 
 def test_figures_are_marked_as_averages():
-    """What goes to rows says that it is of a window."""
+    """What goes to rows says that it is of an interval."""
     figures = between(page(requests=10), page(requests=20)).figures()
 
     assert figures.queue == Reported(100_000_000, "engine_window")
@@ -101,34 +101,34 @@ def test_figures_are_marked_as_averages():
 @pytest.mark.parametrize("started", [1000.0, 2000.0, None])
 def test_after_a_restart_only_what_came_since_counts(started):
     """Counters that fell began again from zero, whether the engine tells its start or not."""
-    window = between(page(requests=100), page(requests=4, started=started))
+    interval = between(page(requests=100), page(requests=4, started=started))
 
-    assert window.restarted
-    assert window.means["queue"].count == 4
-    assert window.means["queue"].mean_s == pytest.approx(0.1)
-    assert window.generation_tokens == 40
+    assert interval.restarted
+    assert interval.means["queue"].count == 4
+    assert interval.means["queue"].mean_s == pytest.approx(0.1)
+    assert interval.generation_tokens == 40
 
 
 def test_a_restart_is_seen_though_counters_have_passed_where_they_were():
     """The start tells what the counters hide."""
-    window = between(page(requests=4, started=1000.0), page(requests=100, started=2000.0))
+    interval = between(page(requests=4, started=1000.0), page(requests=100, started=2000.0))
 
-    assert window.restarted
-    assert window.means["queue"].count == 100
+    assert interval.restarted
+    assert interval.means["queue"].count == 100
 
 
 def test_a_gauge_that_falls_is_no_restart():
     """Fewer requests running is a good day."""
-    window = between(
+    interval = between(
         page(requests=1, num_requests_running=9.0), page(requests=2, num_requests_running=1.0)
     )
 
-    assert not window.restarted
-    assert window.running == 1.0
+    assert not interval.restarted
+    assert interval.running == 1.0
 
 
 def test_speculation_and_caches():
-    """Ratios are of the window's own counts."""
+    """Ratios are of the interval's own counts."""
     before = page(
         requests=1, spec_decode_num_drafts_total=10, spec_decode_num_draft_tokens_total=30,
         spec_decode_num_accepted_tokens_total=30, prefix_cache_queries_total=100,
@@ -139,30 +139,34 @@ def test_speculation_and_caches():
         spec_decode_num_accepted_tokens_total=45, prefix_cache_queries_total=300,
         prefix_cache_hits_total=150,
     )  # fmt: skip
-    window = between(before, after)
+    interval = between(before, after)
 
-    assert window.spec_accept_ratio == pytest.approx(0.5)
-    assert window.spec_accept_length == pytest.approx(2.5)
-    assert window.prefix_hit_ratio == pytest.approx(0.25)
+    assert interval.spec_accept_ratio == pytest.approx(0.5)
+    assert interval.spec_accept_length == pytest.approx(2.5)
+    assert interval.prefix_hit_ratio == pytest.approx(0.25)
 
 
 def test_the_real_scrape_agrees_with_what_was_worked_out_by_hand():
     """39 ms of front end a request with two API servers; 3.67 tokens a draft."""
-    unifier = Unifier(builtin_profiles())
-    (window,) = windows(Reading(), unifier.read(pages.scrape("vllm-0.32-metrics-2apiservers.txt")))
-    assert window.frontend_s == pytest.approx(0.0391, abs=1e-4)
+    normaliser = Normaliser(builtin_profiles())
+    (interval,) = engine_intervals(
+        Reading(), normaliser.read(pages.scrape("vllm-0.32-metrics-2apiservers.txt"))
+    )
+    assert interval.frontend_s == pytest.approx(0.0391, abs=1e-4)
 
-    unifier = Unifier(builtin_profiles())
-    (window,) = windows(Reading(), unifier.read(pages.scrape("vllm-0.32-metrics-specdecode.txt")))
-    assert window.spec_accept_length == pytest.approx(1 + 5373 / 2013)
-    assert window.means["itl"].count == 2133
+    normaliser = Normaliser(builtin_profiles())
+    (interval,) = engine_intervals(
+        Reading(), normaliser.read(pages.scrape("vllm-0.32-metrics-specdecode.txt"))
+    )
+    assert interval.spec_accept_length == pytest.approx(1 + 5373 / 2013)
+    assert interval.means["itl"].count == 2133
 
 
-def test_each_replica_has_its_own_window():
+def test_each_replica_has_its_own_interval():
     """Data-parallel ranks are distinguished, so that one's queue is not averaged away."""
-    unifier = Unifier(builtin_profiles())
-    reading = unifier.read(pages.scrape("vllm-0.32-metrics-dp2.txt"))
-    found = {dict(one.labels)["replica"]: one for one in windows(Reading(), reading)}
+    normaliser = Normaliser(builtin_profiles())
+    reading = normaliser.read(pages.scrape("vllm-0.32-metrics-dp2.txt"))
+    found = {dict(one.labels)["replica"]: one for one in engine_intervals(Reading(), reading)}
 
     assert found["0"].means["queue"].mean_s == pytest.approx(0.1881, abs=1e-4)
     assert found["1"].means["queue"].mean_s == pytest.approx(0.1352, abs=1e-4)

@@ -9,7 +9,7 @@ import pytest
 
 from llmtrace.run_comparison.engine_signals import COUNTERS
 from llmtrace_collector.signals.definitions import SIGNALS
-from llmtrace_collector.signals.normalise import Distribution, Reading, Unifier
+from llmtrace_collector.signals.normalise import Distribution, Normaliser, Reading
 from llmtrace_collector.signals.profile import builtin_profiles
 
 from . import pages
@@ -17,7 +17,7 @@ from . import pages
 
 def read(text: str) -> Reading:
     """Return what the first page of a target comes to."""
-    return Unifier(builtin_profiles()).read(text)
+    return Normaliser(builtin_profiles()).read(text)
 
 
 def values(reading: Reading) -> dict[str, object]:
@@ -309,7 +309,7 @@ def test_sglang_before_it_had_gauges_of_its_cache():
 
 def test_a_cache_of_another_size_after_a_restart_is_read():
     """The page looks the same, but for the figure."""
-    reader = Unifier(builtin_profiles())
+    reader = Normaliser(builtin_profiles())
     assert reader.read(pages.SGLANG).kv_cache["kv_cache_tokens"] == 40_000
     smaller = pages.SGLANG.replace(" 40000.0", " 30000.0")
     assert reader.read(smaller).kv_cache["kv_cache_tokens"] == 30_000
@@ -522,9 +522,9 @@ def test_a_page_no_profile_knows():
 
 def test_a_target_that_becomes_another_engine():
     """Behind the same address there may be something else after a deployment."""
-    unifier = Unifier(builtin_profiles())
-    before = unifier.read(pages.VLLM_0_6)
-    after = unifier.read(pages.SGLANG)
+    normaliser = Normaliser(builtin_profiles())
+    before = normaliser.read(pages.VLLM_0_6)
+    after = normaliser.read(pages.SGLANG)
 
     assert before.profiles == ("vllm",)
     assert after.profiles == ("sglang",)
@@ -533,9 +533,9 @@ def test_a_target_that_becomes_another_engine():
 
 def test_a_series_that_goes_is_not_kept():
     """What is not on this page is not reported, whatever the page before said."""
-    unifier = Unifier(builtin_profiles())
-    unifier.read(pages.VLLM_0_6)
-    after = unifier.read(pages.VLLM_0_6.replace("vllm:num_requests_swapped", "other"))
+    normaliser = Normaliser(builtin_profiles())
+    normaliser.read(pages.VLLM_0_6)
+    after = normaliser.read(pages.VLLM_0_6.replace("vllm:num_requests_swapped", "other"))
 
     assert "swapped" not in values(after)
     assert "running" in values(after)
@@ -543,7 +543,7 @@ def test_a_series_that_goes_is_not_kept():
 
 def test_reading_for_hours_takes_no_more_memory():
     """Numbers move, series stay: what is kept of a target does not grow."""
-    unifier = Unifier(builtin_profiles())
+    normaliser = Normaliser(builtin_profiles())
     text = pages.scrape("vllm-0.32-metrics.txt")
     # Threads that other tests left may need memory, too.
     ours = [
@@ -554,7 +554,7 @@ def test_reading_for_hours_takes_no_more_memory():
 
     def run(first: int, last: int) -> int:
         for n in range(first, last):
-            unifier.read(text.replace(" 62.0", f" {62 + n}.0").replace(" 63.0", f" {63 + n}.0"))
+            normaliser.read(text.replace(" 62.0", f" {62 + n}.0").replace(" 63.0", f" {63 + n}.0"))
         gc.collect()  # what Python keeps for reuse is not ours
         here = tracemalloc.take_snapshot().filter_traces(ours)
         return sum(one.size for one in here.statistics("filename"))
@@ -569,7 +569,7 @@ def test_reading_for_hours_takes_no_more_memory():
 
 def test_reading_a_page_again_gives_the_same():
     """What is remembered between pages changes nothing in what they say."""
-    unifier = Unifier(builtin_profiles())
+    normaliser = Normaliser(builtin_profiles())
     text = pages.scrape("vllm-0.32-metrics-dp2.txt")
 
-    assert unifier.read(text) == unifier.read(text)
+    assert normaliser.read(text) == normaliser.read(text)
