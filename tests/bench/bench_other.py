@@ -12,19 +12,19 @@ Exits with 1 where a bar is missed.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from llmtrace.dataset.case import Case
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.result import NAMED, OF_THE_WORK
 from tests.bench.bench_triage import SURE, TOP, WORKLOAD
 from tests.bench.bench_worlds import WAYS
+from tests.bench.kept_answers import keep, read_kept
 from tests.bench.other_cases import SEVERITIES, OtherCase, Truth, make
 
 # Bars, windows given and searched; `<` = at most.
@@ -132,21 +132,15 @@ def _print_miss(one: Answer, said: Said) -> None:
           f"  | {one.truth.what}")  # fmt: skip
 
 
-def _known(path: Path | None) -> list[Answer]:
-    """Return the answers that an earlier run kept."""
-    if path is None or not path.exists():
-        return []
-    found = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        flat = json.loads(line)
-        said = tuple(
-            Said(one["verdict"], tuple((cause, status) for cause, status in one["named"]))
-            for one in flat.pop("said")
-        )
-        truth = flat.pop("truth")
-        truth |= {name: tuple(truth[name]) for name in ("causes", "accept")}
-        found.append(Answer(**flat, truth=Truth(**truth), said=said))
-    return found
+def _answer(flat: dict[str, Any]) -> Answer:
+    """Read an answer that an earlier run kept."""
+    said = tuple(
+        Said(one["verdict"], tuple((cause, status) for cause, status in one["named"]))
+        for one in flat.pop("said")
+    )
+    truth = flat.pop("truth")
+    truth |= {name: tuple(truth[name]) for name in ("causes", "accept")}
+    return Answer(**flat, truth=Truth(**truth), said=said)
 
 
 def main() -> int:
@@ -157,15 +151,13 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--json", type=Path, help="append every answer here, and go on from those")
     given = parser.parse_args()
-    answers = _known(given.json)
+    answers = read_kept(given.json, _answer)
     known = {one.seed for one in answers}
     seeds = [n for n in range(given.first, given.first + given.cases) if n not in known]
     with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
         for done, one in enumerate(pool.imap(answer, seeds), 1):
             answers.append(one)
-            if given.json:
-                with given.json.open("a", encoding="utf-8") as out:
-                    out.write(json.dumps(asdict(one)) + "\n")
+            keep(given.json, one)
             print(f"\r{done} of {len(seeds)}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     figures = report(answers)

@@ -13,13 +13,12 @@ what share of each status was right, which reports quote. Exits with 1 where a b
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,6 +42,7 @@ from tests.bench.bench_triage import (
     WORKLOAD,
     dropped,
 )
+from tests.bench.kept_answers import keep, read_kept
 from tests.bench.track_record import counted, store
 from tests.bench.worlds import World, draw_world, traits
 
@@ -365,20 +365,14 @@ def record(answers: Sequence[Answer]) -> dict[str, Any]:
     }
 
 
-def _known(path: Path | None) -> list[Answer]:
-    """Return the answers that an earlier run kept."""
-    if path is None or not path.exists():
-        return []
-    found = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        flat = json.loads(line)
-        said = tuple(
-            Said(one["verdict"], tuple(map(tuple, one["named"])), one["grounded"])
-            for one in flat.pop("said")
-        )
-        truth, kinds = tuple(flat.pop("truth")), tuple(flat.pop("traits"))
-        found.append(Answer(**flat, truth=truth, traits=kinds, said=said))
-    return found
+def _answer(flat: dict[str, Any]) -> Answer:
+    """Read an answer that an earlier run kept."""
+    said = tuple(
+        Said(one["verdict"], tuple(map(tuple, one["named"])), one["grounded"])
+        for one in flat.pop("said")
+    )
+    truth, kinds = tuple(flat.pop("truth")), tuple(flat.pop("traits"))
+    return Answer(**flat, truth=truth, traits=kinds, said=said)
 
 
 def main() -> int:
@@ -399,16 +393,14 @@ def main() -> int:
     first = given.first + (0 if given.written_on else UNSEEN)
     todo = [task for task in tasks(first, given.seeds, given.quiet, traces)
             if not given.only or any(cause in given.only for cause, _ in task.faults)]  # fmt: skip
-    answers = _known(given.json)
+    answers = read_kept(given.json, _answer)
     played = {(one.kind, one.seed) for one in answers}
     todo = [task for task in todo if (task.kind, task.seed) not in played]
     began = time.monotonic()
     with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
         for done, one in enumerate(pool.imap_unordered(answer, todo, chunksize=2), 1):
             answers.append(one)
-            if given.json:
-                with given.json.open("a", encoding="utf-8") as out:
-                    out.write(json.dumps(asdict(one)) + "\n")
+            keep(given.json, one)
             passed = time.monotonic() - began
             left = passed / done * (len(todo) - done)
             print(f"\r{done} of {len(todo)}, {left:4.0f} s left", end="", file=sys.stderr,
