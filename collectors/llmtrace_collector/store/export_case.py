@@ -16,6 +16,7 @@ from llmtrace.dataset.columns import FLAGS, IDS, NUMBERS, SECONDS, WORDS, Builde
 from llmtrace.dataset.files import add_table
 from llmtrace_collector.store import read
 from llmtrace_collector.store.open_store import open_to_read
+from llmtrace_collector.store.sql_builder import from_file
 from llmtrace_collector.store.sql_engine import Engine
 
 _NS: Final = 1_000_000_000
@@ -24,10 +25,6 @@ _A_SLICE: Final = 250_000  # rows, about
 _MAX_SLICES: Final = 2_000
 # Where these say nothing they are 0 in the store, and left out of a row.
 _ZERO_IS_NONE: Final = frozenset({"held_before_s", "held_after_s"})
-_WITHIN: Final = (
-    "start >= fromUnixTimestamp64Nano({since:Int64})"
-    " AND start < fromUnixTimestamp64Nano({until:Int64})"
-)
 
 Filters = Mapping[str, Sequence[str]]
 Progress = Callable[[str, float], None]
@@ -120,9 +117,8 @@ def add_rows(
     start, end = int(window.start * _NS), int(window.end * _NS)
 
     def ask(columns: Mapping[str, str], since: int, until: int, more: str = "") -> Any:
-        # By other names than the table's: there a name in WHERE would mean what is selected.
-        selected = ", ".join(f"{text} AS as_{name}" for name, text in columns.items())
-        sql = f"SELECT {selected} FROM requests FINAL WHERE {_WITHIN}{where}{more}"
+        fields = ", ".join(f"{text} AS as_{name}" for name, text in columns.items())
+        sql = from_file("export_rows", fields=fields, conditions=f"{where}{more}")
         stream = engine.read(sql, "ArrowStream", {**given, "since": since, "until": until})
         return pa.ipc.open_stream(stream).read_all().rename_columns([*columns]) if stream else None
 

@@ -102,12 +102,6 @@ def _figures() -> Iterator[Column]:
         yield column, read
 
 
-# The engine's own time beside queue and work, as far as each kind of span tells it.
-_BESIDE: Final = """\
-if(tells = 'engine', engine_ttft - engine_queue - engine_prefill,
-       engine_e2e - engine_queue - engine_inference)"""
-
-
 def _count(value: str) -> str:
     return f"if({value} BETWEEN 0 AND {1 << 53}, {value}, NULL)"
 
@@ -172,11 +166,15 @@ def parts_select(reporting: str) -> str:
         read=conventions.READ,
         tells=_KIND_OF,
         attributes=conventions.attributes(),
-        took=conventions.TOOK_NS,
+        took=from_file("genai_duration_ns"),
     )
     read = step(read, ("ns", all_ns()), ("source_of", all_sources()))
     read = step(read, *_figures())
-    read = step(read, ("beside", _BESIDE), ("engine_frontend", "if(beside < 0, 0, beside)"))
+    read = step(
+        read,
+        ("beside", from_file("engine_beside")),
+        ("engine_frontend", "if(beside < 0, 0, beside)"),
+    )
     return from_file(
         "parts_of_spans",
         spans=read,

@@ -131,14 +131,10 @@ def _any(claims: str, stages: str, stage: str) -> str:
 
 def _last(stage: str, before: str, after: str) -> str:
     """The source that claimed a stage last: that of the whole stage."""
-    number = _NUMBER[stage]
-    in_before = f"arrayLast((w, s, x) -> s = {number} AND x IS NOT NULL, before_source, {before}, before_ns)"
-    if stage == "decode":
-        first = "if(takes_decode, 'client', "
-        last = ")"
-    else:
-        first, last = "", ""
-    return f"{first}if({_any('after_ns', after, stage)}, 'client', {in_before}){last}"
+    claimed_after = _any("after_ns", after, stage)
+    number = str(_NUMBER[stage])
+    last = from_file("last_source", number=number, before=before, claimed_after=claimed_after)
+    return f"if(takes_decode, 'client', {last})" if stage == "decode" else last
 
 
 def _cut(claims: str, fits: str, stages: str, *, first: int = 1, upto: int | None = None) -> str:

@@ -14,7 +14,6 @@ from typing import Final
 from llmtrace.semconv.attributes import EXECUTE_TOOL
 from llmtrace_collector.store.sql_builder import from_file
 
-_NS: Final = 1_000_000_000
 # Operations of OpenTelemetry's GenAI conventions that are no request for an answer.
 _NO_REQUEST: Final = (
     EXECUTE_TOOL, "invoke_agent", "invoke_workflow", "create_agent", "embeddings", "rerank",
@@ -158,12 +157,6 @@ CONVENTIONS: Final = (
 READ: Final = "SpanAttributes, `Events.Timestamp`, `Events.Name`, `Events.Attributes`"
 MARKS: Final = tuple(mark for one in CONVENTIONS for mark in one.marks)
 IS_REQUEST: Final = " OR ".join(f"({one.is_request})" for one in CONVENTIONS)
-# How long a request took, in nanoseconds. Logfire's log has no duration but the one that it names;
-# an attribute of that name means something else on other spans.
-TOOK_NS: Final = (
-    f"if(Duration = 0 AND {_of('logfire.span_type')} = 'log', ifNull(accurateCastOrNull("
-    f"toFloat64OrNull({_of('duration')}) * {_NS}, 'UInt64'), 0), Duration)"
-)
 
 
 def attributes() -> str:

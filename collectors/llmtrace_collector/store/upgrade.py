@@ -15,6 +15,7 @@ from typing import Final
 
 from llmtrace.core.errors import ConfigError
 from llmtrace_collector.store import join_inputs_sql, tables
+from llmtrace_collector.store.sql_builder import from_file
 from llmtrace_collector.store.sql_engine import Engine
 from llmtrace_collector.store.tables import Keep, Table
 
@@ -36,17 +37,10 @@ def _keys(cluster: str | None, keep: Keep) -> Iterator[str]:
     for name in _everywhere(tables.JOINS, cluster):
         yield f"ALTER TABLE {name}{on} {added}"
     yield f"INSERT INTO part_keys\n{join_inputs_sql.keys_select('request_parts')}"
-    yield (
-        "INSERT INTO request_keys (trace_id, span_id, start, parts, version_ns)\n"
-        "SELECT trace_id, span_id, start, length(reported_by), version_ns FROM requests"
-    )
+    yield from_file("request_keys_of_rows")
     # Twice, that they count as settled: the process before has counted these rows.
     for ago_h in (2, 1):
-        yield (
-            "INSERT INTO joins (version_ns, until_ns, at) SELECT (SELECT max(version_ns) FROM"
-            " requests), (SELECT max(until_ns) FROM joins), now64(6) - "
-            f"INTERVAL {ago_h} HOUR"
-        )
+        yield from_file("settled_join", ago_h=str(ago_h))
 
 
 def _reported_by(cluster: str | None, _: Keep) -> Iterator[str]:
@@ -279,10 +273,7 @@ def _follow_view(engine: Engine, name: str, select: str) -> None:
 
 
 def _noting() -> str:
-    return (
-        f"INSERT INTO {tables.VERSIONS} (version) SELECT {VERSION}"
-        f" WHERE (SELECT max(version) FROM {tables.VERSIONS}) < {VERSION}"
-    )
+    return from_file("note_version", table=tables.VERSIONS, version=str(VERSION))
 
 
 def _rows(engine: Engine, sql: str) -> list[list[str]]:
