@@ -1,4 +1,4 @@
-"""Append a bench's answers to a file of JSON lines, so that a run goes on after an interruption."""
+"""Append a bench's answers to a file of JSON lines; a later run goes on from those."""
 
 from __future__ import annotations
 
