@@ -17,7 +17,7 @@ def add_demo(commands: Commands) -> None:
         "inject a fault into an engine, show where the time goes, and triage it",
         "Send an engine the requests of many users, and show where their time went. Without "
         "options the engine is a simulated one, started on loopback with a collector of its own: "
-        "no GPU, key or server is needed. Half-way a fault is injected, and triage names it.",
+        "no GPU, key or server is needed. Halfway, a fault is injected, and triage names it.",
         examples=(
             "llmtrace demo",
             "llmtrace demo --fault kv_exhaustion --rows-out rows.jsonl",
@@ -40,7 +40,7 @@ def _add_fault(demo: argparse.ArgumentParser) -> None:
     broken = demo.add_argument_group("fault of the simulated engine")
     broken.add_argument(
         "--fault", metavar="NAME",
-        help="fault injected half-way, or none (default: gpu_throttle; none with --requests)",
+        help="fault injected halfway, or none (default: gpu_throttle; none with --requests)",
     )  # fmt: skip
     broken.add_argument(
         "--severity", type=positive(float), default=3.0, metavar="S",

@@ -58,7 +58,7 @@ def print_report(
             out.print(f"\n{fill(note, width)}")
     ended = outcomes_text(summary)
     if "cancelled" in summary.outcomes and not interrupted:
-        ended += " Cancelled are those whose readers left early, as some of the demo's do."
+        ended += " The cancelled ones are of clients that left early, as some of the demo do."
     out.print(f"\n{fill(ended, width)}")
     out.print(fill(sum_text(summary), width))
     if done:
@@ -92,8 +92,8 @@ def _notes(summary: Summary, budget: Budget, shown: set[ColumnName]) -> list[str
     notes = [f'Limits: the budget "{budget.name}". The shares add up; {high}s do not.']
     if "interval" in shown:
         notes.append(
-            f'"Lies in": the true {high} with 95{JOINED}% confidence, if requests are '
-            f"independent; ?{JOINED}unclear: the limit is in there."
+            f"{high} 95% CI: holds the true {high} with 95{JOINED}% confidence, if requests are "
+            f"independent; ?{JOINED}unclear: the limit is within it."
         )
     else:
         notes.append(f"?{JOINED}unclear: too close to the limit to tell from so few requests.")

@@ -159,7 +159,7 @@ def demo_incident(
     root = target.engine.root
     with running_collector([f"{root}/metrics", f"{root}/gpu/metrics"]) as collector:
         say(f"Collector: {collector.url} (its live page, while this runs)")
-        say("Half-way something will go wrong; triage does not know what.")
+        say("Halfway through, a fault is injected; triage does not know which.")
         yield DemoIncident(fault, target, collector)
 
 

@@ -77,8 +77,8 @@ def _long_prompts(jobs: Iterator[Job], severity: float) -> Iterator[Job]:
 
 
 _USERS: Final[Mapping[str, tuple[str, _Jobs]]] = {
-    "slow_renderer": ("Readers draw every chunk for too long.", _slow_renderer),
-    "long_prompts": ("People ask with longer prompts; nothing is broken.", _long_prompts),
+    "slow_renderer": ("The client takes too long to render each chunk.", _slow_renderer),
+    "long_prompts": ("Prompts become longer; nothing is broken.", _long_prompts),
 }
 
 # By the names triage has for causes, in a sentence each.

@@ -27,7 +27,7 @@ _GATEWAY_S: Final = 0.012
 _ANSWER_TOKENS: Final = 25
 # Slow steps and short answers: what is simulated must outweigh what a busy machine adds to it.
 _SLOWER: Final = 2.0
-# Few places at once, so that a dozen users make a queue.
+# Few slots, so that a dozen users make a queue.
 _VLLM_FLAGS: Final = ("--max-num-seqs", "6")
 # One byte is one token to the tiny model, whose context is 4,096.
 _VLLM_LONGEST_PROMPT: Final = 3_200
@@ -82,14 +82,14 @@ def simulated() -> Iterator[Target]:
 
     slow = slowed(EngineConfig(), _SLOWER)
     config = ServerConfig(engine=slow, gateway_s=_GATEWAY_S, answer_tokens=_ANSWER_TOKENS)
-    places, gateway_ms = config.engine.max_num_seqs, round(1000 * _GATEWAY_S)
+    slots, gateway_ms = config.engine.max_num_seqs, round(1000 * _GATEWAY_S)
     with serve(config) as engine:
         yield Target(
             url=engine.url,
             model=config.model,
             name=SIMULATED,
             notes=(
-                f"Simulated: an engine of {places} places, and a gateway of {gateway_ms} ms.",
+                f"Simulated: an engine with {slots} slots, a gateway that takes {gateway_ms} ms.",
                 "Real: HTTP on loopback, the OpenAI SDK, llmtrace, and every clock.",
             ),
             simulated=True,

@@ -443,7 +443,7 @@ def test_a_fault_changes_what_happens(cause, severity):
 def test_ctrl_c_shows_what_was_measured(tmp_path):
     """An interrupt ends the requests, prints and writes what there is, and is status 130."""
     path = tmp_path / "rows.jsonl"
-    # Twelve users from the start are more than the engine has places: some are always waiting.
+    # Twelve users from the start are more than the engine has slots: some are always waiting.
     crowd = ("--concurrency", "48")
     done = r"  ([3-9]|\d\d) of \d+ done"
     status, printed, seen = interrupted(*crowd, "--rows-out", str(path), until=done)

@@ -118,13 +118,17 @@ def _longer_outputs(config: ServerConfig, severity: float) -> ServerConfig:
 INCIDENTS: Final[Mapping[str, Incident]] = {
     cause: Incident(cause, about, change)
     for cause, about, change in (
-        ("queue_saturation", "The batch has fewer seats than people ask.", _queue_saturation),
-        ("kv_exhaustion", "The KV cache holds less than the batch wants.", _kv_exhaustion),
+        (
+            "queue_saturation",
+            "The batch has fewer slots than there are requests.",
+            _queue_saturation,
+        ),
+        ("kv_exhaustion", "The KV cache is too small for the batch.", _kv_exhaustion),
         ("prefix_cache_collapse", "Prompts stop sharing a prefix.", _prefix_cache_collapse),
         ("gpu_throttle", "The GPU runs at a lower clock.", _gpu_throttle),
-        ("gateway_overhead", "The gateway works longer on every request.", _gateway_overhead),
-        ("rate_limit_retries", "Some requests are refused, and tried again.", _rate_limit_retries),
-        ("midstream_errors", "Some answers end in an error.", _midstream_errors),
-        ("longer_outputs", "Answers are longer; nothing is broken.", _longer_outputs),
+        ("gateway_overhead", "The gateway takes longer for every request.", _gateway_overhead),
+        ("rate_limit_retries", "Some requests are rejected, and retried.", _rate_limit_retries),
+        ("midstream_errors", "Some responses end in an error.", _midstream_errors),
+        ("longer_outputs", "Responses become longer; nothing is broken.", _longer_outputs),
     )
 }
