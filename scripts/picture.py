@@ -1,7 +1,7 @@
-"""How is the picture in the README made? From what `llmtrace demo` prints, as an SVG.
+"""Draw what `llmtrace demo --fault none` prints as an SVG, for the README: docs/pictures/demo.svg.
 
 Run as `python scripts/picture.py`: it runs the demo, about half a minute. With `--rows FILE` it
-draws what an earlier `llmtrace demo --rows-out FILE` wrote.
+draws what an earlier `llmtrace demo --fault none --rows-out FILE` wrote.
 """
 
 from __future__ import annotations
@@ -92,8 +92,9 @@ def _width(bar: str) -> float:
 
 
 def measure(file: Path) -> None:
-    """Run the demo and have it write its rows."""
-    subprocess.run([sys.executable, "-m", "llmtrace", "demo", "--rows-out", str(file)], check=True)
+    """Run the demo without a fault, and have it write its rows."""
+    demo = [sys.executable, "-m", "llmtrace", "demo", "--fault", "none", "--rows-out", str(file)]
+    subprocess.run(demo, check=True)
 
 
 def main() -> None:

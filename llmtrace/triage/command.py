@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from llmtrace.core.errors import ConfigError, DataError
 from llmtrace.dataset.case import Case, Window, write_case
 from llmtrace.dataset.columns import WORDS
-from llmtrace.display.summary_tables import date_and_zone
+from llmtrace.display.summary_tables import console_for, date_and_zone
 from llmtrace.stats.arrays import Mask
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.report.links import TRACE, Links
@@ -183,7 +183,7 @@ def show(result: Result, wanted: TriageOptions, out: TextIO) -> None:
         json.dump(as_json(result), out, indent=2, allow_nan=False)
         out.write("\n")
         return
-    console = Console(file=out)
+    console = console_for(out)
     # Not cropped: a link that is cut does not open.
     console.print(screen(result, explain=wanted.explain, links=wanted.links), crop=False)
     for what, path in (("page", wanted.html), ("case", wanted.save)):
