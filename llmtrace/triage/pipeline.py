@@ -173,7 +173,7 @@ def _look(case: Case, settings: Settings, rows: Columns, metric: Metric | None) 
     return look_at(
         first_content(rows), case.searched, before=settings.before or case.before,
         after=settings.after or case.after, at=settings.at, metric=metric,
-        gaps=unrecorded(rows.start / 1e9, case.signals.t),
+        gaps=unrecorded(rows.start / 1e9, case.signals),
     )  # fmt: skip
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmtrace.dataset.case import Window
+from llmtrace.dataset.case import Signals, Window, signals_from
+from llmtrace.stats.arrays import Floats
 from llmtrace.triage.windows.unrecorded import (
     closed_up,
     from_gap,
@@ -18,21 +19,37 @@ ROWS = np.concatenate([FIRST, SECOND])
 GAP = Window(59.0, 300.0)
 
 
+def sampled(*targets: Floats) -> Signals:
+    """Return the samples of so many engines, each read at its own times."""
+    return signals_from(
+        {"t": float(t), "instance": f"vllm-{i}", "signal": "running", "value": 1.0}
+        for i, times in enumerate(targets)
+        for t in times
+    )[0]
+
+
 def test_time_without_samples_or_requests_was_not_recorded():
     """It says nothing of traffic."""
-    sampled = np.concatenate([FIRST[::2], SECOND[::2]])
+    both = np.concatenate([FIRST[::2], SECOND[::2]])
 
-    assert unrecorded(ROWS, sampled) == (GAP,)
+    assert unrecorded(ROWS, sampled(both)) == (GAP,)
 
 
 def test_time_with_samples_was_recorded():
     """The pages were read, and no request came."""
-    assert unrecorded(ROWS, np.arange(0.0, 360.0, 2.0)) == ()
+    assert unrecorded(ROWS, sampled(np.arange(0.0, 360.0, 2.0))) == ()
+
+
+def test_each_target_is_read_at_times_of_its_own():
+    """Two engines read one right after the other are not read every few milliseconds."""
+    every = np.arange(0.0, 360.0, 2.0)
+
+    assert unrecorded(ROWS, sampled(every, every + 0.01)) == ()
 
 
 def test_requests_alone_show_no_gap():
     """Without signals it is not known what was recorded."""
-    assert unrecorded(ROWS, np.empty(0)) == ()
+    assert unrecorded(ROWS, sampled()) == ()
 
 
 def test_no_window_that_is_found_holds_a_gap():

@@ -12,25 +12,29 @@ from typing import Final
 
 import numpy as np
 
-from llmtrace.dataset.case import Window
+from llmtrace.dataset.case import Signals, Window
 from llmtrace.stats.arrays import Floats
 
-_LONG: Final = 10.0  # times as long as it usually is between two samples
+_LONG: Final = 10.0  # times as long as it usually is between two samples of one signal
 _FEWEST: Final = 20  # times of samples, from which "usually" is known
 
 
-def unrecorded(t: Floats, sampled: Floats) -> tuple[Window, ...]:
+def unrecorded(t: Floats, signals: Signals) -> tuple[Window, ...]:
     """Return the times of which nothing was recorded, in order.
 
     Args:
         t: unix seconds at which requests began, ascending.
-        sampled: unix seconds of every sample of signals.
+        signals: of all targets, each read at times of its own.
     """
-    samples = np.unique(sampled)
+    samples = np.unique(signals.t)
     if len(samples) < _FEWEST or not len(t):
         return ()
     known = np.unique(np.concatenate([t, samples[(samples >= t[0]) & (samples <= t[-1])]]))
-    long = np.flatnonzero(np.diff(known) > _LONG * float(np.median(np.diff(samples))))
+    of = signals.instance.codes * len(signals.signal.names) + signals.signal.codes
+    order = np.argsort(of, kind="stable")
+    between = np.diff(signals.t[order])[np.diff(of[order]) == 0]
+    usual = float(np.median(between[between > 0])) if between.any() else np.inf
+    long = np.flatnonzero(np.diff(known) > _LONG * usual)
     return tuple(Window(float(known[i]), float(known[i + 1])) for i in long)
 
 
