@@ -22,10 +22,10 @@ from llmtrace.stats.significance import (
 )
 from llmtrace.triage.attribution.components import Values, slow
 from llmtrace.triage.power import smallest_share, smallest_visible
-from llmtrace.triage.result import NO_BOUNDS, Bounds, Change, Metric, Side
+from llmtrace.triage.result import NO_BOUNDS, Bounds, Change, Side
 from llmtrace.triage.windows.date_change import date_change
 
-_OF_THE_WHOLE: Final = 0.02  # of a typical request: rendering that takes less is not felt
+FELT: Final = 0.02  # of a typical request: a part that takes less is not felt
 MIN_COUNT: Final = 10  # requests in a window; an interval of its p95 takes more
 _ALSO: Final = (0.5, 0.8)
 _STRETCHES: Final = 5  # of a window, in which requests may share fate
@@ -92,7 +92,7 @@ def compare(
         _side(one, window, q, _design_alone(columns, one, q, window))
         for one, columns, window in zip(both, rows, windows, strict=True)
     )
-    floor = _floor(rows[0], metric)
+    floor = felt(rows[0]) if metric == "render" else 0.0
     p_value = _p_value(rows, both, q, seconds, (floor, least), remembers=remembers)
     typical = [quantile(one.value, 0.5, one.weight) for one in both]
     matters = _matters((low, high), floor, least) or _matters(typical, floor, least)
@@ -204,11 +204,11 @@ def _matters(both: Iterable[float], floor: float, least: float) -> bool:
     return abs(high - low) >= max(floor, least * min(low, high))
 
 
-def _floor(before: Columns, metric: Metric) -> float:
+def felt(rows: Columns) -> float:
     """Return the seconds that are worth a word: of what may be nothing, a part of the whole."""
-    whole = before.numbers["e2e_s"]
+    whole = rows.numbers["e2e_s"]
     known = whole[np.isfinite(whole)]
-    return _OF_THE_WHOLE * float(np.median(known)) if metric == "render" and len(known) else 0.0
+    return FELT * float(np.median(known)) if len(known) else 0.0
 
 
 def _p(found: _Above) -> float:

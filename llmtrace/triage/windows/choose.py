@@ -30,7 +30,7 @@ from llmtrace.triage.windows.other_changes import (
     since_others_rose,
     with_bursts,
 )
-from llmtrace.triage.windows.same_work import Series, find_in_stages, find_other_work
+from llmtrace.triage.windows.same_work import Series, find_in_parts, find_other_work
 from llmtrace.triage.windows.spike import find_failures, find_slow
 from llmtrace.triage.windows.unrecorded import from_gap, recorded_part
 
@@ -99,9 +99,9 @@ def choose(
     highest = _search(rows, series, since, at, metric)
     spike = highest if highest is not None and highest.score >= CERTAIN else None
     fewer = thinned(rows)
-    stage = find_in_stages(fewer) if metric in (None, "ttft") else None
-    if spike is not None and stage is not None:
-        spike = _as_sure_as(spike, stage, t)
+    part = find_in_parts(fewer) if metric in (None, "ttft") else None
+    if spike is not None and part is not None:
+        spike = _as_sure_as(spike, part, t)
     if spike is not None and since is None and at is None:
         spike = since_others_rose(incidents, spike, t)
         spike = clearer_ramp(incidents, spike, t) or with_bursts(incidents, spike, t)
@@ -111,7 +111,7 @@ def choose(
     elif since is None and at is None:
         end = float(t[-1]) + 1e-3 if len(t) else 1.0
         few = highest is not None and _carries(t, highest, end)
-        spike = other_change(incidents, t, find_other_work(fewer), few=few) or stage
+        spike = other_change(incidents, t, find_other_work(fewer), few=few) or part
     after, guard, warnings = _after(t, (spike, highest), before, at, gaps)
     after = recorded_part(after, gaps, t)
     if before is None:
@@ -210,11 +210,16 @@ def _search(
     return best
 
 
-def _as_sure_as(spike: Spike, stage: Spike, t: Floats) -> Spike:
-    """Return a spike, as sure as that of a stage is, if it is most of that and that most of it."""
-    mine, other = ((t >= one.start) & (t < (one.end or math.inf)) for one in (spike, stage))
-    alike = (mine & other).sum() > _MOSTLY * max(mine.sum(), other.sum())
-    return replace(spike, score=max(spike.score, stage.score)) if alike else spike
+def _as_sure_as(spike: Spike, part: Spike, t: Floats) -> Spike:
+    """Return a spike, as sure as that of a part is, if it is most of that and that most of it.
+
+    It is dated by the part where that is clearer by far.
+    """
+    mine, other = ((t >= one.start) & (t < (one.end or math.inf)) for one in (spike, part))
+    if (mine & other).sum() <= _MOSTLY * max(mine.sum(), other.sum()):
+        return spike
+    by_far = part.score > _CLEARER * spike.score
+    return part if by_far else replace(spike, score=max(spike.score, part.score))
 
 
 def _clearer(best: Spike | None, spike: Spike | None) -> Spike | None:

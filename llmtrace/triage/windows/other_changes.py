@@ -113,5 +113,10 @@ def since_other_work(spike: Spike, work: Spike | None) -> Spike:
 
 
 def _as_spike(one: Incident, t: Floats) -> Spike:
-    """Return a stretch as a spike; a gradual rise counts from when half of it was reached."""
-    return Spike(one.start + one.rise_s / 2, one.end, _BIN * float(t[-1] - t[0]), CERTAIN)
+    """Return a stretch as a spike; a gradual rise counts from when half of it was reached.
+
+    The half before that is of neither window, unless it is most of the time.
+    """
+    bin_s, half = _BIN * float(t[-1] - t[0]), one.rise_s / 2
+    early = one.start - float(t[0]) > half
+    return Spike(one.start + half, one.end, max(bin_s, half) if early else bin_s, CERTAIN)

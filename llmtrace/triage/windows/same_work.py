@@ -18,10 +18,11 @@ from llmtrace.core.stages import PARTITION
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats
 from llmtrace.triage.attribution.components import Values, split, values
+from llmtrace.triage.comparison.p95_change import FELT, felt
 from llmtrace.triage.result import Metric
 from llmtrace.triage.windows.bins import bins_for
-from llmtrace.triage.windows.highest_stretch import CERTAIN, SURE, Spike
-from llmtrace.triage.windows.spike import find_slow
+from llmtrace.triage.windows.highest_stretch import CERTAIN, MIN_INSIDE, SURE, Spike
+from llmtrace.triage.windows.spike import find_failures, find_slow
 
 # What a request's work is measured by, as its client chose it (the length of its own response
 # included); not by what the system made of it.
@@ -35,6 +36,7 @@ _KIND: Final = ("model", "operation")
 _PER_CELL: Final = 20  # requests, at least: a median of fewer follows each of them
 _MAX_CELLS: Final = 16  # of a kind
 _UNEVEN: Final = ("queue", "unattributed")
+_MATTERS: Final = 0.1  # of the usual time to first content
 
 
 Series = tuple[Floats, Floats]  # of requests by time: when, and how long
@@ -46,6 +48,8 @@ def searched_series(rows: Columns, one: Values) -> Iterator[Series]:
     The metric itself, in which a change of the work shows, and where it can be known, the metric
     relative to the work, in which one of the system does.
     """
+    if one.metric == "render" and np.count_nonzero(one.value > felt(rows)) < MIN_INSIDE:
+        return
     for found in (one, relative_to_work(rows, one)):
         if found is not None and len(found.t) + len(found.censored_t):
             t = np.concatenate([found.t, found.censored_t])
@@ -53,22 +57,45 @@ def searched_series(rows: Columns, one: Values) -> Iterator[Series]:
             yield t[order], np.concatenate([found.value, found.at_least])[order]
 
 
-def find_in_stages(rows: Columns) -> Spike | None:
-    """Find the surest stretch in one stage of the time to first content; `None` = none is sure.
+def find_in_parts(rows: Columns) -> Spike | None:
+    """Find the surest stretch of what metrics and failures are the sum of; `None` = none is sure.
 
-    It is searched as it were if only that stage had varied: one that is short and even shows what
-    the unrest of the others hides in their sum. A queue has bursts of its own, and is left out.
+    Each stage of the time to first content is searched alone: one that is short and even shows
+    what the unrest of the others hides in their sum. A queue has bursts of its own, and is left
+    out. Requests are counted that were issued again, cancelled, not streamed.
     """
+    found = [*_in_stages(rows), *_in_counts(rows)]
+    first = rows.start[0] / 1e9 if len(rows) else 0.0
+    sure = [one for one in found if one and one.p_value <= SURE and one.start > first]
+    return max(sure, key=lambda one: one.score, default=None)
+
+
+def _in_stages(rows: Columns) -> Iterator[Spike | None]:
     one = values(rows, "ttft")
     bins = bins_for(one.t) if len(one) else None
-    best: Spike | None = None
     for name, part in zip(PARTITION, split(rows, "ttft", one.index).T, strict=True):
         if bins is None or name in _UNEVEN or not part.any():
             continue
-        found = find_slow(one.t, np.median(one.value - part) + part, bins)
-        if found and found.p_value <= SURE and (best is None or found.score > best.score):
-            best = found
-    return best
+        usual = float(np.median(one.value))
+        found = find_slow(one.t, FELT * usual + part, bins)
+        if found and _rise(one.t, part, found) >= _MATTERS * usual:
+            yield found
+
+
+def _rise(t: Floats, part: Floats, found: Spike) -> float:
+    inside = (t >= found.start) & (t < (found.end or np.inf))
+    if inside.all() or not inside.any():
+        return 0.0
+    return float(part[inside].mean() - part[~inside].mean())
+
+
+def _in_counts(rows: Columns) -> Iterator[Spike | None]:
+    t, number = rows.start / 1e9, rows.numbers
+    bins = bins_for(t) if len(t) else None
+    gave_up = rows.words["outcome"].where("cancelled")
+    for mask in (number["attempts"] > 1, gave_up, number["stream"] == 0):
+        if bins is not None and mask.any():
+            yield find_failures(t, mask, bins)
 
 
 def find_other_work(rows: Columns) -> Spike | None:
