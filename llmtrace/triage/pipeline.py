@@ -133,7 +133,7 @@ def triage(
         A result for whatever rows there are; with too few of them one that says so.
     """
     settings = settings or Settings()
-    report = progress or _silent
+    report = progress or (lambda _what, _share: None)
     metric: Metric | None = settings.metric or case.metric  # type: ignore[assignment]
     report("sorting rows", 0.0)
     rows, duplicates = in_order(case.rows)
@@ -327,7 +327,3 @@ def _settle(verdict: str, both: tuple[Values, Values]) -> tuple[str, ...]:
     if verdict == "new_workload":
         return ("a window before in which the same kinds of request were made",)
     return ()
-
-
-def _silent(_what: str, _share: float) -> None:
-    pass

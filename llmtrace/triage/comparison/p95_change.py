@@ -22,7 +22,7 @@ from llmtrace.stats.significance import (
 )
 from llmtrace.triage.attribution.components import Values, slow
 from llmtrace.triage.power import smallest_share, smallest_visible
-from llmtrace.triage.result import NO_BOUNDS, Bounds, Change, Side
+from llmtrace.triage.result import NO_BOUNDS, Change, Side
 from llmtrace.triage.windows.date_change import date_change
 
 FELT: Final = 0.02  # of a typical request: a part that takes less is not felt
@@ -221,18 +221,14 @@ def _side(one: Values, window: Window, q: float, design: float) -> Side:
     if not len(one):
         return Side(window=window, n=0, p50=None, p95=None)
     bounds = quantile_bounds(one.value, q, design, one.weight)
-    ci: Bounds = (_rounded(bounds[0]), _rounded(bounds[1]))
+    low, high = (None if bound is None else _ns(bound) for bound in bounds)
     return Side(
         window=window,
         n=len(one),
         p50=_ns(quantile(one.value, 0.5, one.weight)),
         p95=_ns(quantile(one.value, q, one.weight)),
-        p95_ci=ci,
+        p95_ci=(low, high),
     )
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else _ns(value)
 
 
 def _ns(value: float) -> float:

@@ -64,38 +64,28 @@ def find_in_parts(rows: Columns) -> Spike | None:
     what the unrest of the others hides in their sum. A queue has bursts of its own, and is left
     out. Requests are counted that were issued again, cancelled, not streamed.
     """
-    found = [*_in_stages(rows), *_in_counts(rows)]
-    first = rows.start[0] / 1e9 if len(rows) else 0.0
-    sure = [one for one in found if one and one.p_value <= SURE and one.start > first]
-    return max(sure, key=lambda one: one.score, default=None)
-
-
-def _in_stages(rows: Columns) -> Iterator[Spike | None]:
-    one = values(rows, "ttft")
-    bins = bins_for(one.t) if len(one) else None
+    one, t = values(rows, "ttft"), rows.start / 1e9
+    bins = bins_for(t)
+    if bins is None or not len(one):
+        return None
+    usual = float(np.median(one.value))
+    found = []
     for name, part in zip(PARTITION, split(rows, "ttft", one.index).T, strict=True):
-        if bins is None or name in _UNEVEN or not part.any():
-            continue
-        usual = float(np.median(one.value))
-        found = find_slow(one.t, FELT * usual + part, bins)
-        if found and _rise(one.t, part, found) >= _MATTERS * usual:
-            yield found
+        if name not in _UNEVEN and part.any():
+            spike = find_slow(one.t, FELT * usual + part, bins)
+            found += [spike] if spike and _rise(one.t, part, spike) >= _MATTERS * usual else []
+    gave_up = rows.words["outcome"].where("cancelled")
+    for mask in (rows.numbers["attempts"] > 1, gave_up, rows.numbers["stream"] == 0):
+        spike = find_failures(t, mask, bins) if mask.any() else None
+        found += [spike] if spike else []
+    sure = [spike for spike in found if spike.p_value <= SURE and spike.start > t[0]]
+    return max(sure, key=lambda spike: spike.score, default=None)
 
 
 def _rise(t: Floats, part: Floats, found: Spike) -> float:
     inside = (t >= found.start) & (t < (found.end or np.inf))
-    if inside.all() or not inside.any():
-        return 0.0
-    return float(part[inside].mean() - part[~inside].mean())
-
-
-def _in_counts(rows: Columns) -> Iterator[Spike | None]:
-    t, number = rows.start / 1e9, rows.numbers
-    bins = bins_for(t) if len(t) else None
-    gave_up = rows.words["outcome"].where("cancelled")
-    for mask in (number["attempts"] > 1, gave_up, number["stream"] == 0):
-        if bins is not None and mask.any():
-            yield find_failures(t, mask, bins)
+    sides = (part[inside], part[~inside])
+    return float(sides[0].mean() - sides[1].mean()) if all(map(len, sides)) else 0.0
 
 
 def find_other_work(rows: Columns) -> Spike | None:
