@@ -67,8 +67,8 @@ def find_all(
         )
     t = rows.start / 1e9
     if metric is None and len(t):
-        failed = failed_mask(rows)
-        watched = _Watched("errors", t, failed.astype(np.float64), _failures)
+        failed = failed_mask(rows).astype(np.float64)
+        watched = _Watched("errors", t, failed, lambda t, k, bins: find_failures(t, k > 0, bins))
         found += [_described(watched, one, "up", span) for one in _merged(_each(watched))]
         found += _traffic(t, span, gaps)
     return tuple(sorted(found, key=lambda one: (one.start, one.metric)))
@@ -77,10 +77,6 @@ def find_all(
 def _clearest(found: Iterable[list[Incident]]) -> list[Incident]:
     """Return the stretches of the series whose clearest one is the most certain."""
     return min(found, key=lambda one: min((i.p_value for i in one), default=1.0), default=[])
-
-
-def _failures(t: Floats, value: Floats, bins: Bins) -> Spike | None:
-    return find_failures(t, value > 0, bins)
 
 
 def _of_metric(series: _Watched, span: Window) -> list[Incident]:
