@@ -102,6 +102,7 @@ bench-triage: $(VENV)/.ready    ## is the cause found? some 2,200 simulated inci
 	$(BIN)/python -m tests.bench.bench_worlds --jobs 2 --store
 	$(BIN)/python -m tests.bench.bench_other --jobs 2
 	$(BIN)/python -m tests.bench.bench_search
+	$(BIN)/python -m tests.bench.bench_halves
 	$(BIN)/python -m tests.bench.bench_intervals
 	$(BIN)/python -m tests.bench.bench_recordings --store
 	$(BIN)/python -m tests.bench.bench_recordings --searched
