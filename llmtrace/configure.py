@@ -342,7 +342,7 @@ def _sinks(
 
 
 def flush(timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:
-    """Send what is queued in the exporters. Return whether all of it went within `timeout_s`."""
+    """Send what the exporters have queued; return whether all was sent in `timeout_s` seconds."""
     active, deadline = runtime.active(), time.monotonic() + timeout_s
     settled = finalize.flush_deferred(timeout_s)
     if active is None:

@@ -8,14 +8,14 @@ __all__ = ["trace_headers"]
 
 
 def trace_headers() -> dict[str, str]:
-    """Return what to send along with a request made in a decorated function, by lower-case name.
+    """Return the headers to send with a request made in a decorated function, by lower-case name.
 
     `traceparent` (and `tracestate`, if there is one) makes the server's spans children of the
     request, `x-request-id` names it in the server's logs. Recorded calls over HTTP and gRPC send
     them by themselves. For all else: HTTP clients that are not recorded, a queue, and a message
     over a WebSocket, whose handshake serves many requests.
 
-    Outside a request that is being recorded there are none.
+    Outside a request that is being recorded the mapping is empty.
 
     Example:
         >>> import llmtrace

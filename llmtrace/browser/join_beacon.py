@@ -21,7 +21,7 @@ _ROUNDING_NS: Final = 2_000_000
 
 
 def with_beacon(row: Row, beacon: Beacon, *, app_ns: int | None = None) -> Row:
-    """Return the row as the user of the page lived through it; stages add up to *their* wait.
+    """Return the row as the user of the page experienced it; stages add up to *their* wait.
 
     A row that has been joined already stays as it is, whatever comes later.
 
@@ -61,7 +61,7 @@ def with_beacon(row: Row, beacon: Beacon, *, app_ns: int | None = None) -> Row:
 
 
 def joined_row(rows: Sequence[Row]) -> Row | None:
-    """Pick the row that a page's beacon is about, of all the page's request made.
+    """Return the row that a page's beacon is about, among those of the page's request; or `None`.
 
     Of nested requests the outer; of several in a row the last, which answered. Of
     several at the same time none: the page cannot distinguish them. Nor of a turn, whose time is

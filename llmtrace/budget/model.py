@@ -126,7 +126,7 @@ DEFAULT: Final = Budget(
 def regex(pattern: str) -> str:
     """Write a pattern for models or routes, as `fnmatch` reads it, as a regular expression.
 
-    In what RE2 knows, which Prometheus and ClickHouse read: not all that Python writes.
+    In the syntax of RE2, which Prometheus and ClickHouse use: it has less than Python's.
 
     Example:
         >>> regex("llama-*"), regex("qwen?")

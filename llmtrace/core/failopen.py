@@ -106,7 +106,7 @@ def count_internal(kind: str, n: int = 1) -> None:
 
 
 def internal_errors() -> dict[str, int]:
-    """Return how often each kind of internal error happened in this process."""
+    """Return the number of internal errors by kind; docs/operate/reliability.md lists them."""
     with _lock:
         return dict(_counts)
 

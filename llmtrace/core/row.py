@@ -41,14 +41,14 @@ _EAGER_NS: Final = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Row(RowFields):
-    """One request, whatever came of it. The plain fields are those of `RowFields`.
+    """The record of one finished request. The fields not listed here are those of `RowFields`.
 
     Attributes:
         timeline: everything measured and reported, uncut.
-        attempt_log: what each of them came to, where there was more than one or where one failed.
-        gap_counts: waits for a chunk after the first, counted over `record.GAP_BOUNDS_NS`; kept
-            in memory for the metrics, not written out; so is `gap_sum_ns`, their sum.
-        parts: of a turn: what ran inside it. On the wire these are spans of their own.
+        attempt_log: the HTTP attempts, where there was more than one or where one failed.
+        gap_counts: numbers of gaps between chunks, by the bounds `stream_clock.GAP_BOUNDS_NS`;
+            only in memory, for the metrics, as is their sum `gap_sum_ns`.
+        parts: of a turn: its requests and tool calls. They are exported as spans of their own.
         content: the prompt and response, by attribute name, if the user wants it recorded: on
             the request's span and nowhere else.
         response_headers: of the last response, by lower-case name, as its server or gateway sent
@@ -89,12 +89,12 @@ class Row(RowFields):
 
     @property
     def is_turn(self) -> bool:
-        """Whether this is no request, but a turn that requests and tool calls lie in."""
+        """Whether this is a turn of an agent, with requests and tool calls, and not a request."""
         return self.operation == TURN
 
     @property
     def stream(self) -> bool:
-        """Whether the answer came as a stream."""
+        """Whether the response came as a stream."""
         return self.timeline.stream
 
     @property
@@ -119,10 +119,10 @@ class Row(RowFields):
 
     @property
     def ttft_arrival_s(self) -> float | None:
-        """What `ttft_s` would have been with an eager reader, at least.
+        """The least that `ttft_s` would have been if the consumer had read at once, in seconds.
 
-        The consumer's hold is taken off as far as the engine's own figures leave room for it;
-        `None` when the reader was late and nothing bounds when the content arrived. At most it
+        Consumer time is subtracted as far as the engine's own figures leave room for it; `None`
+        when the consumer was late and nothing bounds when the content arrived. At most it
         is `arrived_by_ns`, where the kernel said that.
         """
         timeline = self.timeline

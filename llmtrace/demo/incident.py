@@ -18,13 +18,13 @@ from urllib.parse import urlsplit
 
 from llmtrace.api_clients.collector_client import Collector
 from llmtrace.core.errors import ConfigError, missing_extra
-from llmtrace.demo import injected_faults
 from llmtrace.demo.embedded_collector import EmbeddedCollector, running_collector
 from llmtrace.demo.injected_faults import Fault
 from llmtrace.demo.options import Phase
 from llmtrace.demo.simulated_users import Job
 from llmtrace.demo.target import Target
 from llmtrace.engines.local_vllm.install import cache_folder
+from llmtrace.simulator.engine.incidents import healthy
 
 try:
     from llmtrace.dataset.case import Facts, Window, write_case
@@ -71,7 +71,7 @@ class DemoIncident:
             self._broke = time.time()
             self._engine.change(self._fault.change(self._engine.config))
         else:
-            self._engine.change(injected_faults.calm(self._engine.config))
+            self._engine.change(healthy(self._engine.config))
 
     def jobs_in(self, phase: Phase, jobs: Iterator[Job]) -> Iterator[Job]:
         """Return the jobs of users in a phase."""

@@ -13,7 +13,7 @@ from typing import Final
 from llmtrace.core.errors import ConfigError
 from llmtrace.demo.simulated_users import MAX_PROMPT, Job, lengthened
 from llmtrace.simulator.api.reply_plan import ServerConfig
-from llmtrace.simulator.engine.incidents import INCIDENTS, healthy, incident
+from llmtrace.simulator.engine.incidents import INCIDENTS, incident
 
 NONE: Final = "none"
 DEFAULT: Final = "gpu_throttle"
@@ -58,11 +58,6 @@ def named(cause: str, severity: float) -> Fault:
     if not low <= severity <= high:
         raise ConfigError(f"--severity is from {low:g} to {high:g}, not {severity:g}")
     return Fault(cause, severity)
-
-
-def calm(config: ServerConfig) -> ServerConfig:
-    """Return the configuration before anything is wrong."""
-    return healthy(config)
 
 
 def _slow_renderer(jobs: Iterator[Job], severity: float) -> Iterator[Job]:

@@ -62,8 +62,8 @@ def cache_hit(kind: str | None = None) -> None:
     cache had no entry.
 
     Args:
-        kind: what kind of cache, for the gateway's span: `"exact"`, `"semantic"`. What is no such
-            word is left out and logged: a running request is no place to raise.
+        kind: what kind of cache, for the gateway's span: `"exact"`, `"semantic"`. Anything but
+            a short word is left out and logged: a running request is no place to raise.
     """
     passing = proxied_request.current.get()
     if passing is None:

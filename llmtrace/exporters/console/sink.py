@@ -97,8 +97,8 @@ def line(row: Row, zone: tzinfo | None = None) -> str:
 def waterfall(row: Row, width: int = 80) -> str:
     """Draw where the time of one request went: a bar, ms, share and source for each stage.
 
-    `decode` and `render` take turns in truth; they are drawn one after the other. Of a turn of an
-    agent, what ran inside it comes first, where it lay.
+    `decode` and `render` alternate in reality; they are drawn one after the other. For a turn of
+    an agent, its requests and tool calls come first, each at its time.
 
     Args:
         row: the request, or turn.

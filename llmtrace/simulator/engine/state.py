@@ -17,7 +17,7 @@ _MAX_JITTER = 0.3  # above it a normal draw is below 0 too often
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """Size and speed of one simulated engine. Tokens, and seconds a step.
+    """Size and speed of one simulated engine: sizes in tokens, times in seconds.
 
     The defaults resemble a mid-size model on one GPU: some 11,000 prompt tokens a second and 8 to
     11 ms an output token. `max_num_seqs` is far below what such a GPU holds, on purpose: a dozen
