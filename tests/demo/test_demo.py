@@ -25,7 +25,7 @@ from llmtrace.core.stages import STAGES
 from llmtrace.dataset.arrivals import read_arrivals
 from llmtrace.dataset.case import read_case
 from llmtrace.demo.incident import linger, room_for_page
-from llmtrace.demo.injected_faults import FAULTS, calm, named
+from llmtrace.demo.injected_faults import FAULTS, named
 from llmtrace.demo.options import DemoOptions, Phase, plan
 from llmtrace.demo.progress import Progress
 from llmtrace.demo.sample_app import due, share
@@ -35,6 +35,7 @@ from llmtrace.engines import local_vllm
 from llmtrace.exporters.row_files.read_back import read_rows
 from llmtrace.runtime import runtime
 from llmtrace.simulator.api.fault_header import Faults
+from llmtrace.simulator.engine.incidents import healthy
 from llmtrace.simulator.engine.scheduler import EngineConfig
 from llmtrace.simulator.server import ServerConfig, serve
 from llmtrace.testing import FakeClock, make_row
@@ -433,7 +434,7 @@ def test_the_faults_are_listed_and_checked(capsys):
 @pytest.mark.parametrize("severity", [1.0, 2.0, 3.0])
 def test_a_fault_changes_what_happens(cause, severity):
     """The engine, or its workload; and at no severity is that impossible."""
-    trouble, config = named(cause, severity), calm(ServerConfig())
+    trouble, config = named(cause, severity), healthy(ServerConfig())
     usual = list(itertools.islice(jobs(), 20))
     drawn = list(itertools.islice(trouble.jobs(jobs()), 20))
 
