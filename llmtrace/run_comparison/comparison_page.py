@@ -11,20 +11,9 @@ import numpy as np
 
 from llmtrace.display.html_page import document
 from llmtrace.display.summary_tables import ms
+from llmtrace.run_comparison import wording
 from llmtrace.run_comparison.effects import QUANTILES, Effect
 from llmtrace.run_comparison.runs import Comparison
-from llmtrace.run_comparison.wording import (
-    QUANTILE_NAMES,
-    SIGNALS,
-    headline,
-    label,
-    quantile_cell,
-    relative,
-    sentences,
-    signal_rows,
-    totals_rows,
-    verdict,
-)
 from llmtrace.stats.arrays import Floats
 
 # Blue and orange of Okabe and Ito: they differ in every kind of colour vision.
@@ -39,38 +28,40 @@ _MIN_S: Final = 1e-5
 def page(comparison: Comparison) -> str:
     """Return a comparison as one HTML page."""
     names = f"{escape(comparison.before)} → {escape(comparison.after)}"
-    said = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences(comparison))
+    said = "".join(f"<p>{escape(sentence)}</p>" for sentence in wording.sentences(comparison))
     drawn = "".join(_figure(effect) for effect in comparison.effects)
     body = (
-        f'<h1>{names}</h1><p class="verdict">{escape(headline(comparison))}</p>'
+        f'<h1>{names}</h1><p class="verdict">{escape(wording.headline(comparison))}</p>'
         f"<section><h2>Durations</h2>{_durations(comparison)}</section>"
         f'<section><h2>Distributions</h2><p class="soft">Share of requests (up) that took no '
         f'longer than so many milliseconds (right, logarithmic). <svg width="30" height="8" '
         f'style="display:inline;width:30px"><path class="before" d="M0 4H30"/></svg> before, '
         f'<svg width="30" height="8" style="display:inline;width:30px"><path class="after" '
         f'd="M0 4H30"/></svg> after.</p><div class="grid">{drawn}</div></section>'
-        f"<section><h2>Totals</h2>{_pairs(totals_rows(comparison))}{said}</section>"
+        f"<section><h2>Totals</h2>{_pairs(wording.totals_rows(comparison))}{said}</section>"
     )
-    if signals := signal_rows(comparison):
+    if signals := wording.signal_rows(comparison):
         body += (
-            f'<section><h2>Engines and GPUs</h2><p class="soft">{escape(SIGNALS)}</p>'
+            f'<section><h2>Engines and GPUs</h2><p class="soft">{escape(wording.SIGNALS)}</p>'
             f"{_pairs(signals)}</section>"
         )
     return document(f"{comparison.before} → {comparison.after}", body, _STYLE)
 
 
 def _durations(comparison: Comparison) -> str:
-    heads = "".join(f'<th class="n">{QUANTILE_NAMES[q]}, by [95 %]</th>' for q in QUANTILES)
+    heads = "".join(
+        f'<th class="n">{wording.QUANTILE_NAMES[q]}, by [95 %]</th>' for q in QUANTILES
+    )
     lines = []
     for effect in comparison.effects:
         cells = "".join(
-            f'<td class="n">{quantile_cell(effect, q)}<br>'
-            f"<small>{relative(effect, q)}</small></td>"
+            f'<td class="n">{wording.quantile_cell(effect, q)}<br>'
+            f"<small>{wording.relative(effect, q)}</small></td>"
             for q in QUANTILES
         )
         lines.append(
-            f"<tr><td>{escape(label(effect))}</td>{cells}"
-            f'<td class="wrap">{escape(verdict(effect))}</td></tr>'
+            f"<tr><td>{escape(wording.label(effect))}</td>{cells}"
+            f'<td class="wrap">{escape(wording.verdict(effect))}</td></tr>'
         )
     return (
         f'<div class="scroll" tabindex="0"><table><tr><th>ms</th>{heads}<th>shown</th></tr>'
@@ -98,13 +89,13 @@ def _figure(effect: Effect) -> str:
         f'<path class="{name}" d="{_curve(sample.values, sample.weights, low, high)}"/>'
         for name, sample in (("before", effect.before), ("after", effect.after))
     )
-    name = escape(label(effect))
+    name = escape(wording.label(effect))
     ticks = "".join(
         f'<text x="{x}" y="{_HEIGHT - 2}" text-anchor="{anchor}">{ms(at)}</text>'
         for x, anchor, at in ((0, "start", low), (_WIDTH, "end", high))
     )
     return (
-        f"<figure><figcaption>{name}: {escape(verdict(effect))}</figcaption>"
+        f"<figure><figcaption>{name}: {escape(wording.verdict(effect))}</figcaption>"
         f'<svg viewBox="0 -2 {_WIDTH} {_HEIGHT + 2}" role="img" '
         f'aria-label="{name}: distribution before and after">'
         f'<line x1="0" y1="{_BASE}" x2="{_WIDTH}" y2="{_BASE}"/>{curves}{ticks}</svg></figure>'

@@ -9,20 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from llmtrace.display.summary_tables import console_for, fill
+from llmtrace.run_comparison import wording
 from llmtrace.run_comparison.effects import QUANTILES
 from llmtrace.run_comparison.runs import Comparison
-from llmtrace.run_comparison.wording import (
-    QUANTILE_NAMES,
-    SIGNALS,
-    headline,
-    label,
-    quantile_cell,
-    relative,
-    sentences,
-    signal_rows,
-    totals_rows,
-    verdict,
-)
 
 _STYLES: Final = {"slower": "red", "faster": "green"}
 _WIDE: Final = 120
@@ -34,17 +23,17 @@ def print_comparison(file: TextIO, comparison: Comparison) -> None:
     """Print what moved, each duration, the totals, and what a reader must know."""
     out = console_for(file)
     out.print(f"{comparison.before} → {comparison.after}")
-    out.print(Text(headline(comparison), style="bold"))
+    out.print(Text(wording.headline(comparison), style="bold"))
     out.print()
     out.print(_durations(comparison, out.width))
     out.print()
-    out.print(_pairs(totals_rows(comparison)))
+    out.print(_pairs(wording.totals_rows(comparison)))
     out.print()
-    if signals := signal_rows(comparison):
+    if signals := wording.signal_rows(comparison):
         out.print(_pairs(signals))
-        out.print(fill(SIGNALS, min(out.width, _WIDEST)))
+        out.print(fill(wording.SIGNALS, min(out.width, _WIDEST)))
         out.print()
-    for sentence in sentences(comparison):
+    for sentence in wording.sentences(comparison):
         out.print(fill(sentence, min(out.width, _WIDEST)))
 
 
@@ -61,17 +50,17 @@ def _durations(comparison: Comparison, width: int) -> Table:
     changes = QUANTILES if width >= _ALL else QUANTILES[:1]
     table.add_column("ms")
     for q in shown:
-        table.add_column(QUANTILE_NAMES[q], justify="right", no_wrap=True)
+        table.add_column(wording.QUANTILE_NAMES[q], justify="right", no_wrap=True)
     for q in changes:
-        table.add_column(f"{QUANTILE_NAMES[q]} by [95 %]", justify="right")
+        table.add_column(f"{wording.QUANTILE_NAMES[q]} by [95 %]", justify="right")
     table.add_column("shown")
     for effect in comparison.effects:
         style = _STYLES.get(effect.direction or "", "")
         table.add_row(
-            label(effect),
-            *(quantile_cell(effect, q) for q in shown),
-            *(relative(effect, q) for q in changes),
-            Text(verdict(effect), style),
+            wording.label(effect),
+            *(wording.quantile_cell(effect, q) for q in shown),
+            *(wording.relative(effect, q) for q in changes),
+            Text(wording.verdict(effect), style),
         )
     return table
 
