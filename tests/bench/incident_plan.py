@@ -669,8 +669,8 @@ def _bursts() -> Group:
 # --- a fourth set: neighbours, limits of what is put in between, more requests -------------------
 
 _FOURTH_S: Final = {"kiosk": 48.0, "desk": 55.0, "clinic": 48.0, "finder": 55.0, "answers": 48.0,
-                           "tenants": 50.0, "ledger": 50.0, "archive": 50.0, "linter": 45.0,
-                           "forms": 45.0, "replicas": 55.0}  # fmt: skip
+                           "tenants": 50.0, "audit": 50.0, "archive": 50.0, "linter": 45.0,
+                           "forms": 45.0, "pair": 55.0, "floods": 40.0}  # fmt: skip
 _KIOSK: Final = Load(rate=4.6, prompt=0.12, output=0.07)
 _DESK: Final = Load(rate=3.6, prompt=0.12, output=0.18)
 _CLINIC: Final = Load(rate=4.4, prompt=0.14, output=0.09)
@@ -799,7 +799,7 @@ def _tenants() -> Group:
 
 def _ledger() -> Group:
     flags = (*SEATS, "--max-model-len", "1664")
-    return Group(name="ledger", flags=flags, scrape_s=2.0, facts={"max_model_len": 1664},
+    return Group(name="audit", flags=flags, scrape_s=2.0, facts={"max_model_len": 1664},
                  steps=_timeline(_LEDGER,
         Step(load=_LEDGER, flags=(*flags, "--num-gpu-blocks-override", "14"),
              facts={"kv_cache_tokens": 1664}, incident=Incident(
@@ -864,13 +864,22 @@ def _forms() -> Group:
 
 
 def _replicas() -> Group:
-    return Group(name="replicas", flags=SEATS, path="haproxy", scrape_s=5.0, replicas=2,
+    return Group(name="pair", flags=SEATS, path="haproxy", scrape_s=5.0, replicas=2,
                  quota=0.3, steps=_timeline(_REPLICAS,
         Step(load=_REPLICAS, act="leans", value=30.0, incident=Incident(
             name="balancer-leans-again", causes=("replica_imbalance",), metric="ttft",
             severity="medium", accept=("queue_saturation",),
             what="HAProxy sends 30 of 31 requests to the first of two engines",
             events=((-1.0, "config", "weights of the balancer"),))),
+    ))  # fmt: skip
+
+
+def _floods() -> Group:
+    return Group(name="floods", flags=SEATS, scrape_s=4.0, steps=_timeline(_BURSTS,
+        Step(load=replace(_BURSTS, give_up_s=0.4), incident=Incident(
+            name="give-ups-rarely", causes=("client_give_ups",), metric=None, severity="mild",
+            what="readers leave without a first chunk after 400 ms, where requests come at once",
+            events=((-12.0, "deploy", "web front end 440"),))),
     ))  # fmt: skip
 
 
@@ -886,7 +895,7 @@ def plan() -> tuple[Group, ...]:
     )
     fourth = (
         *(_kiosk(), _desk(), _clinic(), _finder(), _answers(), _tenants()),
-        *(_ledger(), _archive(), _linter(), _forms(), _replicas()),
+        *(_ledger(), _archive(), _linter(), _forms(), _replicas(), _floods()),
     )
     return (
         *first,
