@@ -62,6 +62,7 @@ def named_causes(
     evidence = gather(
         rows, case.signals, case.facts, *windows, metric=about, contributions=seconds,
         ongoing=len(start) > 0 and float(start.max()) / 1e9 < windows[1].end,
+        coarse=verdict == "not_enough_data",
     )  # fmt: skip
     # Where none came at all, it may be the recording that stopped.
     counted = not searched and len(evidence.after) > 0 and windows[1].seconds >= MIN_TRAFFIC_S

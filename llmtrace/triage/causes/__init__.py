@@ -110,7 +110,8 @@ def _same_change(first: Finding, other: Finding) -> bool:
 
 def _if_moved(evidence: Evidence, finding: Finding) -> Finding:
     """Take points off causes of slowness where nothing got slower."""
-    if finding.id in BY_OUTCOME | OF_TRAFFIC or finding.status not in NAMED or evidence.moved:
+    seen = evidence.moved or evidence.coarse
+    if finding.id in BY_OUTCOME | OF_TRAFFIC or finding.status not in NAMED or seen:
         return finding
     return with_points(finding, [Point("no metric moved beyond its usual unrest", _NOTHING_MOVED)])
 

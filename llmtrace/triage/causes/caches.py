@@ -15,6 +15,8 @@ from llmtrace.triage.result import Finding
 _DROP = 0.08
 _FALLS_TO = 0.8
 _PART = 0.03  # of all prompt tokens
+_HALF = 0.5  # of a model's even share of requests
+_AS_MANY = 0.9  # of the tokens that were cached of each request
 _SURE = 3.5  # standard errors
 _OTHER_WORK = 0.1  # as a share of the mean prompt
 
@@ -44,11 +46,10 @@ def prefix_cache_collapse(e: Evidence) -> Finding:
     """
     tokens, prompts = e.row("cached_tokens"), e.row("prompt_tokens")
     per_token = e.at_same("prefill_s", "computed_tokens")
-    cached = None if tokens is None or not tokens.before_mean else (
-        tokens.after_mean / tokens.before_mean)  # fmt: skip
     by_rows = _by_rows(e)
     by_signals, ratio = _by_counters(e, by_rows)
-    less = by_rows if cached is None else (bool(by_rows) or bool(by_signals)) and cached <= 0.9
+    # Longer prompts lower the ratio of hits, and as many tokens of each are cached as before.
+    less = (bool(by_rows) or bool(by_signals)) and (_cached_each(e) or 0.0) <= _AS_MANY
     known = by_rows is not None or by_signals is not None
     deploys = e.events("deploy", "config")
     off = e.fact("prefix_caching") is False
@@ -56,10 +57,10 @@ def prefix_cache_collapse(e: Evidence) -> Finding:
     lines = [
         gate(e.gate("prefill", "queue", "first_chunk", "decode", "unattributed"),
              say.durations("prefill", e.row("prefill_s")), "the engine's prefill time"),
-        required((bool(by_signals) if less is None else less) if known else None, text,
+        required(less if known else None, text,
                  "the engines' counters `prefix_hits` and `prefix_queries`, or cached tokens of "
                  "each request (vLLM: `--enable-prompt-tokens-details`)"),
-        proof((by_rows is not False) and (by_signals is not False) and known and less is not False,
+        proof(less and by_rows is not False and by_signals is not False and _same_work(e),
               "every source that counts cached tokens agrees"),
         support(None if prompts is None else not prompts.rose(0.0, 0.15),
                 say.amounts("prompt tokens", prompts)),
@@ -68,12 +69,34 @@ def prefix_cache_collapse(e: Evidence) -> Finding:
         support(bool(deploys) if known else None,
                 "changed shortly before: " + "; ".join(one.text for one in deploys)),
         support(off if known else None, "prefix caching is off"),
-        against(None if prompts is None or cached is None else
-                prompts.rose(0.0, 0.15) and cached > 0.9,
-                "prompts got longer, and as many tokens of each are cached as before"),
     ]  # fmt: skip
     action = "Fix what broke the shared prefix: roll back the template or the routing."
     return judge("prefix_cache_collapse", lines, action + flags(e, "prefix_cache_collapse"))
+
+
+def _cached_each(e: Evidence) -> float | None:
+    """Return the tokens a request that come from the cache, after over before; `None` = unknown.
+
+    By the requests, or by the engines' count of hits.
+    """
+    rows, hits, rate = e.row("cached_tokens"), e.counted("prefix_hits"), e.request_rate
+    if rows is not None and rows.before_mean:
+        return rows.after_mean / rows.before_mean
+    if hits is None or not hits[0] or not min(rate):
+        return None
+    seconds = e.before.window.seconds / max(e.after.window.seconds, 1e-9)
+    return hits[1] / hits[0] * seconds * rate[0] / rate[1]
+
+
+def _same_work(e: Evidence) -> bool:
+    """Return whether rows name their route or tenant, or lengths are as before.
+
+    Without either, fewer cached tokens may be those of another mix of requests.
+    """
+    lengths = [e.row(name) for name in ("prompt_tokens", "output_tokens")]
+    known = [one for one in lengths if one is not None]
+    named = any((e.after.rows.words[one].codes >= 0).any() for one in ("route", "tenant"))
+    return named or not any(one.rose(0.0, 0.15) or one.fell(0.0, 0.15) for one in known)
 
 
 def _by_rows(e: Evidence) -> bool | None:
@@ -136,7 +159,7 @@ def low_spec_acceptance(e: Evidence) -> Finding:
                 f"{say.percent(rows.after_mean)}")  # fmt: skip
     running = e.gauge("running")
     lines = [
-        gate(e.up("tpot_s"), say.durations("time per token", e.row("tpot_s")),
+        gate(e.rising("tpot_s"), say.durations("time per token", e.row("tpot_s")),
              "output tokens per request"),
         required(holds, text, "the engines' counters `spec_accepted` and `spec_drafted`"),
         proof(all(reported) if reported else None, "every source that counts draft tokens agrees"),
@@ -284,6 +307,7 @@ def lora_slots(e: Evidence) -> Finding:
     grammar, models = e.gauge("waiting_grammar"), np.unique(e.after.rows.words["model"].codes)
     left = more and _fetches_blocks(e) is False and not (grammar and _more(grammar))
     left = bool(left) and len(models) > 1
+    others = e.new_words("model", _HALF / max(len(models), 1))
     lines = [
         gate(e.gate("queue"), say.durations("queue", e.row("queue_s")),
              "the engine's queue time per request"),
@@ -291,6 +315,8 @@ def lora_slots(e: Evidence) -> Finding:
                  + ("; no KV blocks are fetched" if left else ""), "the rows' `model`"),
         proof(apart and _same_engine(e, slow, calm) if known else None,
               "models that wait and models that do not run on the same engines"),
+        proof(left and bool(others), "requests are deferred since other models are wanted: "
+              + ", ".join(others[:5])),
         support(more, say.gauge("requests deferred", deferred),
                 "the gauge `waiting_deferred` (vLLM 0.20: waiting by reason)"),
         proof(_slots_full(e), "all slots for adapters are in use"),
@@ -327,7 +353,7 @@ def grammar_compilation(e: Evidence) -> Finding:
     known = None if waiting is None and more is None else bool(more) or (
         waiting is not None and _more(waiting))  # fmt: skip
     lines = [
-        gate(e.up("ttft_s"), say.durations("time to first chunk", e.row("ttft_s")),
+        gate(e.rising("ttft_s"), say.durations("time to first chunk", e.row("ttft_s")),
              "time to first chunk"),
         required(known, say.gauge("requests that wait for a grammar", waiting),
                  "the gauge `waiting_grammar` or the histogram `grammar_compile`"),
@@ -385,10 +411,7 @@ def _deferred(e: Evidence) -> tuple[Moved | None, float | None]:
 
 def _more(waiting: Moved) -> bool:
     """Return whether more wait; few samples of a gauge that is mostly 0 need not be certain."""
-    if waiting.rose(0.0, 0.3) or waiting.grew(0.0, 0.5):
-        return True
-    fleet = waiting.fleet
-    return fleet is not None and fleet.mean_z >= 2 and fleet.after_mean >= 2 * fleet.before_mean
+    return waiting.rose(0.0, 0.3) or waiting.grew(0.0, 0.5) or waiting.more_often(2.0)
 
 
 def _models(e: Evidence) -> tuple[list[str], list[str], bool]:

@@ -16,6 +16,7 @@ from llmtrace.triage.evidence.window_rows import Side
 from llmtrace.triage.result import Finding
 
 _LATER: Final = 0.25  # of the share of slow starts in the first half, at most, in the second
+_MOST: Final = 0.75  # of the requests with a longer set-up
 
 
 def slow_renderer(e: Evidence) -> Finding:
@@ -190,6 +191,7 @@ def client_cold(e: Evidence) -> Finding:
                     for one in (setup, pool))  # fmt: skip
     part = max(1 - waits / grown, 0.0) if grown > 0 else 0.0
     fades = None if setup is None else _fades(e.after, versions, max(setup.before_p95, floor))
+    anew = None if setup is None else _open_connections(e.after, max(setup.before_p95, floor))
     lines = [
         gate(e.gate("network", "unattributed"),
              say.durations("before a request is on a connection", setup),
@@ -200,15 +202,27 @@ def client_cold(e: Evidence) -> Finding:
         # A process that starts again under the same version is in no row.
         required(True if new else None, f"clients started: {'; '.join(new[:2])}",
                  "the rows' `version`, or an event for each deployment of a client"),
-        proof(fades if new else None, "those are the first requests; later ones are as before"),
+        proof(fades or anew if new else None, "those are requests that open a connection" if anew
+              else "those are the first requests; later ones are as before"),
         # What is over within the window of a search is seen to fade in no window; but a pool that
         # is too small sets nothing up.
-        against(None if fades is None else not fades and (e.ongoing or part < _LATER),
+        against(None if fades is None else not (fades or anew) and (e.ongoing or part < _LATER),
                 "the wait lasts: it is not of the start", strongly=True),
         against(fades is None and part < _LATER, "nothing is set up: they wait for a connection"),
     ]  # fmt: skip
     action = "Start clients warm: import and connect before a process takes requests."
     return judge("client_cold", lines, action)
+
+
+def _open_connections(side: Side, usual: float) -> bool:
+    """Return whether most requests with a longer set-up open a connection, and few others do.
+
+    Who waits for a pool that is too small is given a connection that is open.
+    """
+    opened, slow = side.number("network_connect_s") > 0, side.number("client_setup_s") > usual
+    if slow.sum() < MIN_COUNT:
+        return False
+    return bool(opened[slow].mean() >= _MOST and opened[~slow].mean() <= _LATER)
 
 
 def _fades(side: Side, versions: Sequence[str], usual: float) -> bool | None:

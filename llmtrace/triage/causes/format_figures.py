@@ -74,6 +74,8 @@ def gauge(label: str, moved: Moved | None) -> str:
     if moved is None:
         return f"{label}: not reported"
     text = amounts(label, moved.fleet) if moved.fleet else f"{label}: too few samples"
+    if moved.fleet and not moved.fleet.change:
+        text += f", mean {amount(moved.fleet.before_mean)} → {amount(moved.fleet.after_mean)}"
     most = moved.most(lambda shift: shift.change)
     if most is not None and len(moved.instances) > 1 and moved.fleet is not None:
         name, shift = most

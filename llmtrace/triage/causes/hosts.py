@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmtrace.stats.arrays import Floats, Mask
+from llmtrace.stats.arrays import Floats
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, support
@@ -13,9 +13,11 @@ from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.patterns import (
     Fresh,
     Gap,
+    alike_halts,
     beyond_chance,
     broken,
     engine_gaps,
+    failed,
     fresh,
     held_up,
     in_halts,
@@ -27,7 +29,6 @@ from llmtrace.triage.evidence.patterns import (
     vanished,
 )
 from llmtrace.triage.evidence.signals import Moved
-from llmtrace.triage.evidence.window_rows import Side
 from llmtrace.triage.result import Finding
 
 # NVML: idle, clocks set by an operator, sync boost and display clocks are no throttling.
@@ -81,7 +82,7 @@ def gpu_throttle(e: Evidence) -> Finding:
         required(any(reported) if reported else None, text,
                  "GPU signals: `gpu_sm_clock_mhz` and `gpu_throttle` (NVML or dcgm-exporter)"),
         proof(bool(throttled and fell) or bool(xid) if reported else None,
-              _throttle_text(e, throttled=throttled, xid=xid)),
+              "a new XID error" if xid else "the clock fell, and a throttle reason is set"),
         support(throttled if reported else None, "a throttle reason is set that was not"),
         proof(None if fell is None else bool(fell) and slowed,
               "the same work takes longer at a lower clock"),
@@ -128,7 +129,6 @@ def cold_start(e: Evidence) -> Finding:
     events = e.events("scale", "deploy")
     known = e.has("started") or any("started" in f for f in e.facts.instances.values())
     names = ", ".join(sorted(started)) or "no engine"
-    since = _fast_until(e, min(started.values(), default=0.0))
     all_again = len(again) >= max(2, 0.6 * len(e.instances))
     lines = [
         gate(bool(started) if known or started else None,
@@ -144,10 +144,6 @@ def cold_start(e: Evidence) -> Finding:
                 f"{say.seconds(found.late if found else 0)}"),
         support(bool(events) if started else None,
                 "; ".join(f"{one.kind}: {one.text}" for one in events)),
-        support(None if not started else since,
-                "requests were as fast as ever until then"),
-        against(None if not started or since is None else not since,
-                "requests were slow before the first of them started", strongly=True),
         against(None if found is None else found.stays,
                 "the last requests are slow as well: a cold start ends", strongly=True),
         against(bool(again) and not all_again and failures.rose(0.003, 3, 2.0),
@@ -179,25 +175,23 @@ def engine_paused(e: Evidence) -> Finding:
     asleep = e.gauge("sleep")
     slept = None if asleep is None else any((s.value > 0).any() for s in asleep.after.values())
     before, quiet = engine_gaps(e)
-    usual = before.seconds if before else 0.0
     long = _stood_still(e)
-    stopped = _stopped(e)
     if long is False and not _replicas_known(e):
         long = None  # other engines respond while one stands still
     # A front end that is short of CPU counts tokens late: alone this says nothing.
-    stopped = stopped and long is not False
-    reported = [one for one in (slept, long, stopped) if one is not None]
-    open_ = quiet is not None and long is None and not (slept or stopped)
+    stopped = _stopped(e) and long is not False
+    halts, text = _halts(e, _gap_text(quiet, before.seconds if before else 0.0), long=long)
+    reported = [one for one in (slept, long, stopped, halts) if one is not None]
+    open_ = quiet is not None and long is None and not (slept or stopped or halts)
     gap, gaps = e.row("max_gap_s"), e.up("max_gap_s", relative=0.5)
     again = restarted(e)
-    long_ones = overlap(e)
     still = None if long is None or quiet is None else long and quiet.streams >= _STREAMS
     slow, most = _slow_in_halts(e) if long else (None, None)
     still_text = f"{quiet.streams if quiet else 0} responses in progress stood still in it"
     lines = [
         gate(e.gate(*_ENGINE_STAGES) if e.moved else gaps or bool(slept),
              say.durations("time to first chunk", e.row("ttft_s")), "stages of requests"),
-        required(any(reported) if reported and not open_ else None, _gap_text(quiet, usual),
+        required(any(reported) if reported and not open_ else None, text,
                  "the gauge `sleep`, the counter `tokens_out`, or the longest gap of each stream"),
         proof(slept, "the engine said that it was asleep"),
         # A long prompt that is computed whole holds all streams, too.
@@ -211,9 +205,7 @@ def engine_paused(e: Evidence) -> Finding:
         against(None if quiet is None or slept else quiet.prompt is not None,
                 f"a prompt of {say.amount(quiet.prompt or 0 if quiet else 0)} tokens was computed "
                 "in it", strongly=True),
-        against(None if long_ones is None or slept else
-                long_ones.slow_during >= 0.6 and long_ones.lift >= 1.5,
-                "slow requests came while long prompts were worked on"),
+        against(None if slept else _met_long_ones(e), _MET_LONG_ONES),
     ]  # fmt: skip
     action = "Reroute while it sleeps: take an engine out of the router before pausing it."
     return judge("engine_paused", lines, action)
@@ -239,7 +231,7 @@ def engine_down(e: Evidence) -> Finding:
         check a response, not a port.
     """
     again = restarted(e)
-    failed = e.share("failed", _failed)
+    failures = e.share("failed", failed)
     _, cut = broken(e)
     gone = vanished(e)
     facts = e.facts.instances.values()
@@ -250,13 +242,13 @@ def engine_down(e: Evidence) -> Finding:
     together = cut.together >= 0.5 and cut.n >= 4
     turned_away = server.rose(0.003, 2, 2.0) or refused.rose(0.003, 2, 2.0)
     lines = [
-        gate(failed.rose(0.003, 3, 2.0) or e.share("retried", lambda s: s.number("attempts") > 1)
-             .rose(0.003, 3, 2.0), f"failed requests: {failed}"),
+        gate(failures.rose(0.003, 3, 2.0) or e.share("retried", lambda s: s.number("attempts") > 1)
+             .rose(0.003, 3, 2.0), f"failed requests: {failures}"),
         required(bool(again or gone) if known else None,
                  f"{', '.join([*again, *(g for g in gone if g not in again)]) or 'no engine'} "
                  "was restarted or stopped reporting",
                  "when each engine started: the gauge `started`"),
-        proof(bool(again) and failed.rose(0.003, 3, 2.0),
+        proof(bool(again) and failures.rose(0.003, 3, 2.0),
               "the start time moved, and requests failed"),
         proof(together and turned_away and (local is None or local[1]) and not again,
               "streams ended at one instant, and there were no responses after that"),
@@ -301,9 +293,9 @@ def frontend_cpu(e: Evidence) -> Finding:
     more = None if cpu is None else cpu.rose(0.0, 0.3)
     part = _share_of_first(e)
     busy = None if more is None else more and _typical(cpu) >= 0.75
-    by_load = bool(more and not busy and e.more_load and _each_as_ever(e, cpu))
+    by_load = bool(more and not busy and e.more_load)
     (before, quiet), stalls = engine_gaps(e), _stood_still(e)
-    found, waiting = overlap(e), e.gauge("waiting")
+    waiting = e.gauge("waiting")
     lines = [
         # SGLang counts the queue from when the front end has the request.
         gate(e.gate("first_chunk", "queue", "unattributed"),
@@ -328,17 +320,18 @@ def frontend_cpu(e: Evidence) -> Finding:
                 + say.durations("time per token", e.row("tpot_s"))),
         # A front end that works more than before and cannot keep up holds all back by itself.
         against(stalls and not more, _gap_text(quiet, before.seconds if before else 0.0)),
-        against(None if found is None else found.slow_during >= 0.6 and found.lift >= 1.5,
-                "slow requests came while long prompts were worked on"),
+        against(_met_long_ones(e), _MET_LONG_ONES),
     ]  # fmt: skip
     action = "Add capacity to the front end: more API server processes, or cores for them."
     return judge("frontend_cpu", lines, action + flags(e, "frontend_cpu"))
 
 
-def _each_as_ever(e: Evidence, cpu: Moved | None) -> bool:
-    """Return whether a request takes no more of the API server's CPU than it did."""
-    fleet, (was, now) = cpu.fleet if cpu else None, e.request_rate
-    return fleet is not None and fleet.after_mean * was < 1.15 * fleet.before_mean * now
+_MET_LONG_ONES = "slow requests came while long prompts were worked on"
+
+
+def _met_long_ones(e: Evidence) -> bool | None:
+    found = overlap(e)
+    return None if found is None else found.slow_during >= 0.6 and found.lift >= 1.5
 
 
 def _share_of_first(e: Evidence) -> float | None:
@@ -375,19 +368,6 @@ def _waits_for_steps(e: Evidence) -> bool | None:
     if first is None or per_token is None:
         return None
     return first.after_mean - first.before_mean <= _FEW_STEPS * per_token.after_p95
-
-
-def _fast_until(e: Evidence, t: float) -> bool | None:
-    """Return whether the window's requests from before a time are no slower than before.
-
-    `None` where there are too few of them: a start at the window's own beginning says nothing.
-    """
-    ttft = e.after.number("ttft_s")[e.after.t < t]
-    before = e.before.number("ttft_s")
-    ttft, before = ttft[np.isfinite(ttft)], before[np.isfinite(before)]
-    if len(ttft) < 30 or len(before) < 30:
-        return None
-    return bool((ttft > np.percentile(before, 95)).mean() <= 0.2)
 
 
 def _typical(moved: Moved | None) -> float:
@@ -435,15 +415,6 @@ def _new_xid(e: Evidence) -> bool | None:
     )
 
 
-def _throttle_text(e: Evidence, *, throttled: bool | None, xid: bool | None) -> str:
-    parts = [say.gauge("SM clock, MHz", e.gauge("gpu_sm_clock_mhz"))]
-    if throttled:
-        parts.append("a throttle reason is set")
-    if xid:
-        parts.append("a new XID error")
-    return "; ".join(parts)
-
-
 def _fresh_text(found: Fresh | None) -> str:
     if found is None:
         return "too few requests to an engine that had just started"
@@ -462,6 +433,14 @@ def _gap_text(found: Gap | None, usual: float) -> str:
         f"requests came and {found.streams} responses were in progress (longest before: "
         f"{say.seconds(usual)})"
     )
+
+
+def _halts(e: Evidence, text: str, *, long: bool | None) -> tuple[bool | None, str]:
+    """Return whether responses stood still alike, and what says most: that, or the text."""
+    found = None if long is False else alike_halts(e)
+    if found is not None and not long:
+        text = f"{found[1]} responses stood still for {say.seconds(found[0])}, longer than before"
+    return None if found is None else True, text
 
 
 def _slow_in_halts(e: Evidence) -> tuple[str | None, bool | None]:
@@ -513,15 +492,10 @@ def _stopped(e: Evidence) -> bool | None:
     return False if known else None
 
 
-def _failed(side: Side) -> Mask:
-    return side.where("outcome", "error", "truncated", "timeout")
-
-
 def _errors_at(e: Evidence) -> tuple[str, bool] | None:
     """Say whether failures are of one replica."""
     words = e.after.rows.words["replica"]
-    failed = _failed(e.after)
-    codes = words.codes[failed & (words.codes >= 0)]
+    codes = words.codes[failed(e.after) & (words.codes >= 0)]
     if len(codes) < 4 or len(np.unique(words.codes[words.codes >= 0])) < 2:
         return None
     counts = np.bincount(codes)

@@ -12,7 +12,7 @@ from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.kv_room import kv_room
 from llmtrace.triage.causes.scoring import against, gate, judge, note, proof, required, support
 from llmtrace.triage.evidence.evidence import Evidence
-from llmtrace.triage.evidence.patterns import queue_unseen, restarted, starts
+from llmtrace.triage.evidence.patterns import cache_shrank, restarted, starts
 from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.evidence.window_rows import Side
 from llmtrace.triage.result import Finding
@@ -20,6 +20,7 @@ from llmtrace.triage.result import Finding
 _FULL_KV = 0.9
 _CALM_KV = 0.8
 _MOSTLY = 0.5
+_SURE = 3.0  # standard errors
 
 
 def queue_saturation(e: Evidence) -> Finding:
@@ -50,6 +51,7 @@ def queue_saturation(e: Evidence) -> Finding:
     running, kv = e.gauge("running"), e.gauge("kv_usage")
     at_limit, limit = _at_limit(e, running)
     full = kv is not None and _highest(kv) >= _FULL_KV
+    volume = e.more_load and not cache_shrank(e)  # a smaller cache is full of fewer requests
     load = _load(e)
     tokens = e.rate("tokens_in")
     waits = _more_wait(e)
@@ -60,7 +62,7 @@ def queue_saturation(e: Evidence) -> Finding:
     grown = bool(about and e.more_load and e.up("ttft_s"))
     # A gauge read now and then misses short waits; requests tell of each.
     mostly = queued and (e.part_of_metric("queue_s") or 0.0) >= _MOSTLY
-    by_requests = bool(mostly) and at_limit is not False and not queue_unseen(e)
+    by_requests = bool(mostly) and at_limit is not False
     lines = [
         gate(grown or queued,
              say.durations("queue", e.row("queue_s")) if queued or not grown
@@ -69,15 +71,14 @@ def queue_saturation(e: Evidence) -> Finding:
         required(None if waits is None else waits or grown or by_requests,
                  say.gauge("requests waiting for capacity", waiting),
                  "the engines' gauge `waiting`"),
-        proof(at_limit or (e.more_load and full), limit),
+        proof(at_limit or (volume and full), limit),
         support(e.more_load, load),
         support(None if tokens is None else tokens.rose(0.0, 0.2),
                 say.gauge("prompt tokens a second", tokens)),
-        against(full and not e.more_load and not at_limit,
-                say.gauge("KV usage", kv) + ", running is below its limit, and load did not rise"),
+        against(full and not volume and not at_limit,
+                say.gauge("KV usage", kv) + ", running is below its limit, and load is no reason"),
         against(_preempted(e) and not e.more_load,
                 say.counted("preemptions", e.counted("preemptions"))),
-        against(_one_waits(e, waiting), "one instance waits while the others do not"),
     ]  # fmt: skip
     action = "Add capacity: start replicas; until they are up, shed or defer what can wait."
     return judge("queue_saturation", lines, action + flags(e, "queue_saturation"))
@@ -110,11 +111,12 @@ def kv_exhaustion(e: Evidence) -> Finding:
     at_limit, limit = _at_limit(e, running)
     rows = e.share("preempted", lambda side: side.number("preemptions") > 0)
     full = None if kv is None else _highest(kv) >= _FULL_KV
+    volume = e.more_load and not cache_shrank(e)
     waits = _more_wait(e)
     # Who waits though seats are free, while the cache is full, waits for its blocks.
     for_blocks = None
     if full is not None and waits is not None and at_limit is not None:
-        for_blocks = full and waits and not at_limit and not e.more_load
+        for_blocks = full and waits and not at_limit and not volume
     short = None if full is None else full or bool(_preempted(e)) or bool(for_blocks)
     gap = e.row("gap_per_token")
     lines = [
@@ -126,13 +128,13 @@ def kv_exhaustion(e: Evidence) -> Finding:
         proof(_preempted(e), say.counted("preemptions", preemptions),
               "the engines' counter `preemptions`"),
         proof(for_blocks, f"requests wait, the cache is full and the batch is not: {limit}"),
-        support(rows.rose(0.01) if e.reports("preemptions") else None,
+        support(rows.rose(0.01) if e.after.known("preemptions") else None,
                 f"requests preempted: {rows}"),
         support(None if kv is None else kv.rose(0.0, 0.1), "KV usage is up"),
         note(kv_room(e) if short else None),
         support(None if gap is None else gap.rose(0.0, 0.5),
                 say.amounts("longest gap, in tokens", gap)),
-        against(e.more_load and bool(full), f"load rose: {_load(e)}"),
+        against(volume and bool(full), f"load rose: {_load(e)}"),
         against(at_limit and not _preempted(e), f"the batch is full, not the cache: {limit}"),
         against(None if kv is None or preemptions is None else
                 _highest(kv) < _CALM_KV and preemptions[1] == 0,
@@ -237,7 +239,7 @@ def replica_imbalance(e: Evidence) -> Finding:
         against(bool(e.events("scale")), "the number of engines was changed"),
         against(bool(restarted(e)), "an engine was restarted: the others took its share"),
         against(bool(starts(e)) and not restarted(e), "an engine has just started"),
-        against(None if local is not None or not e.reports("ttft_s") else
+        against(None if local is not None or not e.after.known("ttft_s") else
                 bool(e.moved) and _all_rose(e), "all replicas got slower"),
     ]  # fmt: skip
     action = "Rebalance: lower the weight of the loaded replica and check the router's policy."
@@ -250,7 +252,7 @@ def _more_wait(e: Evidence) -> bool | None:
     if waiting is None:
         return None
     least = 0.02 * running.fleet.before_mean if running is not None and running.fleet else 0.0
-    return waiting.rose(least, 0.3) or waiting.grew(least, 0.5)
+    return waiting.rose(least, 0.3) or waiting.grew(least, 0.5) or waiting.more_often(_SURE)
 
 
 def _load(e: Evidence) -> str:
@@ -292,13 +294,6 @@ def _at_limit(e: Evidence, running: Moved | None) -> tuple[bool | None, str]:
     filled, name, highest, limit = found
     text = f"{name} runs {say.amount(highest)} of at most {say.amount(limit)}"
     return filled >= 0.95, text
-
-
-def _one_waits(e: Evidence, waiting: Moved | None) -> bool | None:
-    if waiting is None or len(e.instances) < 2:
-        return None
-    apart = _apart(e, "waiting")
-    return apart is not None and apart[1]
 
 
 def _apart(e: Evidence, signal: str) -> tuple[str, bool] | None:

@@ -13,6 +13,7 @@ from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.patterns import (
     Cuts,
     broken,
+    failed,
     reader_away,
     refused_connections,
     restarted,
@@ -237,8 +238,8 @@ def proxy_buffering(e: Evidence) -> Finding:
     faster = None if per_token is None else per_token.fell(0.0, 0.15) or per_token.sank(0.2)
     bursty = None if bursts is None else bursts.grew(0.03, 0.3)
     fewer = None if chunks is None else chunks.sank(0.1)
-    # An engine with less to do is faster too; what was gathered comes in fewer pieces, or at once.
-    marks = (faster,) if bursty is None and fewer is None else (bursty, fewer)
+    # An engine with less to do is faster too. What was gathered comes at once, or in fewer
+    marks = (faster,) if bursty is None and not fewer else (bursty, fewer)
     reported = [one for one in marks if one is not None]
     own, own_text = _was_away(e)
     # A little buffering is felt in the bursts before it is in the first chunk.
@@ -257,7 +258,7 @@ def proxy_buffering(e: Evidence) -> Finding:
              "time to first chunk by stages"),
         required(any(reported) if reported else None, said or "chunks: not reported",
                  "output tokens and chunks of each request"),
-        proof(None if bursty is None and fewer is None else
+        proof(None if bursty is None and not fewer else
               bool(bursty or fewer) and bool(faster) and not own,
               said, "which chunks came at once (`burst_chunks`)"),
         support(later, say.durations("end to end", whole) + "; "
@@ -311,7 +312,7 @@ def idle_timeout(e: Evidence) -> Finding:
     Later:
         Heartbeats shorter than the shortest idle time-out on the path; let clients resume.
     """
-    cut = e.share("broken", _broken)
+    cut = e.share("failed", failed)
     before, found = broken(e)
     idle = found.idle
     known = found.n == 0 or idle is not None or found.alike > 0 or _gaps_known(e.after)
@@ -496,22 +497,18 @@ def _began(e: Evidence, signal: str) -> bool:
     return bool(counted[1] - usual >= _SURE * np.sqrt(counted[1] + usual + 1))
 
 
-def _broken(side: Side) -> Mask:
-    return side.where("outcome", "truncated", "timeout", "error")
-
-
 def _broken_midstream(side: Side) -> Mask:
     begun: Mask = np.isfinite(side.number("ttft_s")) | (side.number("http_status") == _OK)
     return side.where("outcome", "truncated", "error") & begun
 
 
 def _gaps_known(side: Side) -> bool:
-    return bool(np.isfinite(side.number("max_gap_s")[_broken(side)]).any())
+    return bool(np.isfinite(side.number("max_gap_s")[failed(side)]).any())
 
 
 def _at_an_age(e: Evidence, found: Cuts) -> bool:
     """Return whether streams that had delivered something broke at an age, and at any silence."""
-    began = np.isfinite(e.after.number("ttft_s")[_broken(e.after)])
+    began = np.isfinite(e.after.number("ttft_s")[failed(e.after)])
     return found.e2e_alike >= max(0.95 * found.alike, _MOSTLY) and bool(began.mean() > _HALF)
 
 

@@ -40,8 +40,7 @@ def response_cache_misses(e: Evidence) -> Finding:
     alone = e.row_among(metric, "cache_miss", _missed)
     deploys = e.events("deploy", "config")
     lines = [
-        gate(any(e.up(name) for name in ("ttft_s", "e2e_s")),
-             say.durations("end-to-end time", e.row("e2e_s"))),
+        gate(e.rising("ttft_s", "e2e_s"), say.durations("end-to-end time", e.row("e2e_s"))),
         required(missed.rose(_FELT) if known else None,
                  f"served from the response cache: {_rest(missed)}",
                  "the rows' `cache_hit`"),
@@ -76,7 +75,7 @@ def streaming_off(e: Evidence) -> Finding:
     e2e = e.row("e2e_s")
     known = e.before.known("stream") and e.after.known("stream")
     lines = [
-        gate(e.up("ttft_s"), say.durations("first content", e.row("ttft_s")),
+        gate(e.rising("ttft_s"), say.durations("first content", e.row("ttft_s")),
              "the time of the first content"),
         required(whole.rose(_FELT) if known else None, f"streamed: {_rest(whole)}",
                  "the rows' `stream`"),

@@ -43,7 +43,6 @@ def long_prompts(e: Evidence) -> Finding:
     slow = _slow_are_long(e)
     long = _longer_than_usual(e)
     few = _are_few(e, long)
-    cached = _computed_for_lack_of_cache(e)
     blocked = _is_proved(e, overlap(e))
     tenant = e.local("tenant", "prompt_tokens") or e.local("route", "prompt_tokens")
     lines = [
@@ -58,7 +57,6 @@ def long_prompts(e: Evidence) -> Finding:
         support(None if per_token is None else 0.7 <= per_token <= 1.3,
                 f"prefill at the same length: {say.amount(per_token or 0)} times what it was"),
         support(None if tenant is None else True, f"longer prompts come from {tenant}"),
-        against(cached, "more tokens are computed because fewer are cached"),
         against(blocked and few, f"only {say.percent(long or 0)} of the prompts are longer than "
                 "90 % were, and short ones wait for them"),
         against(None if slow is None else slow < 0.2,
@@ -168,7 +166,7 @@ def head_of_line(e: Evidence) -> Finding:
                 f"{say.percent(long or 0)} of the prompts are longer than 90 % were: it is not a "
                 "few"),
         against(found is not None and e.more_load and not blocks[0]
-                and found.long_n <= 1.5 * _scaled(e, found.long_before) * _more_times(e),
+                and found.long_n <= 1.5 * _scaled(e, found.long_before),
                 "load rose, and long prompts are no larger a part of it"),
     ]  # fmt: skip
     action = "Reroute very long prompts to a replica of their own, or cap them."
@@ -246,22 +244,6 @@ def _are_few(e: Evidence, long: float | None) -> bool | None:
     ]
     ordinary = long - 0.1 - max(giants[1] - giants[0], 0.0)
     return long < _MANY_LONG or (ordinary < 0.03 and giants[1] < _MANY_LONG)
-
-
-def _computed_for_lack_of_cache(e: Evidence) -> bool | None:
-    """Return whether most of the tokens that are computed more are not more tokens of prompts."""
-    prompts, computed, cached = (
-        e.row(name) for name in ("prompt_tokens", "computed_tokens", "cached_tokens")
-    )
-    if prompts is None or computed is None or cached is None:
-        return None
-    grown = computed.after_mean - computed.before_mean
-    return cached.sank(0.15) and prompts.after_mean - prompts.before_mean < 0.5 * grown
-
-
-def _more_times(e: Evidence) -> float:
-    before, after = e.request_rate
-    return max(after / before, 1.0) if before > 0 else 1.0
 
 
 def _slow_are_long(e: Evidence, *, few: bool = False) -> float | None:

@@ -89,6 +89,15 @@ class Shift:
         more = self.after_mean - self.before_mean
         return self.mean_z >= _SURE and more >= max(floor, relative * abs(self.before_mean))
 
+    def leans(self, floor: float, relative: float = _RELATIVE) -> bool:
+        """Return whether the middle, the tail or the mean is up by what matters, chance or not."""
+        pairs = (
+            (self.before_p50, self.after_p50),
+            (self.before_p95, self.after_p95),
+            (self.before_mean, self.after_mean),
+        )
+        return any(high - low >= max(floor, relative * abs(low)) for low, high in pairs)
+
     def sank(self, relative: float = _RELATIVE) -> bool:
         """Return whether the mean is down, beyond chance and by this share of what was before."""
         less = self.before_mean - self.after_mean

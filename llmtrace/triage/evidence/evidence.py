@@ -83,6 +83,7 @@ class Evidence:
         contributions: seconds by stage, where they were worked out.
         ongoing: whether the data end with the window after.
         of_means: whether a row is no request, but the means of as many as its weight says.
+        coarse: whether there are too few requests to see that nothing moved.
     """
 
     before: Side
@@ -94,6 +95,7 @@ class Evidence:
     contributions: Mapping[str, float] = field(default_factory=dict)
     ongoing: bool = False
     of_means: bool = False
+    coarse: bool = False
     _kept: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def once(self, key: Any, make: Callable[[], _T]) -> _T:
@@ -108,17 +110,7 @@ class Evidence:
         """Compare a field of the requests; `None` where too few rows know it."""
         return self.once(("row", name), lambda: self._row(name, None))
 
-    def row_where(self, name: str, column: str, word: str) -> Shift | None:
-        """Compare a field among the requests with this word."""
-
-        def compare() -> Shift | None:
-            return self._row(
-                name, (self.before.where(column, word), self.after.where(column, word))
-            )
-
-        return self.once(("row", name, column, word), compare)
-
-    def row_among(self, name: str, key: str, mask: Callable[[Side], Mask]) -> Shift | None:
+    def row_among(self, name: str, key: Any, mask: Callable[[Side], Mask]) -> Shift | None:
         """Compare a field among the requests of a mask; `key` identifies the mask."""
         return self.once(
             ("among", name, key), lambda: self._row(name, (mask(self.before), mask(self.after)))
@@ -161,10 +153,6 @@ class Evidence:
     def outcome(self, *outcomes: str) -> Share:
         """Count the requests with one of these outcomes in both windows."""
         return self.share(" ".join(outcomes), lambda side: side.where("outcome", *outcomes))
-
-    def reports(self, name: str) -> bool:
-        """Return whether rows after know this field at all."""
-        return self.after.known(name)
 
     def requests_after(self, mask: Mask) -> float:
         """Return how many requests the rows after of a mask stand for."""
@@ -254,23 +242,31 @@ class Evidence:
         found = self.row(name)
         return None if found is None else found.rose(self.floor(name), relative)
 
+    def rising(self, *names: str) -> bool | None:
+        """Return whether one of these fields rose; `None` where too little is known to see it."""
+        if any(self.up(name) for name in names):
+            return True
+        known = [(name, one) for name in names if (one := self.row(name)) is not None]
+        leans = any(one.leans(self.floor(name)) for name, one in known)
+        return None if (leans and self.coarse) or not known else False
+
     def gate(self, *stages: str) -> bool | None:
         """Return whether one of these stages rose and carries part of the change.
 
         `None` where none of them is reported.
         """
         known = [stage for stage in stages if self.row(f"{stage}_s") is not None]
-        if any(self._felt(stage) for stage in known):
-            return True
+        felt = [self._felt(stage) for stage in known]
         # The time of a stage that is not reported is in what is not attributed.
-        if len(known) < len(stages) and self._felt("unattributed"):
+        if any(felt) or (len(known) < len(stages) and self._felt("unattributed")):
             return True
-        return False if known else None
+        return None if None in felt or not known else False
 
-    def _felt(self, stage: str) -> bool:
+    def _felt(self, stage: str) -> bool | None:
         """Return whether a stage rose for many, or by so much for some that the mean shows it.
 
-        And holds a part of the time added, or would be felt if nothing else had happened.
+        And holds a part of the time added, or would be felt if nothing else had happened. `None`
+        where it rose by what matters, and there are too few requests to see that it did.
         """
         found = self.row(f"{stage}_s")
         if found is None:
@@ -283,9 +279,17 @@ class Evidence:
                 return False
         carried, alone = self.carried(stage), self._alone(stage)
         floor = self.floor(f"{stage}_s")
-        return (found.rose(floor) and (carried >= 0.1 or alone >= 0.1)) or (  # noqa: PLR2004
+        if (found.rose(floor) and (carried >= 0.1 or alone >= 0.1)) or (  # noqa: PLR2004
             found.grew(floor) and (carried >= 0.3 or alone >= 0.3)  # noqa: PLR2004
-        )
+        ):
+            return True
+        if not found.leans(floor) or max(carried, alone) < 0.1:  # noqa: PLR2004
+            return False
+        # That its whole rose is sure, and that most of it is in this stage is arithmetic.
+        whole = self.up("ttft_s" if stage in TTFT_STAGES else "tpot_s")
+        if whole and carried >= _ALONE:
+            return True
+        return None if self.coarse else False
 
     def _alone(self, stage: str) -> float:
         """Return what a stage grew by, on average, as a share of a typical wait before."""
@@ -420,7 +424,7 @@ class Evidence:
             return None
         found = None
         for value in values:
-            inside = self.row_where(name, column, value)
+            inside = self._with(name, column, value)
             if inside is None or not inside.rose(self.floor(name)):
                 continue
             if found is None or inside.change > found[1].change:
@@ -435,6 +439,9 @@ class Evidence:
         traffic = float(self.after.where(column, value).mean())
         return Local(column, value, inside, outside, traffic)
 
+    def _with(self, name: str, column: str, value: str) -> Shift | None:
+        return self.row_among(name, (column, value), lambda side: side.where(column, value))
+
     def uneven(self, column: str, name: str) -> tuple[list[str], list[str]] | None:
         """Return the values of a column whose requests rose in this field, and those that did not.
 
@@ -443,7 +450,7 @@ class Evidence:
 
         def compare() -> tuple[list[str], list[str]] | None:
             values = self._values(column)
-            found = {value: self.row_where(name, column, value) for value in values}
+            found = {value: self._with(name, column, value) for value in values}
             known = {value: one for value, one in found.items() if one is not None}
             if len(known) < 2:  # noqa: PLR2004
                 return None
@@ -611,6 +618,7 @@ def gather(
     contributions: Mapping[str, float] | None = None,
     ongoing: bool = False,
     of_means: bool = False,
+    coarse: bool = False,
 ) -> Evidence:
     """Lay out a case for the rules; nothing is computed before a rule needs it.
 
@@ -624,6 +632,7 @@ def gather(
         contributions: signed seconds by stage, where an attribution was made.
         ongoing: whether the data end with the window after.
         of_means: whether a row is the means of as many requests as its weight says.
+        coarse: whether there are too few requests to see that nothing moved.
     """
     sides, turns = [], []
     for window in (before, after):
@@ -636,4 +645,5 @@ def gather(
         before=sides[0], after=sides[1], signals=signals, facts=facts,
         turns=(turns[0], turns[1]), metric=None if metric is None else f"{metric}_s",
         contributions=dict(contributions or {}), ongoing=ongoing, of_means=of_means,
+        coarse=coarse,
     )  # fmt: skip

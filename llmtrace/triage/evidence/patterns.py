@@ -43,11 +43,11 @@ _EARLY: Final = 0.5
 _ROOM: Final = 0.8
 _SHRANK: Final = 0.6
 _STALLED: Final = 0.7
+_HALF: Final = 0.5
 _BUNCHED: Final = 0.8
 _MIN_STREAMS: Final = 2
 _NEAR: Final = 0.2  # of the mean distance of three ends: 2 % of chance ones are as near
 _PART: Final = 0.25  # of a typical response
-_NO_CHANCE: Final = 5.0  # samples that should have found one, where none did
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def held_up(e: Evidence) -> bool | None:
     found = overlap(e)
     if found is None:
         limit = long_from(e)
-        if limit is None or not e.reports("prompt_tokens"):
+        if limit is None or not e.after.known("prompt_tokens"):
             return None
         # There are long ones all the time: no request is left to compare with.
         return None if (e.after.number("computed_tokens") >= limit).sum() >= 3 else False  # noqa: PLR2004
@@ -196,21 +196,6 @@ def _union(start: Floats, end: Floats) -> tuple[Floats, Floats]:
     return start[first], reach[last]
 
 
-def queue_unseen(e: Evidence) -> bool:
-    """Return whether requests say they queued for so long that samples at 0 are no chance.
-
-    By Little's law what waits is in the gauge: as many samples find one as is the share of
-    the time in which any request waited.
-    """
-    waiting, queued = e.gauge("waiting"), np.nan_to_num(e.after.number("queue_s"))
-    samples = [one.value for one in waiting.after.values()] if waiting else []
-    if not samples or any(one.any() for one in samples):
-        return False
-    begins, ends = _union(e.after.t, e.after.t + queued)
-    share = float((ends - begins).sum()) / max(e.served.seconds, 1e-9)
-    return share * float(np.median([len(one) for one in samples])) >= _NO_CHANCE
-
-
 def _median(values: Floats, mask: Mask) -> float | None:
     chosen = values[mask]
     chosen = chosen[np.isfinite(chosen)]
@@ -267,7 +252,7 @@ def beyond_chance(e: Evidence) -> float:
 def _beyond_chance(side: Side) -> float:
     rng = np.random.default_rng(1)
     words = side.rows.words["replica"]
-    ttft, e2e = side.number("ttft_s"), np.where(_failed(side), np.nan, side.number("e2e_s"))
+    ttft, e2e = side.number("ttft_s"), np.where(failed(side), np.nan, side.number("e2e_s"))
     most = 0.0
     for code in np.unique(words.codes):
         here = np.flatnonzero((words.codes == code) & np.isfinite(ttft))
@@ -342,10 +327,27 @@ def in_halts(e: Evidence) -> tuple[float, float] | None:
     return None if slow.sum() < MIN_COUNT else (float(came[slow].mean()), float(came.mean()))
 
 
+def alike_halts(e: Evidence) -> tuple[float, int] | None:
+    """Return for how long several streams stood still, longer than any used to, and how many did.
+
+    What computes long prompts, or preempts, holds each stream up for another time. `None` = none.
+    """
+    before, after = (one.number("max_gap_s")[~failed(one)] for one in (e.before, e.after))
+    if min(np.isfinite(before).sum(), np.isfinite(after).sum()) < MIN_COUNT:
+        return None
+    seconds, _ = _common(after[after > np.nanpercentile(before, 99)])
+    if seconds is None:
+        return None
+    long = after[after >= _HALF * seconds]
+    alike = np.abs(long - seconds) <= _BAND * seconds
+    found = alike.sum() >= MIN_COUNT and alike.mean() >= _STALLED
+    return (seconds, int(alike.sum())) if found else None
+
+
 def _engine_gaps(side: Side, here: Mask, name: str | None, speed: float) -> Iterator[Gap]:
     """Yield the longest spans of one engine without a sign, longest first."""
     t, ends = side.t[here], side.ends[here]
-    ended = np.where(_failed(side)[here], np.nan, ends)  # a proxy ends streams, too
+    ended = np.where(failed(side)[here], np.nan, ends)  # a proxy ends streams, too
     first, gap = t + side.number("ttft_s")[here], side.number("max_gap_s")[here]
     tokens = side.number("computed_tokens")[here]
     signs = np.concatenate([first, ended])
@@ -422,7 +424,7 @@ def broken(e: Evidence) -> tuple[Cuts, Cuts]:
 
 def cuts(side: Side) -> Cuts:
     """Describe the requests that were truncated, timed out or failed after they were sent."""
-    ended = _failed(side)
+    ended = failed(side)
     status = side.number("http_status")
     # A client that stops waiting before the first chunk cancelled; its stream was not truncated.
     ended &= ~(side.where("outcome", "timeout") & np.isnan(side.number("ttft_s"))
@@ -454,7 +456,8 @@ def cuts(side: Side) -> Cuts:
     )
 
 
-def _failed(side: Side) -> Mask:
+def failed(side: Side) -> Mask:
+    """Return which requests ended without a whole response, and not by their client's wish."""
     return side.where("outcome", "truncated", "timeout", "error")
 
 
@@ -478,7 +481,7 @@ def _floor(values: Floats) -> float:
 
 def _longest_silence(side: Side) -> float:
     """Return for how long some stream that was finished sent nothing: a timer lets none pass."""
-    none = np.fmax(side.number("max_gap_s"), side.number("ttft_s"))[~_failed(side)]
+    none = np.fmax(side.number("max_gap_s"), side.number("ttft_s"))[~failed(side)]
     return float(np.nanpercentile(none, 99)) if np.isfinite(none).any() else _MIN_IDLE_S
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from llmtrace.dataset.case import Signals, Window
 from llmtrace.stats.arrays import Floats, Mask
-from llmtrace.triage.evidence.changes import Shift, shift
+from llmtrace.triage.evidence.changes import Shift, share, shift
 
 # The collector's names of signals that the contract of a case names otherwise, and their factor.
 _ALIASES: Final[Mapping[str, tuple[str, float]]] = {
@@ -74,18 +74,25 @@ class Moved:
 
     def rose(self, floor: float, relative: float = 0.1) -> bool:
         """Return whether the fleet or any one instance is up."""
-        every = [*self.instances.values(), *([self.fleet] if self.fleet else [])]
-        return any(one.rose(floor, relative) for one in every)
+        return any(one.rose(floor, relative) for one in self._every)
 
     def grew(self, floor: float, relative: float = 0.1) -> bool:
         """Return whether the mean of the fleet or of any one instance is up."""
-        every = [*self.instances.values(), *([self.fleet] if self.fleet else [])]
-        return any(one.grew(floor, relative) for one in every)
+        return any(one.grew(floor, relative) for one in self._every)
+
+    def more_often(self, sure: float) -> bool:
+        """Return whether more samples are above 0: of what is mostly 0, that is all they say."""
+        above = [np.concatenate([one.value > 0 for one in side.values()])
+                 for side in (self.before, self.after)]  # fmt: skip
+        return share(*above).rose(0.0, 2, sure)
 
     def fell(self, floor: float, relative: float = 0.1) -> bool:
         """Return whether the fleet or any one instance is down."""
-        every = [*self.instances.values(), *([self.fleet] if self.fleet else [])]
-        return any(one.fell(floor, relative) for one in every)
+        return any(one.fell(floor, relative) for one in self._every)
+
+    @property
+    def _every(self) -> list[Shift]:
+        return [*self.instances.values(), *([self.fleet] if self.fleet else [])]
 
 
 def gauges(signals: Signals, signal: str) -> dict[str, Series]:

@@ -1,0 +1,107 @@
+"""Are causes named where little is known, and none by what says nothing?
+
+Each incident is made by hand, after one of another simulator's that was called wrongly.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from . import hand_made
+from .incidents import AFTER, REPLICAS, quiet
+
+SURE = ("confirmed", "likely")
+
+
+def test_a_queue_that_few_samples_meet_is_seen():
+    """A gauge that is mostly 0 says how often it is not."""
+    made = quiet()
+    made.gauge("waiting", 0.0)
+    made.gauge("running", 8.0)
+    for replica in REPLICAS:
+        made.gauges["waiting", replica] = lambda t, u: float(t >= AFTER.start and u > 1.2)
+        made.facts[replica] = {**made.facts.get(replica, {}), "max_num_seqs": 8}
+    for row in list(made.after())[::5]:
+        row["unattributed_s"] += 1.5
+    made.forget_rows("queue_s")
+
+    assert made.findings(metric="ttft")["queue_saturation"].status == "confirmed"
+
+
+def test_longer_prompts_of_which_as_much_is_cached_are_no_cache_that_broke():
+    """The engines' counters say so as well as the requests do."""
+    made = hand_made.long_prompts()
+    made.counter("prefix_queries", 5000.0)
+    made.forget_rows("cached_tokens")
+
+    assert made.findings()["prefix_cache_collapse"].status == "ruled_out"
+
+
+def test_a_cache_that_shrank_is_no_load():
+    """More requests come, and a small part of what the cache used to hold fills it."""
+    made = quiet(after_rate=2.6)
+    hand_made.slow_queue(made, 2.0)
+    made.gauge("kv_usage", 0.98, 0.01)
+    made.gauge("waiting", 9.0, 1.0)
+
+    found = made.findings()
+
+    assert next(iter(found)) == "kv_exhaustion"
+    assert found["queue_saturation"].status not in SURE
+
+
+def test_processes_that_start_all_the_time_are_cold_all_the_time():
+    """Those that wait open a connection; a pool that is too small opens none."""
+    made = quiet()
+    for row in made.rows:
+        row |= {"version": "1", "client_s": 0.0, "network_connect_s": 0.0}
+    for number, row in enumerate(made.after()):
+        row["version"] = "2"
+        if number % 5 == 0:
+            row |= {"client_s": 0.7, "network_connect_s": 0.05, "network_tls_s": 0.5,
+                    "network_s": row["network_s"] + 0.55}  # fmt: skip
+            row["unattributed_s"] += 0.7
+
+    assert next(iter(made.findings())) == "client_cold"
+
+
+def test_as_many_chunks_as_ever_do_not_rule_a_buffer_out():
+    """What came at once is not counted; the first came late, and the last when it ever did."""
+    made = hand_made.proxy_buffering()
+    made.forget_rows("burst_chunks")
+
+    assert made.findings(metric="ttft")["proxy_buffering"].status == "likely"
+
+
+def test_responses_that_stood_still_for_the_same_time_show_a_pause():
+    """Too few requests come while an engine sleeps to see that none is answered."""
+    made = quiet(rate=0.4)
+    dice = np.random.default_rng(1)
+    for row in made.rows:
+        row["max_gap_s"] = 0.05 + 0.02 * float(dice.random())
+    for row in list(made.after())[::3]:
+        row["max_gap_s"] = 5.0 + 0.1 * float(dice.random())
+        row["decode_s"] += 5.0
+    made.forget("sleep", "tokens_out")
+    made.forget_rows("replica")
+
+    cause = made.findings()["engine_paused"]
+
+    assert cause.status in SURE
+    assert any("responses stood still for 5.0" in point.text for point in cause.evidence)
+
+
+@pytest.mark.parametrize(("coarse", "status"), [(True, "confirmed"), (False, "ruled_out")])
+def test_a_wait_that_may_be_chance_rules_nothing_out_where_little_would_be_seen(coarse, status):
+    """Streams are off for half: how late the first content is takes more requests to see."""
+    made = quiet(rate=0.3)
+    for row in made.rows:
+        row["stream"] = 1
+    for row in list(made.after())[::2]:
+        row["stream"] = 0
+        row["first_chunk_s"] += 0.05
+
+    found = made.findings(metric="ttft", coarse=coarse)
+
+    assert found["streaming_off"].status == status
