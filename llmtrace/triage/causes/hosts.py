@@ -7,6 +7,7 @@ import numpy as np
 from llmtrace.stats.arrays import Floats
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
+from llmtrace.triage.causes.network import where_broken
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, support
 from llmtrace.triage.evidence.changes import MIN_COUNT
 from llmtrace.triage.evidence.evidence import Evidence
@@ -236,7 +237,7 @@ def engine_down(e: Evidence) -> Finding:
     gone = vanished(e)
     facts = e.facts.instances.values()
     known = e.has("started") or e.has("running") or any("started" in one for one in facts)
-    local = _errors_at(e)
+    local = where_broken(e)
     server = e.share("5xx", lambda side: side.number("http_status") >= 500)
     refused = e.share("connect", refused_connections)
     together = cut.together >= 0.5 and cut.n >= 4
@@ -250,13 +251,13 @@ def engine_down(e: Evidence) -> Finding:
                  "when each engine started: the gauge `started`"),
         proof(bool(again) and failures.rose(0.003, 3, 2.0),
               "the start time moved, and requests failed"),
-        proof(together and turned_away and (local is None or local[1]) and not again,
+        proof(together and turned_away and not again,
               "streams ended at one instant, and there were no responses after that"),
         support(cut.together >= 0.4 and cut.n >= 3,
                 f"of {cut.n} truncated streams {say.percent(cut.together)} ended together"),
         support(turned_away,
                 f"5xx: {server}; refused: {refused}"),
-        support(None if local is None else local[1], local[0] if local else ""),
+        support(None if local is None else True, local or ""),
         against(len(again) >= max(2, 0.6 * len(e.instances)),
                 f"{len(again)} of {len(e.instances)} engines were restarted in turn: a rollout",
                 strongly=True),
@@ -490,16 +491,3 @@ def _stopped(e: Evidence) -> bool | None:
         if ((after.value == 0) & (open_ >= 1)).any():
             return True
     return False if known else None
-
-
-def _errors_at(e: Evidence) -> tuple[str, bool] | None:
-    """Say whether failures are of one replica."""
-    words = e.after.rows.words["replica"]
-    codes = words.codes[failed(e.after) & (words.codes >= 0)]
-    if len(codes) < 4 or len(np.unique(words.codes[words.codes >= 0])) < 2:
-        return None
-    counts = np.bincount(codes)
-    at = int(np.argmax(counts))
-    part = float(counts[at] / len(codes))
-    text = f"{say.percent(part)} of the failures are on {words.names[at]}"
-    return text, part >= 0.7

@@ -369,7 +369,7 @@ def midstream_errors(e: Evidence) -> Finding:
     )
     _, found = broken(e)
     again = restarted(e)
-    local = _where_broken(e)
+    local = where_broken(e)
     at_once = found.n >= 4 and found.together >= _HALF
     hop = at_once and _by_a_hop(e)
     finished = e.counted("finished", reason="error")
@@ -512,7 +512,7 @@ def _at_an_age(e: Evidence, found: Cuts) -> bool:
     return found.e2e_alike >= max(0.95 * found.alike, _MOSTLY) and bool(began.mean() > _HALF)
 
 
-def _where_broken(e: Evidence) -> str | None:
+def where_broken(e: Evidence) -> str | None:
     """Say which replica or version most broken streams share, beyond its traffic."""
     broken = _broken_midstream(e.after)
     for column in ("replica", "version", "gateway", "model"):
