@@ -32,6 +32,7 @@ from llmtrace.triage.quality import quality_of
 from llmtrace.triage.result import Change, Cohort, Finding, Load, Metric, Outcomes, Quality, Result
 from llmtrace.triage.rows_in_order import in_order, thinned
 from llmtrace.triage.verdict import Judged, in_time, judge
+from llmtrace.triage.windows.bins import MAX_BINS, PER_BIN
 from llmtrace.triage.windows.choose import FEW
 from llmtrace.triage.windows.highest_stretch import SURE
 from llmtrace.triage.windows.search_rows import Look, look_at
@@ -183,6 +184,9 @@ def _compare(look: Look, metric: Metric | None) -> _Sides:
     rows = (thinned(look.whole[0]), thinned(look.whole[1]))
     searched = look.by_chance > SURE
     certain, least = _FOUND if searched else _GIVEN
+    if searched and look.chosen.found is not None:  # the clearest of so many stretches
+        bins = min(max(len(look.rows) // PER_BIN, 2), MAX_BINS)
+        certain = max(certain, 2 * _GIVEN[0] / bins**2)
     measured = {name: (values(rows[0], name), values(rows[1], name)) for name in METRICS}
     compared = {
         name: compare(

@@ -302,5 +302,4 @@ def _around(t: Floats, at: float) -> Window:
 
 
 def _count(t: Floats, window: Window) -> int:
-    low, high = np.searchsorted(t, (window.start, window.end))
-    return int(high - low)
+    return int(np.diff(np.searchsorted(t, (window.start, window.end)))[0])
