@@ -117,7 +117,7 @@ def _effect(name: str, before: Sample, after: Sample, seed: int, compared: int) 
                 float(bound) for bound in np.quantile(draws, (_OUTSIDE / 2, 1 - _OUTSIDE / 2))
             )
             by = second - first
-            changes[q] = Change(by, min(low, by), max(high, by))
+            changes[q] = Change(by, max(min(low, by), -first), max(high, by))  # at most all
     return Effect(
         name=name,
         before=before,

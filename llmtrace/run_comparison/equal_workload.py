@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from llmtrace.core.errors import DataError
-from llmtrace.dataset.columns import Columns
+from llmtrace.dataset.columns import Columns, concatenate
 from llmtrace.stats.arrays import Floats
 from llmtrace.stats.significance import effective_count
 from llmtrace.triage.attribution.workload_mix import cells
@@ -43,7 +43,8 @@ def unweighted(sides: Sequence[Columns]) -> list[Floats]:
 
 def matched(sides: Sequence[Columns]) -> tuple[Workload, list[Floats]]:
     """Weigh the requests after so that their kinds and prompt lengths are as often as before."""
-    first, second = sides
+    table, n = concatenate(sides), sides[0].n  # a word has another code in each file
+    first, second = table.take(slice(None, n)), table.take(slice(n, None))
     index = (np.arange(first.n), np.arange(second.n))
     found = cells((first, second), index, "ttft")
     weights = unweighted(sides)
@@ -61,9 +62,11 @@ def matched(sides: Sequence[Columns]) -> tuple[Workload, list[Floats]]:
     kept[1] = np.where(found.after >= 0, kept[1] * ratio[found.after], 0.0)
     too_few = effective_count(kept[1]) < _MIN_EFFECTIVE * second.n
     if unmatched > _MAX_UNMATCHED or too_few:
+        new = (
+            f"{unmatched:.0%} of the requests after are of a kind that was not there before, and "
+        )
         raise DataError(
-            f"the runs had different work to do: {unmatched:.0%} of the requests after are of a "
-            f"kind that was not there before, and weights would leave "
+            f"the runs had different work to do: {new if unmatched else ''}weights would leave "
             f"{effective_count(kept[1]):.0f} of {second.n}; run the same workload twice"
         )
     held = Workload(same=False, reweighted=True, unmatched=unmatched, matched_on=found.matched_on)

@@ -57,7 +57,7 @@ def verdict(effect: Effect) -> str:
         return "too few requests"
     if effect.direction is not None:
         return effect.direction
-    if effect.smallest is None:
+    if not round(1000 * (effect.smallest or 0)):
         return "no difference shown"
     return f"no difference shown; {percent(effect.smallest)[1:]} would have been"
 

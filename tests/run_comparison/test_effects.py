@@ -7,6 +7,7 @@ import pytest
 
 from llmtrace.run_comparison import effects as effects_module
 from llmtrace.run_comparison.effects import Sample, effects
+from llmtrace.run_comparison.wording import verdict
 
 
 @pytest.fixture
@@ -77,6 +78,19 @@ def test_what_would_have_been_found_is_about_what_is():
         for i in range(40)
     )
     assert found >= 24
+
+
+def test_no_duration_falls_by_more_than_all_of_it():
+    """The median before is not known exactly, but what is left after is not negative."""
+    before = Sample(np.random.default_rng(1).uniform(0.001, 0.02, 900), np.ones(900))
+    effect = effects({"render": (before, Sample(np.full(900, 1e-4), np.ones(900)))})[0]
+    assert before.quantile(0.5) + effect.changes[0.5].low >= 0
+
+
+def test_a_constant_has_no_smallest_change():
+    """A width of zero is no change that would have been shown."""
+    same = Sample(np.full(400, 0.02), np.ones(400))
+    assert verdict(effects({"network": (same, same)})[0]) == "no difference shown"
 
 
 def test_too_few_requests_show_nothing():

@@ -70,6 +70,29 @@ def test_work_with_nothing_in_common_is_refused(run):
         compare(run(make_rows(1, prompt_tokens=50)), run(make_rows(2, prompt_tokens=9000)))
 
 
+def test_the_same_names_in_another_order_are_the_same_work(run):
+    """A file numbers its words in the order they come in; a tenant is known by its name."""
+    rare, often = (
+        make_rows(seed, count, tenant=name)
+        for seed, count, name in ((1, 40, "rare"), (2, 360, "often"))
+    )
+    rows = [*rare, *often]
+    comparison = compare(run(rows), run(sorted(rows, key=lambda row: -row["start"])))
+    assert not comparison.workload.reweighted
+
+
+def test_a_refusal_names_the_reason_that_there_is(run):
+    """Where no request is of a new kind it is not said how many are."""
+
+    def mix(short):
+        return run(
+            make_rows(1, short, prompt_tokens=100) + make_rows(2, 600 - short, prompt_tokens=4000)
+        )
+
+    with pytest.raises(DataError, match="different work to do: weights would leave"):
+        compare(mix(570), mix(30))
+
+
 def test_requests_that_do_not_stream_are_seen_at_their_end(run):
     """First content is e2e there, and TTFT is not compared."""
     whole = make_rows(1, stream=False)
