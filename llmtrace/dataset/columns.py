@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from llmtrace.core.attempts import MAX_S
 from llmtrace.core.row import Row
-from llmtrace.core.row_fields import MARKS, NETWORK, PLAIN, RAW, REPORTED, UNSPLIT
+from llmtrace.core.row_fields import MARKS, NETWORK, OUTCOMES, PLAIN, RAW, REPORTED, UNSPLIT
 from llmtrace.core.sanitize import printable
 from llmtrace.core.stages import STAGES
 from llmtrace.stats.arrays import Floats, Mask
@@ -244,9 +244,17 @@ class Builder:
             self._numbers[name].append(self._bounded(name, number(name)))
         for name in WORDS:
             codes, names = word(name)
+            if name == "outcome":
+                codes = self._possible(codes, names)
             self._codes[name].append(_recode(Words(codes, tuple(names)), self._names[name]))
         for name in IDS:
             self._ids[name].append(identity(name))
+
+    def _possible(self, codes: NDArray[np.int32], names: Sequence[str]) -> NDArray[np.int32]:
+        bad = np.isin(codes, [i for i, name in enumerate(names) if name not in OUTCOMES])
+        if bad.any():
+            self.kept_out[f"outcome: not one of {', '.join(OUTCOMES)}"] += int(bad.sum())
+        return np.where(bad, np.int32(-1), codes)
 
     def _bounded(self, name: str, column: Floats) -> Floats:
         low, high = bounds(name)

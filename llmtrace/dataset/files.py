@@ -30,6 +30,9 @@ _LINE_BYTES: Final = 1 << 20
 _PLAIN_LINE: Final = 1 << 16
 _DEPTH: Final = 64  # of brackets: no row nests deeper, and a parser may recurse
 _PIECE: Final = 500_000  # rows between two thinnings
+_YEAR_NS: Final = 31_557_600_000_000_000
+_NO_TIME_YET_NS: Final = 10**18  # the year 2001: what is earlier counts in another unit
+_LONG_S: Final = {"ttft_s": 100.0, "e2e_s": 1000.0}  # typical requests take less
 
 
 def read_columns(path: Path, progress: Progress | None = None) -> Columns:
@@ -53,11 +56,27 @@ def read_columns(path: Path, progress: Progress | None = None) -> Columns:
         if builder.n >= _PIECE:
             sample.add(builder.flush())
     sample.add(builder.flush())
-    rows = sample.rows()
+    rows = _in_one_time(sample.rows())
     if not rows.n and builder.kept_out:
         what = "; ".join(f"{what} ({count})" for what, count in builder.kept_out.items())
         raise DataError(f"{path}: contains no row of llmtrace: {what}")
     return replace(rows, warnings=(*builder.warnings, *rows.warnings))
+
+
+def _in_one_time(rows: Columns) -> Columns:
+    """Leave out rows whose start is years from that of most, and warn of unlikely units."""
+    if not rows.n:
+        return rows
+    middle = int(np.partition(rows.start, rows.n // 2)[rows.n // 2])
+    far = np.abs(rows.start - middle) > _YEAR_NS
+    odd = [f"row: start over a year from that of most: {far.sum()} kept out"] if far.any() else []
+    if middle < _NO_TIME_YET_NS:
+        odd.append(f"start is {middle} in most rows: it must be Unix time in nanoseconds")
+    for name, limit_s in _LONG_S.items():
+        known = rows.numbers[name][~np.isnan(rows.numbers[name])]
+        if known.size and (typical := float(np.median(known))) > limit_s:
+            odd.append(f"{name} is {typical:,.0f} s at the median: are these milliseconds?")
+    return replace(rows.take(~far), warnings=(*rows.warnings, *odd))
 
 
 def write_columns(path: Path, columns: Columns) -> None:

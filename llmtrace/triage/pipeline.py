@@ -7,13 +7,14 @@ that is not seeded: the same case gives the same result.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from llmtrace.core.errors import ConfigError
 from llmtrace.dataset.case import Case, Window
 from llmtrace.dataset.columns import Columns, concatenate
+from llmtrace.display.summary_tables import date_and_zone, time_span
 from llmtrace.stats.quantiles import least_values
 from llmtrace.triage.attribution.attribute import Spread, bootstrap
 from llmtrace.triage.attribution.cohorts import find_cohorts
@@ -29,6 +30,7 @@ from llmtrace.triage.mix_growth import growth_of
 from llmtrace.triage.named_causes import named_causes, with_proof
 from llmtrace.triage.onset_and_impact import with_onset_and_impact
 from llmtrace.triage.quality import quality_of
+from llmtrace.triage.report.naming import duration
 from llmtrace.triage.result import Change, Cohort, Finding, Load, Metric, Outcomes, Quality, Result
 from llmtrace.triage.rows_in_order import in_order, thinned
 from llmtrace.triage.verdict import Judged, in_time, judge
@@ -79,7 +81,9 @@ class Settings:
             begin = max(self.before.start, self.after.start)
             overlap = min(self.before.end, self.after.end) - begin
             if overlap > 0:
-                raise ConfigError(f"before and after overlap by {overlap:g} s")
+                raise ConfigError(
+                    f"before and after overlap by {duration(overlap)}, from {date_and_zone(begin)}"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +175,12 @@ def triage(
 
 def _look(case: Case, settings: Settings, rows: Columns, metric: Metric | None) -> Look:
     """Choose the windows, unless they are given."""
+    given = replace(
+        settings, before=settings.before or case.before, after=settings.after or case.after
+    )  # checked again: one may be the command's and the other the case's
     return look_at(
-        first_content(rows), case.searched, before=settings.before or case.before,
-        after=settings.after or case.after, at=settings.at, metric=metric,
+        first_content(rows), case.searched, before=given.before, after=given.after, at=given.at,
+        metric=metric,
         gaps=unrecorded(rows.start / 1e9, case.signals),
     )  # fmt: skip
 
@@ -235,6 +242,7 @@ def _judge(look: Look, sides: _Sides, mine: Divided, spread: Spread | None) -> J
             unmatched=mine.cells.unmatched_share,
             fewest=least_values(Q),
             visible=sides.compared[sides.about].visible,
+            clustered=max(sides.compared[sides.about].design),
             thorough=look.chosen.searched and look.rows.n > FEW,
             usual=lambda: usual_parts(sides.rows, sides.about, Q, fewest=least_values(Q)),
         ),
@@ -266,12 +274,23 @@ def _quality(
     look: Look, sides: _Sides, mine: Divided, case: Case, *, duplicates: int, intervals: bool
 ) -> Quality:
     return quality_of(
-        sides.of_metric, sides.compared[sides.about], mine, looked_at=sum(map(len, sides.rows)),
+        sides.of_metric, sides.compared[sides.about], mine, rows=sides.rows,
         there=sum(map(len, look.whole)),
         stands_for=float(sum(rows.weights.sum() for rows in look.whole)), duplicates=duplicates,
-        warnings=(*([case.note] if case.note else []), *look.chosen.warnings, *case.warnings),
+        warnings=(*([case.note] if case.note else []), *look.chosen.warnings, *_without_rows(look),
+                  *case.warnings),
         intervals=intervals,
     )  # fmt: skip
+
+
+def _without_rows(look: Look) -> Iterator[str]:
+    """Yield where the rows are, for a window in which none starts."""
+    windows = zip(("before", "after"), (look.chosen.before, look.chosen.after), strict=True)
+    for (name, window), rows in zip(windows, look.whole, strict=True):
+        if not len(rows) and len(look.rows):
+            first, last = (date_and_zone(look.rows.start[i] / 1e9) for i in (0, -1))
+            span = time_span(window.start, window.end)
+            yield f"no request starts {name}, {span}: they start from {first} to {last}"
 
 
 def _result(

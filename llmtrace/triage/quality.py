@@ -7,6 +7,8 @@ from typing import Final
 
 import numpy as np
 
+from llmtrace.core.row import TURN
+from llmtrace.dataset.columns import Columns
 from llmtrace.stats.quantiles import least_values
 from llmtrace.triage.attribution.components import Values
 from llmtrace.triage.attribution.divide_change import Divided
@@ -26,7 +28,7 @@ def quality_of(
     compared: Compared,
     divided: Divided,
     *,
-    looked_at: int,
+    rows: tuple[Columns, Columns],
     there: int,
     stands_for: float,
     duplicates: int,
@@ -39,7 +41,7 @@ def quality_of(
         both: the metric of the rows before and after.
         compared: what became of it.
         divided: what its change consists of.
-        looked_at: rows of the windows that were looked at.
+        rows: of the windows, that were looked at.
         there: rows of the windows.
         stands_for: requests that those were sampled from, by their weights.
         duplicates: rows left out because they were there already.
@@ -49,6 +51,7 @@ def quality_of(
     coverage = _coverage(divided)
     n = (len(both[0]), len(both[1]))
     said = [*warnings, *_of_the_rows(both, compared, there, stands_for, coverage)]
+    said += _without(rows, both)
     said += [
         f"{100 * share:.0f} % of the requests are new: {kind}"
         for kind, share in divided.cells.new[:_SHOWN]
@@ -62,7 +65,10 @@ def quality_of(
         clustered=max(compared.design), duplicates=duplicates,
         unmatched_share=divided.cells.unmatched_share,
         effective_n=None if divided.found is None else divided.found.effective_n,
-        matched_on=divided.cells.matched_on, sampled=looked_at / there if there else 1.0,
+        matched_on=divided.cells.matched_on,
+        values={name: len(np.unique(rows[1].words[name].codes[rows[1].words[name].codes >= 0]))
+                for name in ("model", "route", "region", "replica", "tenant")},
+        sampled=sum(map(len, rows)) / there if there else 1.0,
         warnings=tuple(dict.fromkeys(said)),
     )  # fmt: skip
 
@@ -97,6 +103,24 @@ def _of_the_rows(
             f"{censored[1]:,} requests were cut short before {both[1].metric} was known: "
             "the true p95 after is higher"
         )
+
+
+def _without(rows: tuple[Columns, Columns], both: tuple[Values, Values]) -> Iterator[str]:
+    """Yield how many requests that succeeded lack the metric, and so are left out."""
+    metric = both[0].metric
+    done = [side.words["outcome"].where("success") & ~side.words["operation"].where(TURN)
+            for side in rows]  # fmt: skip
+    lacking = [mask & np.isnan(side.numbers[f"{metric}_s"])
+               for side, mask in zip(rows, done, strict=True)]  # fmt: skip
+    n, lack = ([int(mask.sum()) for mask in masks] for masks in (done, lacking))
+    if all(lack[i] <= _CENSORED * n[i] for i in (0, 1)):
+        return
+    unsaid = np.isnan(rows[1].numbers["stream"][lacking[1]]).any() and metric == "ttft"
+    hint = "; `stream: false` says of a request that it was not streamed" if unsaid else ""
+    yield (
+        f"{lack[1]:,} of {n[1]:,} requests that succeeded after, and {lack[0]:,} of {n[0]:,} "
+        f"before, report no {metric} and are left out{hint}"
+    )
 
 
 def _coverage(divided: Divided) -> float | None:

@@ -289,6 +289,7 @@ class Quality:
         unmatched_share: of the requests now, those of a kind that was never seen before.
         effective_n: requests before, after weighting them to the mix of now.
         matched_on: what "the same work" was taken to mean.
+        values: how many values rows after have of a field by which some may be affected.
         sampled: the share of rows looked at, below 1 only beyond a limit (docs/on-call/triage.md).
         warnings: for people.
     """
@@ -301,6 +302,7 @@ class Quality:
     unmatched_share: float | None = None
     effective_n: float | None = None
     matched_on: tuple[str, ...] = ()
+    values: Mapping[str, int] = field(default_factory=dict)
     sampled: float = 1.0
     warnings: tuple[str, ...] = ()
 

@@ -25,6 +25,7 @@ _SLACK: Final = 0.05
 _OWN: Final = ("network", "gateway", "render")  # stages no engine is shared in
 MIN_TRAFFIC_S: Final = 30.0
 _CROWD: Final = 1.5  # times as many requests a second, or as few
+_BURSTS: Final = 3.0  # slow requests that are worth one: fewer need no word
 _CANCELS: Final = 0.1  # share of the p95 that two opposite moves must each come to
 
 
@@ -46,6 +47,7 @@ def judge(
     unmatched: float,
     fewest: int,
     visible: float | None,
+    clustered: float,
     thorough: bool,
     usual: Callable[[], tuple[float, float]] | None = None,
 ) -> Judged:
@@ -60,6 +62,7 @@ def judge(
         unmatched: share of the requests now of a kind never seen before.
         fewest: requests that a window needs for its p95 to have an interval.
         visible: the smallest relative rise that would have been seen; `None` = none would.
+        clustered: how many slow requests say as much as one independent one.
         thorough: all there is was searched, and that was much: these two windows are only part.
         usual: returns by how many seconds the mix and the same work move, at most, between
             stretches of one window, in which nothing happened.
@@ -75,7 +78,7 @@ def judge(
         )
     if not change.significant:
         hidden = _hidden(change, found, spread, usual)
-        return hidden or _not_seen(change, visible, thorough=thorough)
+        return hidden or _not_seen(change, visible, clustered, thorough=thorough)
     if unmatched > NEW_SHARE or found is None:
         return Judged(
             "new_workload",
@@ -87,12 +90,18 @@ def judge(
     return _moved_verdict(change, found, spread, load, broken=bool(broken))
 
 
-def _not_seen(change: Change, visible: float | None, *, thorough: bool) -> Judged:
+def _not_seen(
+    change: Change, visible: float | None, clustered: float, *, thorough: bool
+) -> Judged:
     coarse = visible is None or visible > TOO_COARSE
+    bursts = (
+        f", as {clustered:.0f} of them, in bursts, are worth one" if clustered > _BURSTS else ""
+    )
     seen = "no rise" if visible is None else f"a rise of {100 * visible:.0f} %"
     return Judged(
         "not_enough_data" if coarse and not thorough else "no_change",
-        f"{_moved(change)}: not beyond chance; {seen} of all requests would have been seen.",
+        f"{_moved(change)}: not beyond chance; {seen} of all requests would have been seen"
+        f"{bursts if coarse else ''}.",
     )
 
 

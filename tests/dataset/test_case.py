@@ -156,3 +156,29 @@ def test_a_folder_without_rows_is_no_case(tmp_path):
         read_case(tmp_path)
     with pytest.raises(SourceError, match="no such folder"):
         read_case(tmp_path / "missing")
+
+
+@pytest.mark.parametrize("odd_start", [5, 4_000_000_000 * 10**9])
+def test_a_start_years_from_the_others_is_kept_out(tmp_path, odd_start):
+    """One such row would make a window of years."""
+    rows = [{**ROW, "start": ROW["start"] + i} for i in range(4)]
+    lines = "\n".join(map(json.dumps, [{**ROW, "start": odd_start}, *rows]))
+    case = read_case(folder(tmp_path, rows_jsonl=lines))
+
+    assert case.rows.n == 4
+    assert case.warnings == ("row: start over a year from that of most: 1 kept out",)
+
+
+@pytest.mark.parametrize(
+    ("row", "warning"),
+    [
+        ({"start": 1_700_000_000_000}, "must be Unix time in nanoseconds"),
+        ({"e2e_s": 3100.0}, "e2e_s is 3,100 s at the median: are these milliseconds?"),
+        ({"outcome": "OK"}, "outcome: not one of success, error"),
+    ],
+)
+def test_other_units_and_outcomes_are_warned_of(tmp_path, row, warning):
+    """A file made by hand may be in milliseconds, or end requests in words of its own."""
+    case = read_case(folder(tmp_path, rows_jsonl=json.dumps({**ROW, **row})))
+
+    assert warning in " ".join(case.warnings)

@@ -55,9 +55,9 @@ def _rise(sides: list[Columns], masks: list[Mask]) -> float | None:
 
 
 def _share(rows: Columns, mask: Mask) -> float | None:
-    """Return the share of requests that a mask of rows stands for."""
-    weights = rows.weights
-    return float(weights[mask].sum() / weights.sum()) if len(mask) else None
+    """Return the share of requests that a mask stands for; `None` = no row has an outcome."""
+    weights, known = rows.weights, rows.words["outcome"].codes >= 0
+    return float(weights[mask].sum() / weights[known].sum()) if known.any() else None
 
 
 def _matters(p_value: float | None, shares: list[float | None]) -> bool:

@@ -25,7 +25,7 @@ VERDICTS: Final = {
     "drift": ("slower and slower", "red"),
     "traffic": ("requests came in other numbers", "red"),
     "new_workload": ("work never seen before", "yellow"),
-    "not_enough_data": ("cannot tell: too few requests", "yellow"),
+    "not_enough_data": ("cannot tell", "yellow"),
 }
 _NEXT_TO_NOTHING_S: Final = 0.00005  # 0.0 ms when rounded
 _MINUTE_S: Final = 60.0

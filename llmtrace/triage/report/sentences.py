@@ -5,7 +5,7 @@ Every time has its date and zone. What is over is never called "now".
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from llmtrace.display.summary_tables import date_and_zone, ms, time_span
@@ -209,8 +209,19 @@ def load_text(before: Load, after: Load) -> str:
 def affected(result: Result) -> str:
     """Return a sentence that names the affected cohorts."""
     if not result.localised or not result.cohorts:
-        return "all models, routes, regions, replicas and tenants"
+        return _scope(result.quality.values)
     return "; ".join(cohort_text(one) for one in result.cohorts[:_MAX_COHORTS])
+
+
+def _scope(values: Mapping[str, int]) -> str:
+    """Say which fields tell no affected requests from others: only those that rows have can."""
+    kinds: list[list[str]] = [[], [], []]
+    for name, count in values.items():
+        kinds[min(count, 2)].append(f"{count} {name}s" if count > 1 else name)
+    unknown, single, several = (", ".join(names) for names in kinds)
+    parts = [f"none stands out of {several}" if several else ""]
+    parts += [f"one {single}" if single else "", f"not reported: {unknown}" if unknown else ""]
+    return "; ".join(filter(None, parts))
 
 
 def cohort_text(cohort: Cohort) -> str:

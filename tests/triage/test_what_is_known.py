@@ -1,0 +1,96 @@
+"""Is only that said which the rows know: scope, outcomes, and why there is no verdict?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from llmtrace.core.errors import ConfigError
+from llmtrace.dataset.case import Case, Window
+from llmtrace.dataset.columns import from_dicts
+from llmtrace.triage.pipeline import Settings, triage
+from llmtrace.triage.report.sentences import facts
+from tests.triage.days import START, Kind, day
+
+SETTINGS = Settings(bootstrap=0)
+
+
+def only(case: Case, *names: str) -> Case:
+    """Keep these fields of the rows, and their start."""
+    rows = ({"start": row["start"], **{name: row[name] for name in names if name in row}}
+            for row in case.rows.to_dicts())  # fmt: skip
+    return replace(case, rows=from_dicts(rows))
+
+
+def test_no_scope_is_claimed_by_fields_that_no_row_has():
+    """Which replicas are hit cannot be said where rows name none, nor how requests ended."""
+    bare = triage(only(day(after=Kind(prefill=3.0)), "ttft_s", "e2e_s"), SETTINGS)
+    said = dict(facts(bare))
+
+    assert said["affected"] == "not reported: model, route, region, replica, tenant"
+    assert said["outcomes"] == "failed: not reported · cancelled: not reported"
+
+
+def test_the_scope_names_how_many_there_are():
+    """Fields with several values are told apart from those that have one."""
+    whole = triage(day(after=Kind(prefill=3.0)), SETTINGS)
+
+    assert dict(facts(whole))["affected"] == (
+        "none stands out of 4 replicas, 6 tenants; one model; not reported: route, region"
+    )
+
+
+@pytest.mark.parametrize("of_case", [True, False])
+def test_windows_that_overlap_are_an_error(of_case):
+    """Wherever they are from; a request would be compared with itself."""
+    case = day()
+    wide = replace(case, before=Window(case.before.start, case.after.end))
+    with pytest.raises(ConfigError, match="before and after overlap by 5 min"):
+        triage(
+            wide if of_case else case, replace(SETTINGS, before=None if of_case else wide.before)
+        )
+
+
+def test_windows_without_rows_say_where_the_rows_are():
+    """Their first and last start."""
+    case = day()
+    found = triage(replace(case, before=Window(1e6, 2e6), after=Window(3e6, 4e6)), SETTINGS)
+    said = [text for text in found.quality.warnings if "they start from 2023-11-14" in text]
+
+    assert found.verdict == "not_enough_data"
+    assert [text[:30] for text in said] == [
+        "no request starts before, 1970", "no request starts after, 1970-"
+    ]  # fmt: skip
+
+
+def test_bursts_are_the_reason_where_they_are():
+    """Many requests are not too few: it is said that they are worth few."""
+    rows = list(day(n=(3000, 3000)).rows.to_dicts())
+    draws = np.random.default_rng(3)
+    slow = np.repeat(draws.random(60) < 0.12, 100)
+    for row, late in zip(rows, slow, strict=True):
+        row["ttft_s"] += 3.0 * late
+    middle = rows[3000]["start"] / 1e9
+    case = Case(from_dicts(rows), day().signals, before=Window(START, middle),
+                after=Window(middle, rows[-1]["start"] / 1e9))  # fmt: skip
+    found = triage(case, SETTINGS)
+
+    assert found.verdict == "not_enough_data"
+    assert "in bursts, are worth one" in found.reason
+
+
+def test_requests_without_a_first_token_are_counted():
+    """What is left out of the p95 is said, and how to say that a request was not streamed."""
+    case = day()
+    rows = list(case.rows.to_dicts())
+    for row in rows[-400:]:
+        del row["ttft_s"]
+    found = triage(replace(case, rows=from_dicts(rows)), SETTINGS)
+
+    assert any(
+        text.startswith("400 of 800 requests that succeeded after, and 0 of 4,000 before, report "
+                        "no ttft") and "`stream: false`" in text
+        for text in found.quality.warnings
+    )  # fmt: skip
