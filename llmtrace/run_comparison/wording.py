@@ -17,6 +17,7 @@ SIGNALS: Final = (
     "Means over each run, in seconds, bytes and shares of 1; of what counts, the growth a second."
 )
 _TINY_S: Final = 1e-4
+_NEXT_TO_NOTHING: Final = 0.0005  # of a duration: 0 % when rounded
 _WHOLE: Final = 100  # from which on figures of signals have no decimals
 QUANTILE_NAMES: Final = {q: f"p{100 * q:g}" for q in QUANTILES}
 
@@ -57,7 +58,7 @@ def verdict(effect: Effect) -> str:
         return "too few requests"
     if effect.direction is not None:
         return effect.direction
-    if not round(1000 * (effect.smallest or 0)):
+    if effect.smallest is None or effect.smallest < _NEXT_TO_NOTHING:
         return "no difference shown"
     return f"no difference shown; {percent(effect.smallest)[1:]} would have been"
 

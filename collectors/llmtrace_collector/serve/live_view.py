@@ -14,20 +14,9 @@ from llmtrace import __version__
 from llmtrace.budget import Budget, Budgets
 from llmtrace_collector.receive import Admission, Ingest, Spool
 from llmtrace_collector.scrape.scraper import TargetState
-from llmtrace_collector.serve import live_queries
+from llmtrace_collector.serve import live_model, live_queries
 from llmtrace_collector.serve.engine_status import engine_lines, gpu_lines
 from llmtrace_collector.serve.how_to_send import Places, how_to_send
-from llmtrace_collector.serve.live_model import (
-    CollectorNow,
-    Live,
-    Minutes,
-    SlowRow,
-    Window,
-    budget_line,
-    lines,
-    outcomes_in_order,
-    problems,
-)
 from llmtrace_collector.serve.query_params import QueryParamError
 from llmtrace_collector.signals.normalise import Measured
 from llmtrace_collector.store import Store
@@ -85,10 +74,12 @@ class LiveView:
         self._began = began
         self._unread = unread
         self._asking = asyncio.Lock()
-        self._last: dict[str, tuple[float, Live]] = {}
-        self._hours: dict[str, tuple[float, Minutes, tuple[SlowRow, ...]]] = {}
+        self._last: dict[str, tuple[float, live_model.Live]] = {}
+        self._hours: dict[
+            str, tuple[float, live_model.Minutes, tuple[live_model.SlowRow, ...]]
+        ] = {}
 
-    async def look(self, name: str | None = None) -> Live:
+    async def look(self, name: str | None = None) -> live_model.Live:
         """Return what there is to see now.
 
         Args:
@@ -109,21 +100,21 @@ class LiveView:
                 self._last[budget.name] = time.monotonic(), last
         return last
 
-    def _make(self, budget: Budget, states: Sequence[TargetState]) -> Live:
+    def _make(self, budget: Budget, states: Sequence[TargetState]) -> live_model.Live:
         self._ingest.catch_up()
         now = time.time_ns()
         outcomes, counted = live_queries.counted(self._store, now - WINDOW_S * _NS, now, budget)
-        stages, metrics = lines(counted, budget)
+        stages, metrics = live_model.lines(counted, budget)
         minutes, slowest = self._hour(now, budget)
         engines = engine_lines(states)
-        return Live(
+        return live_model.Live(
             now=now / _NS,
-            budget=budget_line(budget),
-            window=Window(
+            budget=live_model.budget_line(budget),
+            window=live_model.Window(
                 seconds=WINDOW_S,
                 requests=sum(outcomes.values()),
                 succeeded=outcomes.get("success", 0),
-                outcomes=outcomes_in_order(outcomes),
+                outcomes=live_model.outcomes_in_order(outcomes),
             ),
             stages=stages,
             metrics=metrics,
@@ -131,12 +122,12 @@ class LiveView:
             slowest=slowest,
             engines=engines,
             gpus=gpu_lines(states, self._local() if self._local else (), self._machine),
-            collector=CollectorNow(
+            collector=live_model.CollectorNow(
                 version=__version__,
                 up_s=time.monotonic() - self._began,
                 notes=self._notes(),
                 problems=(
-                    *problems(
+                    *live_model.problems(
                         engines, self._ingest.counted.problem, self._ingest.lag_s, _BEHIND_S
                     ),
                     *self._left_out(),
@@ -145,8 +136,10 @@ class LiveView:
             ),
         )
 
-    def _hour(self, now: int, budget: Budget) -> tuple[Minutes, tuple[SlowRow, ...]]:
-        at, minutes, slowest = self._hours.get(budget.name, (0.0, Minutes(), ()))
+    def _hour(
+        self, now: int, budget: Budget
+    ) -> tuple[live_model.Minutes, tuple[live_model.SlowRow, ...]]:
+        at, minutes, slowest = self._hours.get(budget.name, (0.0, live_model.Minutes(), ()))
         if not minutes.t or time.monotonic() - at > _HOUR_FRESH_S:
             minutes = live_queries.minutes(self._store, now, budget)
             since = now - _HOUR_S * _NS

@@ -18,18 +18,7 @@ from typing import Final
 
 from llmtrace.core.browser_timing import ON_WIRE, name_of
 from llmtrace.core.engine_figures import LLM_D_SPAN
-from llmtrace.engines.spans import (
-    DECODE,
-    ENGINE_ID,
-    ENGINE_SOURCE,
-    INFERENCE,
-    PLUGIN,
-    PREFILL,
-    QUEUE,
-    SGLANG_SCOPE,
-    SLICES,
-    TTFT,
-)
+from llmtrace.engines import spans
 from llmtrace.engines.spans import E2E as ENGINE_E2E
 from llmtrace.semconv.attributes import E2E, GATEWAY
 from llmtrace_collector.store import third_party_conventions as conventions
@@ -46,14 +35,14 @@ _CALLS: Final = next(line.name for line in GATEWAY if line.field == "calls")
 # The self time of llm-d's sidecar, in milliseconds.
 _SIDECAR: Final = next(one.path for one in LLM_D_SPAN.figures if one.stage == "gateway")
 _PAGE: Final = name_of("e2e_ns", ON_WIRE)
-_LATENCIES: Final = (QUEUE, PREFILL, DECODE)
+_LATENCIES: Final = (spans.QUEUE, spans.PREFILL, spans.DECODE)
 _FIGURES: Final = {
-    QUEUE: "engine_queue",
-    PREFILL: "engine_prefill",
-    DECODE: "engine_decode",
-    TTFT: "engine_ttft",
+    spans.QUEUE: "engine_queue",
+    spans.PREFILL: "engine_prefill",
+    spans.DECODE: "engine_decode",
+    spans.TTFT: "engine_ttft",
     ENGINE_E2E: "engine_e2e",
-    INFERENCE: "engine_inference",
+    spans.INFERENCE: "engine_inference",
 }
 # What an engine reports is believed up to a day, as in `stages.reported`.
 _DAY_NS: Final = 86_400_000_000_000
@@ -65,14 +54,16 @@ def _has(name: str) -> str:
 
 
 _TELLING: Final = (
-    E2E, ENGINE_SOURCE, *_LATENCIES, _CALLS, _SELF, _SIDECAR, _PAGE, *conventions.MARKS,
+    E2E, spans.ENGINE_SOURCE, *_LATENCIES, _CALLS, _SELF, _SIDECAR, _PAGE, *conventions.MARKS,
 )  # fmt: skip
-_SLICE: Final = f"ScopeName = '{SGLANG_SCOPE}' AND SpanName IN ({', '.join(map(repr, SLICES))})"
+_SLICE: Final = (
+    f"ScopeName = '{spans.SGLANG_SCOPE}' AND SpanName IN ({', '.join(map(repr, spans.SLICES))})"
+)
 
 _KIND_OF: Final = f"""\
 multiIf(
         {_has(E2E)}, 'row',
-        SpanAttributes['{ENGINE_SOURCE}'] = '{PLUGIN}', 'plugin',
+        SpanAttributes['{spans.ENGINE_SOURCE}'] = '{spans.PLUGIN}', 'plugin',
         {" OR ".join(map(_has, _LATENCIES))}, 'engine',
         {_SLICE}, 'slice',
         {_has(_CALLS)} OR {_has(_SELF)} OR {_has(_SIDECAR)}, 'gateway',
@@ -88,15 +79,15 @@ def _figures() -> Iterator[Column]:
 
     A prefill without a queue holds the queue, and is no prefill: see `read_engine_span`.
     """
-    queue = ns(QUEUE)
+    queue = ns(spans.QUEUE)
     for name, column in _FIGURES.items():
         read = f"if({ns(name)} >= 0 AND {ns(name)} < {_DAY_NS}, {ns(name)}, NULL)"
-        if name == PREFILL:
+        if name == spans.PREFILL:
             knows = f"ifNull({queue} >= 0 AND {queue} < {_DAY_NS}, false)"
             read = f"if(tells = 'engine' AND NOT {knows}, NULL, {read})"
-        stage = {QUEUE: "queue", PREFILL: "prefill"}.get(name)
+        stage = {spans.QUEUE: "queue", spans.PREFILL: "prefill"}.get(name)
         if stage is not None:
-            named = ", ".join(repr(one) for one, of in SLICES.items() if of == stage)
+            named = ", ".join(repr(one) for one, of in spans.SLICES.items() if of == stage)
             took = f"Duration < {_DAY_NS} AND SpanName IN ({named})"
             read = f"if(tells = 'slice', if({took}, toInt64(Duration), NULL), {read})"
         yield column, read
@@ -109,8 +100,8 @@ def _count(value: str) -> str:
 def _reads() -> dict[str, str]:
     """The expression of each field, by its name, for every kind of part."""
     reads = {field.name: field.read for field in FIELDS}
-    answered = from_file("answered_id", id=attribute(ENGINE_ID))
-    sent = from_file("sent_id", id=attribute(ENGINE_ID))
+    answered = from_file("answered_id", id=attribute(spans.ENGINE_ID))
+    sent = from_file("sent_id", id=attribute(spans.ENGINE_ID))
     reads["response_id"] = f"if({_ENGINE}, {answered}, {reads['response_id']})"
     reads["request_id"] = f"if({_ENGINE}, {sent}, {reads['request_id']})"
     source = "CAST(if(tells = 'plugin', 'engine_plugin', 'engine_span'), 'String')"
@@ -180,7 +171,7 @@ def parts_select(reporting: str) -> str:
         spans=read,
         kind=quoted(KIND),
         columns=columns((field.name, reads[field.name]) for field in FIELDS),
-        engine_id=attribute(ENGINE_ID),
+        engine_id=attribute(spans.ENGINE_ID),
         day_ns=str(_DAY_NS),
     )
 

@@ -5,20 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from llmtrace.display.colours import OUTCOME_COLOURS
-from llmtrace_dashboards import promql
+from llmtrace_dashboards import promql, variables
 from llmtrace_dashboards.boards.shared_panels import graph, heat, side_by_side
 from llmtrace_dashboards.panels import Board, Column, Panel, Query, Row
 from llmtrace_dashboards.promql import RANGE, TOOLS, TURNS, mean, quantile, total
-from llmtrace_dashboards.variables import (
-    AGENT,
-    BAD,
-    MARKS,
-    RECORDED,
-    REGION,
-    REQUEST_PLACES,
-    SERVICE,
-    TOOL,
-)
 
 _TURN: Final = "llmtrace_turn_duration_seconds"
 _LOSS: Final = "llmtrace_turn_tool_serial_loss_seconds"
@@ -119,7 +109,7 @@ _TOOLS_ROW: Final = Row(
             transformations=side_by_side("calls", "p50", "p95", "time in all", "failed"),
             columns=(
                 Column(name="calls", unit="locale", decimals=0),
-                Column(name="failed", unit=_FRACTION, decimals=1, steps=BAD),
+                Column(name="failed", unit=_FRACTION, decimals=1, steps=variables.BAD),
             ),
             sort=("time in all", True),
         ),
@@ -176,6 +166,13 @@ AGENTS: Final = Board(
     title="llmtrace / Agents and tools",
     description="How long do turns of agents take, and what do their tools cost?",
     rows=(_TURNS, _TOOLS_ROW),
-    variables=(*REQUEST_PLACES, SERVICE, REGION, AGENT, TOOL, RECORDED),
-    annotations=MARKS,
+    variables=(
+        *variables.REQUEST_PLACES,
+        variables.SERVICE,
+        variables.REGION,
+        variables.AGENT,
+        variables.TOOL,
+        variables.RECORDED,
+    ),
+    annotations=variables.MARKS,
 )

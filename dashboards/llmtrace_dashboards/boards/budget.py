@@ -6,31 +6,12 @@ from dataclasses import replace
 from typing import Final
 
 from llmtrace.display.colours import NEAR, NEUTRAL, OVER
-from llmtrace_dashboards import promql
-from llmtrace_dashboards.boards.shared_panels import (
-    ANATOMY,
-    NO_BUDGET,
-    NO_REQUESTS,
-    NOT_SUCCEEDED,
-    OUTCOMES,
-    STAGES_OVER_TIME,
-    graph,
-    side_by_side,
-)
+from llmtrace_dashboards import promql, variables
+from llmtrace_dashboards.boards import shared_panels
 from llmtrace_dashboards.panels import Board, Column, Link, Panel, Query, Row
 from llmtrace_dashboards.promql import RANGE, either, limit, named, quantile, within
 from llmtrace_dashboards.rules.burn_rate import LADDER
 from llmtrace_dashboards.rules.recording_series import ALLOWED, DIMENSIONS, REMAINING, bad_ratio
-from llmtrace_dashboards.variables import (
-    BAD,
-    COMPARED,
-    GOOD,
-    LEFT,
-    MARKS,
-    RECORDED,
-    REQUESTS,
-    USED,
-)
 from llmtrace_dashboards.variables import BUDGET as BUDGET_CHOICE
 
 _METRICS: Final = (
@@ -80,7 +61,7 @@ _QUESTION: Final = Row(
             unit=_FRACTION,
             decimals=1,
             empty=_NO_RULES,
-            steps=GOOD,
+            steps=variables.GOOD,
             width=9,
             height=5,
         ),
@@ -123,8 +104,8 @@ _QUESTION: Final = Row(
 _EATEN: Final = Row(
     "Which stage eats it?",
     (
-        STAGES_OVER_TIME,
-        graph(
+        shared_panels.STAGES_OVER_TIME,
+        shared_panels.graph(
             "Budget used by the p95 request, by stage",
             "What the p95 request spends in each stage, over what the budget allows "
             "that stage. Above 100 % the stage takes time from the others. Start with the longest "
@@ -137,12 +118,12 @@ _EATEN: Final = Row(
             kind="bargauge",
             unit=_FRACTION,
             decimals=0,
-            empty=NO_BUDGET,
-            steps=USED,
+            empty=shared_panels.NO_BUDGET,
+            steps=variables.USED,
             most=2,
             width=6,
         ),
-        replace(ANATOMY, width=6),
+        replace(shared_panels.ANATOMY, width=6),
     ),
 )
 
@@ -177,9 +158,9 @@ _LIMITS: Final = Row(
                 Query(expr=f"({_P95}) / on (stage) {limit()}", instant=True, form="table"),
             ),
             unit="s",
-            empty=NO_BUDGET,
+            empty=shared_panels.NO_BUDGET,
             height=12,
-            transformations=side_by_side(
+            transformations=shared_panels.side_by_side(
                 "limit",
                 "p95",
                 "requests within",
@@ -189,9 +170,14 @@ _LIMITS: Final = Row(
             ),
             columns=(
                 Column(
-                    name="p95 uses", unit=_FRACTION, decimals=0, steps=USED, most=2, gauge=True
+                    name="p95 uses",
+                    unit=_FRACTION,
+                    decimals=0,
+                    steps=variables.USED,
+                    most=2,
+                    gauge=True,
                 ),
-                Column(name="requests within", unit=_FRACTION, decimals=1, steps=GOOD),
+                Column(name="requests within", unit=_FRACTION, decimals=1, steps=variables.GOOD),
             ),
             sort=("p95 uses", True),
         ),
@@ -201,7 +187,7 @@ _LIMITS: Final = Row(
 _BURN: Final = Row(
     "How fast is the error budget burnt?",
     (
-        graph(
+        shared_panels.graph(
             "Burn rate: 1 uses the error budget up in 30 days",
             "Share of bad requests over the share that may be bad, in two windows. "
             "Above the dashed line of its colour it pages; one of the four limits may hide "
@@ -241,7 +227,7 @@ _BURN: Final = Row(
             width=16,
             height=8,
         ),
-        graph(
+        shared_panels.graph(
             "Error budget left of 30 days",
             "What is left of the requests that may be bad in thirty days. At 0 every "
             "risk waits: freeze what can be frozen, and fix what burns.",
@@ -254,7 +240,7 @@ _BURN: Final = Row(
             unit=_FRACTION,
             decimals=0,
             empty=_NO_RULES,
-            steps=LEFT,
+            steps=variables.LEFT,
             most=1,
             width=8,
             height=8,
@@ -296,10 +282,10 @@ _COMPARED: Final = Row(
                 ),
             ),
             unit="s",
-            empty=NO_REQUESTS,
+            empty=shared_panels.NO_REQUESTS,
             width=14,
             height=9,
-            transformations=side_by_side(
+            transformations=shared_panels.side_by_side(
                 "requests", "within budget", "p95", "p95 TTFT", "p95 TPOT", "not succeeded"
             ),
             columns=(
@@ -313,8 +299,8 @@ _COMPARED: Final = Row(
                     for one in DIMENSIONS
                 ),
                 Column(name="requests", unit="locale", decimals=0),
-                Column(name="within budget", unit=_FRACTION, decimals=1, steps=GOOD),
-                Column(name="not succeeded", unit=_FRACTION, decimals=1, steps=BAD),
+                Column(name="within budget", unit=_FRACTION, decimals=1, steps=variables.GOOD),
+                Column(name="not succeeded", unit=_FRACTION, decimals=1, steps=variables.BAD),
             ),
             sort=("within budget", False),
         ),
@@ -330,8 +316,8 @@ _COMPARED: Final = Row(
             width=10,
             height=9,
         ),
-        replace(NOT_SUCCEEDED, width=10, height=6),
-        replace(OUTCOMES, width=14, height=6),
+        replace(shared_panels.NOT_SUCCEEDED, width=10, height=6),
+        replace(shared_panels.OUTCOMES, width=14, height=6),
     ),
 )
 
@@ -340,6 +326,6 @@ BUDGET: Final = Board(
     title="llmtrace / Latency budget",
     description="Are we within the latency budget, and which stage eats it?",
     rows=(_QUESTION, _EATEN, _LIMITS, _BURN, _COMPARED),
-    variables=(BUDGET_CHOICE, *REQUESTS, COMPARED, RECORDED),
-    annotations=MARKS,
+    variables=(BUDGET_CHOICE, *variables.REQUESTS, variables.COMPARED, variables.RECORDED),
+    annotations=variables.MARKS,
 )

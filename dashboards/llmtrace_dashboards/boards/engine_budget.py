@@ -7,25 +7,15 @@ from functools import partial
 from typing import Final
 
 from llmtrace.display.colours import NEUTRAL, STAGE_COLOURS
-from llmtrace_dashboards import promql
+from llmtrace_dashboards import promql, variables
 from llmtrace_dashboards.boards.shared_panels import NO_ENGINES, graph, side_by_side
 from llmtrace_dashboards.panels import Board, Column, Link, Panel, Query, Row
 from llmtrace_dashboards.promql import ENGINES, RANGE, RATE
 from llmtrace_dashboards.rules.engine_limits import METRIC
-from llmtrace_dashboards.variables import (
-    ENGINE_BUDGET_NAME,
-    ENGINE_KIND,
-    ENGINE_MODEL,
-    ENGINE_PLACES,
-    INSTANCE,
-    MARKS,
-    RECORDED,
-    USED,
-)
 
 _Q: Final = 0.95
 _JUST_WITHIN: Final = 0.999999999  # a product of floats may come to more than its share
-_PLACES: Final = tuple(one.name for one in ENGINE_PLACES)
+_PLACES: Final = tuple(one.name for one in variables.ENGINE_PLACES)
 _LIMITED: Final = {
     "ttft": "TTFT",
     "queue": "Queue",
@@ -100,7 +90,7 @@ _USED: Final = Row(
             unit="percentunit",
             empty=_NO_LIMITS,
             width=10,
-            steps=USED,
+            steps=variables.USED,
         ),
         Panel(
             kind="table",
@@ -204,6 +194,13 @@ ENGINE_BUDGET: Final = Board(
     title="llmtrace / Engine budget",
     description="Are the engines within their part of the latency budget, by their own counts?",
     rows=(_USED, _OVER_TIME, _WHICH),
-    variables=(*ENGINE_PLACES, ENGINE_KIND, ENGINE_MODEL, INSTANCE, ENGINE_BUDGET_NAME, RECORDED),
-    annotations=MARKS,
+    variables=(
+        *variables.ENGINE_PLACES,
+        variables.ENGINE_KIND,
+        variables.ENGINE_MODEL,
+        variables.INSTANCE,
+        variables.ENGINE_BUDGET_NAME,
+        variables.RECORDED,
+    ),
+    annotations=variables.MARKS,
 )

@@ -11,20 +11,8 @@ from typing import Any, Final
 
 from llmtrace.core.random_ids import random_id
 from llmtrace.core.span import Span, Value
+from llmtrace.engines import spans
 from llmtrace.engines.join import client_ids
-from llmtrace.engines.spans import (
-    DECODE,
-    E2E,
-    ENGINE_ID,
-    ENGINE_INDEX,
-    ENGINE_SOURCE,
-    ENGINE_VERSION,
-    INFERENCE,
-    NAMES,
-    PLUGIN,
-    PREFILL,
-    QUEUE,
-)
 
 _NAME: Final = "llmtrace.engine_request"
 _NS: Final = 1_000_000_000
@@ -77,7 +65,7 @@ def finished_request(
     attributes = _attributes(stats, engine, engine_id, _count(engine_index))
     attributes["gen_ai.response.finish_reasons"] = None if reason is None else (reason,)
     e2e = _seconds(getattr(stats, "e2e_latency", None))
-    attributes[E2E] = e2e
+    attributes[spans.E2E] = e2e
     duration_ns = round((e2e or 0.0) * _NS)
     return Span(
         name=_NAME,
@@ -109,24 +97,24 @@ def _attributes(
         inference = _passed(getattr(stats, "inference_time", None))
         decode = _seconds(getattr(stats, "decode_time", None))
     return {
-        ENGINE_SOURCE: PLUGIN,
-        ENGINE_ID: engine_id,
-        ENGINE_INDEX: index,
-        ENGINE_VERSION: engine.version,
-        NAMES["response_id"]: ids.response_id,
-        NAMES["request_id"]: ids.request_id,
-        NAMES["provider"]: "vllm",
-        NAMES["model"]: engine.model,
-        NAMES["replica"]: replica,
-        NAMES["kv_connector"]: engine.kv_connector,
-        QUEUE: queue,
-        PREFILL: prefill,
-        DECODE: decode,
-        INFERENCE: inference,
-        NAMES["prompt_tokens"]: _count(getattr(stats, "num_prompt_tokens", None)),
-        NAMES["cached_tokens"]: _count(getattr(stats, "num_cached_tokens", None)),
-        NAMES["output_tokens"]: _count(getattr(stats, "num_generation_tokens", None)),
-        NAMES["preemptions"]: _count(getattr(stats, "num_preemptions", None)),
+        spans.ENGINE_SOURCE: spans.PLUGIN,
+        spans.ENGINE_ID: engine_id,
+        spans.ENGINE_INDEX: index,
+        spans.ENGINE_VERSION: engine.version,
+        spans.NAMES["response_id"]: ids.response_id,
+        spans.NAMES["request_id"]: ids.request_id,
+        spans.NAMES["provider"]: "vllm",
+        spans.NAMES["model"]: engine.model,
+        spans.NAMES["replica"]: replica,
+        spans.NAMES["kv_connector"]: engine.kv_connector,
+        spans.QUEUE: queue,
+        spans.PREFILL: prefill,
+        spans.DECODE: decode,
+        spans.INFERENCE: inference,
+        spans.NAMES["prompt_tokens"]: _count(getattr(stats, "num_prompt_tokens", None)),
+        spans.NAMES["cached_tokens"]: _count(getattr(stats, "num_cached_tokens", None)),
+        spans.NAMES["output_tokens"]: _count(getattr(stats, "num_generation_tokens", None)),
+        spans.NAMES["preemptions"]: _count(getattr(stats, "num_preemptions", None)),
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 
+from llmtrace.simulator.api import wire_format
 from llmtrace.simulator.api.fault_header import EngineFailedError
 from llmtrace.simulator.api.request_body import (
     Body,
@@ -16,16 +17,6 @@ from llmtrace.simulator.api.request_body import (
     messages_text,
     read_request,
     text_of,
-)
-from llmtrace.simulator.api.wire_format import (
-    Answer,
-    Dialect,
-    Json,
-    Reply,
-    call_id,
-    parts,
-    same_part,
-    sse,
 )
 from llmtrace.simulator.engine.scheduler import Figures
 from llmtrace.simulator.engine.text import Piece
@@ -42,7 +33,7 @@ def _read(body: Body) -> ParsedRequest:
     return ask
 
 
-async def _stream(reply: Reply, answer: Answer) -> AsyncIterator[bytes]:
+async def _stream(reply: wire_format.Reply, answer: wire_format.Answer) -> AsyncIterator[bytes]:
     """Tell an answer: a start, one content block a part, the reason it ended, a stop."""
     index, before, figures = 0, None, None
     try:
@@ -51,7 +42,7 @@ async def _stream(reply: Reply, answer: Answer) -> AsyncIterator[bytes]:
             frames = b""
             if before is None:
                 frames += _event("message_start", message=_message(reply, [], None))
-            if not same_part(before, piece):
+            if not wire_format.same_part(before, piece):
                 if before is not None:
                     frames += _event("content_block_stop", index=index)
                     index += 1
@@ -70,12 +61,14 @@ async def _stream(reply: Reply, answer: Answer) -> AsyncIterator[bytes]:
         yield _event("content_block_stop", index=index) + ending + _event("message_stop")
 
 
-def _whole(reply: Reply, figures: Figures) -> Json:
-    content = [_block(reply, piece, text) for piece, text in parts(reply.pieces)]
+def _whole(reply: wire_format.Reply, figures: Figures) -> wire_format.Json:
+    content = [_block(reply, piece, text) for piece, text in wire_format.parts(reply.pieces)]
     return _message(reply, content, figures)
 
 
-def _message(reply: Reply, content: list[Json], figures: Figures | None) -> Json:
+def _message(
+    reply: wire_format.Reply, content: list[wire_format.Json], figures: Figures | None
+) -> wire_format.Json:
     return {
         "id": reply.reply_id,
         "type": "message",
@@ -89,7 +82,7 @@ def _message(reply: Reply, content: list[Json], figures: Figures | None) -> Json
     }
 
 
-def _usage(reply: Reply, figures: Figures | None) -> Json:
+def _usage(reply: wire_format.Reply, figures: Figures | None) -> wire_format.Json:
     """Count as Anthropic does: `input_tokens` are the ones that did not come from the cache."""
     if figures is None:
         return {"input_tokens": reply.prompt_tokens, "output_tokens": 0}
@@ -101,7 +94,7 @@ def _usage(reply: Reply, figures: Figures | None) -> Json:
     }
 
 
-def _block(reply: Reply, piece: Piece, text: str) -> Json:
+def _block(reply: wire_format.Reply, piece: Piece, text: str) -> wire_format.Json:
     """Return a content block that holds `text`, or opens empty for deltas to fill."""
     if piece.kind == "text":
         return {"type": "text", "text": text}
@@ -109,10 +102,15 @@ def _block(reply: Reply, piece: Piece, text: str) -> Json:
         return {"type": "thinking", "thinking": text, "signature": ""}
     arguments = json.loads(text) if text else {}
     name = reply.ask.tool
-    return {"type": "tool_use", "id": call_id(reply, piece), "name": name, "input": arguments}
+    return {
+        "type": "tool_use",
+        "id": wire_format.call_id(reply, piece),
+        "name": name,
+        "input": arguments,
+    }
 
 
-def _delta(piece: Piece) -> Json:
+def _delta(piece: Piece) -> wire_format.Json:
     if piece.kind == "text":
         return {"type": "text_delta", "text": piece.text}
     if piece.kind == "reasoning":
@@ -121,15 +119,15 @@ def _delta(piece: Piece) -> Json:
 
 
 def _event(kind: str, **fields: object) -> bytes:
-    return sse({"type": kind, **fields}, kind)
+    return wire_format.sse({"type": kind, **fields}, kind)
 
 
-def _refusal(refused: RejectedError) -> Json:
+def _refusal(refused: RejectedError) -> wire_format.Json:
     kind = _KINDS.get(refused.status, "api_error")
     return {"type": "error", "error": {"type": kind, "message": refused.message}}
 
 
-MESSAGES = Dialect(
+MESSAGES = wire_format.Dialect(
     path="/v1/messages",
     id_prefix="chatcmpl-",  # vLLM's own answer to Anthropic's API is a chat completion inside
     read=_read,

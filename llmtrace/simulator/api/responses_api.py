@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator, Callable
 
+from llmtrace.simulator.api import wire_format
 from llmtrace.simulator.api.fault_header import EngineFailedError
 from llmtrace.simulator.api.request_body import (
     Body,
@@ -16,18 +17,6 @@ from llmtrace.simulator.api.request_body import (
     messages_text,
     read_request,
     text_of,
-)
-from llmtrace.simulator.api.wire_format import (
-    Answer,
-    Dialect,
-    Json,
-    Reply,
-    call_id,
-    inband,
-    openai_refusal,
-    parts,
-    same_part,
-    sse,
 )
 from llmtrace.simulator.engine.scheduler import Figures
 from llmtrace.simulator.engine.text import Piece
@@ -47,7 +36,7 @@ def _read(body: Body) -> ParsedRequest:
     return read_request(body, prompt, ("max_output_tokens",))
 
 
-async def _stream(reply: Reply, answer: Answer) -> AsyncIterator[bytes]:
+async def _stream(reply: wire_format.Reply, answer: wire_format.Answer) -> AsyncIterator[bytes]:
     """Tell a response: created and in progress at once, an item a part, completed."""
     event = _numbered()
     yield event("response.created", response=_response(reply, None)) + event(
@@ -58,7 +47,7 @@ async def _stream(reply: Reply, answer: Answer) -> AsyncIterator[bytes]:
         async for piece, token in answer:
             figures = token.figures
             frames = b""
-            if not same_part(opened, piece):
+            if not wire_format.same_part(opened, piece):
                 if opened is not None:
                     frames += _close(event, reply, opened, text, index)
                     index += 1
@@ -77,11 +66,11 @@ async def _stream(reply: Reply, answer: Answer) -> AsyncIterator[bytes]:
         yield frames + event("response.completed", response=_response(reply, figures))
 
 
-def _response(reply: Reply, figures: Figures | None) -> Json:
+def _response(reply: wire_format.Reply, figures: Figures | None) -> wire_format.Json:
     """Return the response object, in progress without figures."""
-    grouped = parts(reply.pieces) if figures else []
+    grouped = wire_format.parts(reply.pieces) if figures else []
     cut = figures is not None and reply.finish == "length"
-    response: Json = {
+    response: wire_format.Json = {
         "id": reply.reply_id,
         "object": "response",
         "created_at": reply.created,
@@ -103,11 +92,11 @@ def _response(reply: Reply, figures: Figures | None) -> Json:
     }
     if figures is not None:
         response["usage"] = _usage(reply, figures)
-        response["metrics"] = {**inband(figures), "speculative_decoding": None}
+        response["metrics"] = {**wire_format.inband(figures), "speculative_decoding": None}
     return response
 
 
-def _usage(reply: Reply, figures: Figures) -> Json:
+def _usage(reply: wire_format.Reply, figures: Figures) -> wire_format.Json:
     produced = figures.request.output_tokens
     thought = sum(piece.kind == "reasoning" for piece in reply.pieces)
     return {
@@ -124,17 +113,19 @@ def _numbered() -> Event:
     numbers = itertools.count()
 
     def event(kind: str, **fields: object) -> bytes:
-        return sse({"type": kind, **fields, "sequence_number": next(numbers)}, kind)
+        return wire_format.sse({"type": kind, **fields, "sequence_number": next(numbers)}, kind)
 
     return event
 
 
-def _item(reply: Reply, piece: Piece, text: str, status: str = "completed") -> Json:
+def _item(
+    reply: wire_format.Reply, piece: Piece, text: str, status: str = "completed"
+) -> wire_format.Json:
     if piece.kind == "tool":
         return {
-            "id": f"fc_{call_id(reply, piece)}",
+            "id": f"fc_{wire_format.call_id(reply, piece)}",
             "type": "function_call",
-            "call_id": call_id(reply, piece),
+            "call_id": wire_format.call_id(reply, piece),
             "name": reply.ask.tool,
             "arguments": text,
             "status": status,
@@ -147,15 +138,15 @@ def _item(reply: Reply, piece: Piece, text: str, status: str = "completed") -> J
     return {**message, "content": content, "status": status}
 
 
-def _part(piece: Piece, text: str) -> Json:
+def _part(piece: Piece, text: str) -> wire_format.Json:
     if piece.kind == "reasoning":
         return {"type": "reasoning_text", "text": text}
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": None}
 
 
-def _where(reply: Reply, piece: Piece, index: int) -> Json:
+def _where(reply: wire_format.Reply, piece: Piece, index: int) -> wire_format.Json:
     """Return the fields that say which part of the output an event is about."""
-    where: Json = {"item_id": _item(reply, piece, "")["id"], "output_index": index}
+    where: wire_format.Json = {"item_id": _item(reply, piece, "")["id"], "output_index": index}
     if piece.kind != "tool":
         where["content_index"] = 0
     if piece.kind == "text":
@@ -163,7 +154,7 @@ def _where(reply: Reply, piece: Piece, index: int) -> Json:
     return where
 
 
-def _open(event: Event, reply: Reply, piece: Piece, index: int) -> bytes:
+def _open(event: Event, reply: wire_format.Reply, piece: Piece, index: int) -> bytes:
     item = _item(reply, piece, "", "in_progress")
     frames = event("response.output_item.added", output_index=index, item=item)
     if piece.kind == "text":
@@ -172,7 +163,7 @@ def _open(event: Event, reply: Reply, piece: Piece, index: int) -> bytes:
     return frames
 
 
-def _close(event: Event, reply: Reply, piece: Piece, text: str, index: int) -> bytes:
+def _close(event: Event, reply: wire_format.Reply, piece: Piece, text: str, index: int) -> bytes:
     where = _where(reply, piece, index)
     if piece.kind == "tool":
         frames = event(f"{_DELTAS['tool']}.done", arguments=text, name=reply.ask.tool, **where)
@@ -184,12 +175,12 @@ def _close(event: Event, reply: Reply, piece: Piece, text: str, index: int) -> b
     return frames + event("response.output_item.done", output_index=index, item=item)
 
 
-RESPONSES = Dialect(
+RESPONSES = wire_format.Dialect(
     path="/v1/responses",
     id_prefix="resp_",
     read=_read,
     stream=_stream,
     whole=_response,
-    refusal=openai_refusal,
+    refusal=wire_format.openai_refusal,
     keeps_request_id=False,
 )

@@ -11,35 +11,28 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from llmtrace.simulator.engine.scheduler import (
-    EngineConfig,
-    EngineState,
-    Request,
-    Step,
-    Token,
-    abort,
-    complete,
-    schedule,
-    submit,
-)
+from llmtrace.simulator.engine import scheduler
 
 # What a reader waits on: its tokens, and `None` when there will be no more of them.
-Inbox = asyncio.Queue[Token | None]
-Watch = Callable[[Step, Sequence[Token]], None]
+Inbox = asyncio.Queue[scheduler.Token | None]
+Watch = Callable[[scheduler.Step, Sequence[scheduler.Token]], None]
 
 
 class LiveEngine:
     """One engine that takes steps while `run` runs. Everything happens on one event loop."""
 
     def __init__(
-        self, config: EngineConfig, watch: Watch, clock: Callable[[], float] = time.monotonic
+        self,
+        config: scheduler.EngineConfig,
+        watch: Watch,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Keep the parts; `watch` is called with every step that ended."""
         self.config = config
-        self.state = EngineState()
+        self.state = scheduler.EngineState()
         self._watch = watch
         self._clock = clock
-        self._arrived: list[Request] = []
+        self._arrived: list[scheduler.Request] = []
         self._inboxes: dict[str, Inbox] = {}
         self._wake = asyncio.Event()
         self._closed = False
@@ -55,7 +48,7 @@ class LiveEngine:
             self.close()
 
     @contextmanager
-    def answering(self, request: Request) -> Iterator[Inbox]:
+    def answering(self, request: scheduler.Request) -> Iterator[Inbox]:
         """Queue a request and yield the inbox of its tokens; leaving aborts what is unfinished."""
         inbox: Inbox = asyncio.Queue()
         if self._closed:
@@ -68,7 +61,7 @@ class LiveEngine:
         finally:
             del self._inboxes[request.request_id]
             self._arrived = [r for r in self._arrived if r is not request]
-            self.state = abort(self.state, request.request_id)
+            self.state = scheduler.abort(self.state, request.request_id)
 
     def close(self) -> None:
         """End every open answer where it is, as an engine that goes away does."""
@@ -86,14 +79,14 @@ class LiveEngine:
         # step waits for its end unseen by the queue time.
         arrived, self._arrived = self._arrived, []
         for request in arrived:
-            self.state = submit(self.config, self.state, request, self._clock())
-        self.state, step = schedule(self.config, self.state, self._clock())
+            self.state = scheduler.submit(self.config, self.state, request, self._clock())
+        self.state, step = scheduler.schedule(self.config, self.state, self._clock())
         if step is None:
             self._wake.clear()
             await self._wake.wait()
             return
         await asyncio.sleep(max(0.0, step.started_s + step.duration_s - self._clock()))
-        self.state, tokens = complete(self.state, step, self._clock())
+        self.state, tokens = scheduler.complete(self.state, step, self._clock())
         self._watch(step, tokens)
         for token in tokens:
             self._inboxes[token.request.request_id].put_nowait(token)

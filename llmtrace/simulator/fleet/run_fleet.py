@@ -8,18 +8,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from llmtrace.simulator.fleet import event_loop
 from llmtrace.simulator.fleet.array_layout import Engine, Gateway, GatewayMeter, Meter, Pool, Quota
 from llmtrace.simulator.fleet.deployment import Deployment
-from llmtrace.simulator.fleet.event_loop import (
-    FATE,
-    POOL,
-    REPLICA,
-    TENANT,
-    Changes,
-    Fleet,
-    Samples,
-    run,
-)
 from llmtrace.simulator.fleet.faults import KV_BASE_S, KV_TOKEN_S
 from llmtrace.simulator.fleet.plan import Day, Records
 from llmtrace.simulator.fleet.traffic import Demand, draw_demand
@@ -39,7 +30,7 @@ class FleetRun:
     day: Day
     demand: Demand
     fate: Records  # of kernel.FATE
-    samples: Samples
+    samples: event_loop.Samples
 
 
 def run_day(day: Day, seed: int) -> FleetRun:
@@ -49,23 +40,23 @@ def run_day(day: Day, seed: int) -> FleetRun:
     return FleetRun(day, demand, fate, samples)
 
 
-def run_requests(day: Day, work: Records, seed: int) -> tuple[Records, Samples]:
+def run_requests(day: Day, work: Records, seed: int) -> tuple[Records, event_loop.Samples]:
     """Run requests, of `kernel.WORK`, through a day's fleet; return their fate, and the meters."""
     fleet = _fleet(day.deployment, work)
     fate = _fate(len(work))
     ticks = int(day.end / day.tick_s) + 1
-    samples = Samples(
+    samples = event_loop.Samples(
         np.zeros((ticks, len(fleet.engines), len(Meter))),
         np.zeros((ticks, len(fleet.gateways), len(GatewayMeter))),
     )
-    run(work, fate, fleet, _changes(day), samples, day.tick_s, day.end, seed % 2**31)
+    event_loop.run(work, fate, fleet, _changes(day), samples, day.tick_s, day.end, seed % 2**31)
     return fate, samples
 
 
-def _changes(day: Day) -> Changes:
+def _changes(day: Day) -> event_loop.Changes:
     # What would come later than anybody looks would end the day before its last answer.
     planned = sorted((c for c in day.changes if c.at <= day.end), key=lambda c: c.at)
-    return Changes(
+    return event_loop.Changes(
         at=np.array([c.at for c in planned], np.float64),
         table=np.array([int(c.table) for c in planned], np.int64),
         row=np.array([c.row for c in planned], np.int64),
@@ -111,7 +102,7 @@ def _engines(deployment: Deployment) -> NDArray[np.float64]:
     return _table(deployment.replicas, len(Engine), figures)
 
 
-def _fleet(deployment: Deployment, work: Records) -> Fleet:
+def _fleet(deployment: Deployment, work: Records) -> event_loop.Fleet:
     replicas, requests = deployment.replicas, len(work)
     gateways, pools = len(deployment.regions), len(deployment.regions) * len(deployment.apps)
     tenants, groups = len(deployment.tenants), int(work["group"].max(initial=0)) + 1
@@ -127,16 +118,18 @@ def _fleet(deployment: Deployment, work: Records) -> Fleet:
         Gateway.POLICY: deployment.policy,
     }
     sizes = np.repeat([app.pool for app in deployment.apps], len(deployment.regions))
-    return Fleet(
+    return event_loop.Fleet(
         engines=_engines(deployment),
         gateways=_table(gateways, len(Gateway), gateway),
         quotas=_table(tenants, len(Quota), {Quota.BURST: 10}),
         limits=sizes.astype(np.float64).reshape(pools, len(Pool)),
         meters=np.zeros((replicas, len(Meter))),
         gateway_meters=np.zeros((gateways, len(GatewayMeter))),
-        replicas=_records(REPLICA, replicas, step_end=_NEVER, head=-1, tail=-1, inbox=-1),
-        tenants=_records(TENANT, tenants, tokens=10.0),
-        pools=_records(POOL, pools, head=-1, tail=-1),
+        replicas=_records(
+            event_loop.REPLICA, replicas, step_end=_NEVER, head=-1, tail=-1, inbox=-1
+        ),
+        tenants=_records(event_loop.TENANT, tenants, tokens=10.0),
+        pools=_records(event_loop.POOL, pools, head=-1, tail=-1),
         workers=np.zeros((gateways, _MAX_WORKERS)),
         running=np.zeros((replicas, min(requests + 1, _MAX_SEATS)), np.int64),
         prefix_used=np.full((replicas, groups), -1.0),
@@ -165,4 +158,6 @@ def _fate(n: int) -> Records:
         "started", "sent", "attempt", "routed", "queued", "scheduled", "first_token",
         "last_token", "queue_s", "prefill_s", "front_s", "first", "last", "end",
     )  # fmt: skip
-    return _records(FATE, n, **dict.fromkeys(unknown, np.nan), replica=-1, outcome=-1, next=-1)
+    return _records(
+        event_loop.FATE, n, **dict.fromkeys(unknown, np.nan), replica=-1, outcome=-1, next=-1
+    )
