@@ -5,22 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from llmtrace.cli.arguments import (
-    Commands,
-    absolute_path,
-    add_collector,
-    add_command,
-    add_json,
-    add_timeout,
-    add_token_file,
-    positive,
-)
+from llmtrace.cli import arguments
 from llmtrace.cli.extras import collector_module
 
 
-def add_doctor(commands: Commands) -> None:
+def add_doctor(commands: arguments.Commands) -> None:
     """Declare `llmtrace doctor`."""
-    doctor = add_command(
+    doctor = arguments.add_command(
         commands,
         "doctor",
         _doctor,
@@ -39,12 +30,12 @@ def add_doctor(commands: Commands) -> None:
         "--ask", action="store_true",
         help="send a request for one token, and check the response",
     )  # fmt: skip
-    add_token_file(doctor)
-    add_timeout(doctor)
+    arguments.add_token_file(doctor)
+    arguments.add_timeout(doctor)
     doctor.add_argument(
         "--profiles", type=Path, metavar="DIR", help="folder with profiles of your own"
     )
-    add_json(doctor, "a table")
+    arguments.add_json(doctor, "a table")
 
 
 def _doctor(options: argparse.Namespace) -> None:
@@ -58,9 +49,9 @@ def _doctor(options: argparse.Namespace) -> None:
     )
 
 
-def add_collect(commands: Commands) -> None:
+def add_collect(commands: arguments.Commands) -> None:
     """Declare `llmtrace collect`."""
-    collect = add_command(
+    collect = arguments.add_command(
         commands,
         "collect",
         _collect,
@@ -79,7 +70,7 @@ def add_collect(commands: Commands) -> None:
     )
     collect.add_argument("--config", type=Path, metavar="FILE", help="settings, as YAML")
     collect.add_argument(
-        "--data-dir", type=absolute_path, metavar="DIR", help="folder of the data"
+        "--data-dir", type=arguments.absolute_path, metavar="DIR", help="folder of the data"
     )
     collect.add_argument(
         "--target", action="append", metavar="URL",
@@ -91,7 +82,9 @@ def add_collect(commands: Commands) -> None:
         "Jaeger=https://jaeger/trace/{trace_id}; may be repeated",
     )  # fmt: skip
     # Without a default: the configuration file may name one.
-    collect.add_argument("--budget", type=absolute_path, metavar="FILE", help="latency budget")
+    collect.add_argument(
+        "--budget", type=arguments.absolute_path, metavar="FILE", help="latency budget"
+    )
     for name, words in (
         ("web", "the live page, /metrics and the API"),
         ("otlp-http", "OTLP over HTTP"),
@@ -125,9 +118,9 @@ def _collect(options: argparse.Namespace) -> None:
     )
 
 
-def add_quarantine(commands: Commands) -> None:
+def add_quarantine(commands: arguments.Commands) -> None:
     """Declare `llmtrace quarantine`."""
-    quarantine = add_command(
+    quarantine = arguments.add_command(
         commands,
         "quarantine",
         _quarantine,
@@ -138,12 +131,12 @@ def add_quarantine(commands: Commands) -> None:
         examples=("llmtrace quarantine", "llmtrace quarantine --replay"),
         docs="operate/receiving.md",
     )
-    add_collector(quarantine)
+    arguments.add_collector(quarantine)
     quarantine.add_argument(
         "--replay", action="store_true",
         help="store them now; what is rejected again stays in quarantine",
     )  # fmt: skip
-    add_json(quarantine, "a table")
+    arguments.add_json(quarantine, "a table")
 
 
 def _quarantine(options: argparse.Namespace) -> None:
@@ -152,9 +145,9 @@ def _quarantine(options: argparse.Namespace) -> None:
     )
 
 
-def add_top(commands: Commands) -> None:
+def add_top(commands: arguments.Commands) -> None:
     """Declare `llmtrace top`."""
-    top = add_command(
+    top = arguments.add_command(
         commands,
         "top",
         _top,
@@ -164,9 +157,9 @@ def add_top(commands: Commands) -> None:
         examples=("llmtrace top", "llmtrace top --url http://127.0.0.1:4319 --once"),
         docs="operate/collector.md",
     )
-    add_collector(top)
+    arguments.add_collector(top)
     top.add_argument(
-        "--interval", type=positive(float), default=2.0, metavar="S",
+        "--interval", type=arguments.positive(float), default=2.0, metavar="S",
         help="seconds between two refreshes (default: 2)",
     )  # fmt: skip
     top.add_argument("--once", action="store_true", help="print once, and exit")

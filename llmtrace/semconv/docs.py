@@ -9,26 +9,7 @@ from typing import Final
 from llmtrace.core.row_fields import MARKS, NETWORK, PLAIN, RAW, REPORTED, UNSPLIT
 from llmtrace.core.stages import SOURCES
 from llmtrace.core.wire_names import Attribute
-from llmtrace.semconv.attributes import (
-    AGENT_DURATION,
-    ATTEMPT,
-    BROWSER,
-    CONTENT,
-    DERIVED,
-    GATEWAY,
-    LATEST,
-    ORDER,
-    RELEASED,
-    RESPONSE_HEADER,
-    SCOPE,
-    SPECIAL,
-    STAGE,
-    STAGE_SOURCE,
-    STAGE_TIMES,
-    TOOL,
-    TOOL_DURATION,
-    ClientMetrics,
-)
+from llmtrace.semconv import attributes as wire
 
 _HEAD: Final = f"""\
 # A row on the wire
@@ -36,9 +17,9 @@ _HEAD: Final = f"""\
 <!-- Printed by `llmtrace semconv`; a test fails when it prints anything else. -->
 
 A row is one OpenTelemetry span of kind CLIENT, named `{{operation}} {{model}}`, in the
-instrumentation scope `{SCOPE}`. Its ids and its start are the span's own, its `service` is the
-resource's `service.name` (a span attribute of that name wins). Names are those of OpenTelemetry's
-GenAI semantic conventions where one exists, `llmtrace.*` for the rest.
+instrumentation scope `{wire.SCOPE}`. Its ids and its start are the span's own, its `service` is
+the resource's `service.name` (a span attribute of that name wins). Names are those of
+OpenTelemetry's GenAI semantic conventions where one exists, `llmtrace.*` for the rest.
 
 * What is not known is left out; it is never written as 0.
 * Durations are doubles in seconds. Times the nanoseconds they came from, they are exact:
@@ -48,12 +29,12 @@ GenAI semantic conventions where one exists, `llmtrace.*` for the rest.
 * Attributes an application adds keep their own names, unless they are names of this table.
 """
 
-_ORDERED: Final = ", ".join(f"`{name}`" for name in ORDER) + "."
+_ORDERED: Final = ", ".join(f"`{name}`" for name in wire.ORDER) + "."
 _CHILDREN: Final = f"""\
 ## Stages as child spans
 
-Each stage that is known and took any time is a child span, named after it, with `{STAGE}`
-(the stage) and `{STAGE_SOURCE}` (its source). They lie end to end, from the start of the
+Each stage that is known and took any time is a child span, named after it, with `{wire.STAGE}`
+(the stage) and `{wire.STAGE_SOURCE}` (its source). They lie end to end, from the start of the
 row's span to its end, in this order:
 
 {_ORDERED}
@@ -77,7 +58,7 @@ _ATTEMPTS: Final = f"""\
 ## HTTP attempts as child spans
 
 Where there was more than one, or where one failed, each attempt is a child span of kind CLIENT,
-`attempt 1` and on. It has `{ATTEMPT}` (its number), and where they are known
+`attempt 1` and on. It has `{wire.ATTEMPT}` (its number), and where they are known
 `http.response.status_code`, `error.type`, `http.request.resend_count`, and in seconds
 `llmtrace.retry_after` (the wait that its response asked for) and `llmtrace.backoff` (how long
 it did). Attempts are no stages: they lie beside those, over the same time.
@@ -93,8 +74,8 @@ joined to, whose stages then are the page's. See [the browser](../instrument/bro
 
 
 _SECTIONS: Final = (
-    ("The request", "", (*PLAIN, *SPECIAL)),
-    ("Stages", _STAGES_TEXT, (*STAGE_TIMES, *DERIVED)),
+    ("The request", "", (*PLAIN, *wire.SPECIAL)),
+    ("Stages", _STAGES_TEXT, (*wire.STAGE_TIMES, *wire.DERIVED)),
     (
         "What was reported",
         "As reported, before anything was cut to fit; its source in `<name>.source`.",
@@ -104,13 +85,16 @@ _SECTIONS: Final = (
     ("Sub-phases of the network stage", "", NETWORK),
     ("Marks", "", MARKS),
     ("The consumer's own time, and retries", "Left out when 0.", RAW),
-    ("In the browser", _BROWSER_TEXT, BROWSER),
+    ("In the browser", _BROWSER_TEXT, wire.BROWSER),
     (
         "Response headers",
         _RESPONSE_HEADER_TEXT,
         (
             Attribute(
-                "response_headers", f"{RESPONSE_HEADER}<header>", "string", "the header's value"
+                "response_headers",
+                f"{wire.RESPONSE_HEADER}<header>",
+                "string",
+                "the header's value",
             ),
         ),
     ),
@@ -137,13 +121,13 @@ def page() -> str:
         _CHILDREN,
         _ATTEMPTS,
         _AGENTS,
-        *_rows(TOOL),
+        *_rows(wire.TOOL),
         "",
         _CONTENT,
-        *_rows(CONTENT),
+        *_rows(wire.CONTENT),
         "",
     ]
-    parts += [_GATEWAY, *_rows(GATEWAY), "", _metrics()]
+    parts += [_GATEWAY, *_rows(wire.GATEWAY), "", _metrics()]
     return "\n".join(parts)
 
 
@@ -179,15 +163,18 @@ def _named() -> Iterator[tuple[str, str, str]]:
         ("start to first content", "time_to_first_chunk"),
         ("wait for a later chunk", "time_per_output_chunk"),
     ):
-        yield what, f"`{getattr(RELEASED, field)}`", f"`{getattr(LATEST, field)}`"
-    for what, name in (("a turn of an agent", AGENT_DURATION), ("a tool call", TOOL_DURATION)):
+        yield what, f"`{getattr(wire.RELEASED, field)}`", f"`{getattr(wire.LATEST, field)}`"
+    for what, name in (
+        ("a turn of an agent", wire.AGENT_DURATION),
+        ("a tool call", wire.TOOL_DURATION),
+    ):
         yield f"duration of {what}", f"`{name}`", f"`{name}`"
-    yield "tokens a request", _tokens(RELEASED), _tokens(LATEST)
-    totals = LATEST.tokens_total or {}
+    yield "tokens a request", _tokens(wire.RELEASED), _tokens(wire.LATEST)
+    totals = wire.LATEST.tokens_total or {}
     yield "tokens in total", "", ", ".join(f"`{name}`" for name in totals.values())
 
 
-def _tokens(names: ClientMetrics) -> str:
+def _tokens(names: wire.ClientMetrics) -> str:
     if names.token_usage:
         return f"`{names.token_usage}` by `gen_ai.token.type`"
     return ", ".join(f"`{name}`" for name in (names.tokens or {}).values())

@@ -34,7 +34,7 @@ def test_no_scope_is_claimed_by_fields_that_no_row_has():
 
 
 def test_the_scope_names_how_many_there_are():
-    """Fields with several values are told apart from those that have one."""
+    """Fields with several values are separate from those that have one."""
     whole = triage(day(after=Kind(prefill=3.0)), SETTINGS)
 
     assert dict(facts(whole))["affected"] == (

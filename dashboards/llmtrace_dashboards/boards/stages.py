@@ -7,20 +7,7 @@ from typing import Final
 
 from llmtrace.display.colours import NEAR, NEUTRAL, OVER, STAGE_COLOURS, WITHIN
 from llmtrace_dashboards import promql
-from llmtrace_dashboards.boards.shared_panels import (
-    ANATOMY,
-    NO_GAPS,
-    NO_REQUESTS,
-    NOT_SUCCEEDED,
-    OUTCOMES,
-    RATE,
-    ROW_TO_STAGE,
-    STAGES_OVER_TIME,
-    TO_STAGE,
-    graph,
-    heat,
-    side_by_side,
-)
+from llmtrace_dashboards.boards import shared_panels
 from llmtrace_dashboards.panels import Board, Column, Panel, Query, Row, Step, Variable
 from llmtrace_dashboards.promql import RANGE, SUCCEEDED, mean, quantile, total
 from llmtrace_dashboards.variables import MARKS, RECORDED, REQUESTS
@@ -40,10 +27,10 @@ _BY_PROMPT: Final = promql.share(
 _TIME: Final = Row(
     "Where does the time go?",
     (
-        replace(STAGES_OVER_TIME, width=14, height=9),
-        replace(ANATOMY, width=10, height=9),
+        replace(shared_panels.STAGES_OVER_TIME, width=14, height=9),
+        replace(shared_panels.ANATOMY, width=10, height=9),
         replace(
-            STAGES_OVER_TIME,
+            shared_panels.STAGES_OVER_TIME,
             title="Each stage's share of the time",
             description="The same means, as shares of the whole. More load at the same mix leaves "
             "the shares as they are, but for `queue`; longer prompts widen `prefill`, longer "
@@ -70,26 +57,26 @@ _TIME: Final = Row(
                 )
             ),
             unit="s",
-            empty=NO_REQUESTS,
+            empty=shared_panels.NO_REQUESTS,
             width=10,
             height=11,
-            transformations=side_by_side("mean", "p50", "p95", "p99"),
-            columns=(Column(name="stage", width=130, link=ROW_TO_STAGE),),
+            transformations=shared_panels.side_by_side("mean", "p50", "p95", "p99"),
+            columns=(Column(name="stage", width=130, link=shared_panels.ROW_TO_STAGE),),
             sort=("p95", True),
         ),
-        graph(
+        shared_panels.graph(
             "p95 of each stage (do not add)",
             "For seeing which stage's tail moved, and when. A stage that is not "
             "reported has no line here: see the last row.",
             Query(expr=quantile(0.95, _STAGE, "stage"), legend="{{stage}}"),
             unit="s",
-            empty=NO_REQUESTS,
+            empty=shared_panels.NO_REQUESTS,
             colours=STAGE_COLOURS,
             width=24,
             height=9,
-            link=TO_STAGE,
+            link=shared_panels.TO_STAGE,
         ),
-        graph(
+        shared_panels.graph(
             "Whole request: p50, p95 and p99",
             "Of the requests that succeeded. A p99 that moves without the p95 is a "
             "few requests: look at which, by an exemplar or in the collector's list; one that "
@@ -99,9 +86,9 @@ _TIME: Final = Row(
                 for q in (0.5, 0.95, 0.99)
             ),
             unit="s",
-            empty=NO_REQUESTS,
+            empty=shared_panels.NO_REQUESTS,
         ),
-        graph(
+        shared_panels.graph(
             "Time to first token, by prompt length",
             "Mean time to the first token of the prompts of each length. Flat while "
             "TTFT rises: prompts are longer, and take what their length takes. Rising: the same "
@@ -124,10 +111,10 @@ _HITS: Final = _share_of("llmtrace_cache_hits_total")
 _OUTCOMES: Final = Row(
     "How did requests end?",
     (
-        replace(RATE, width=9, height=7),
-        replace(OUTCOMES, width=9, height=7),
-        replace(NOT_SUCCEEDED, width=6, height=7),
-        graph(
+        replace(shared_panels.RATE, width=9, height=7),
+        replace(shared_panels.OUTCOMES, width=9, height=7),
+        replace(shared_panels.NOT_SUCCEEDED, width=6, height=7),
+        shared_panels.graph(
             "Answered by a response cache",
             "Share of the requests that succeeded whose response came from a cache, "
             "where a gateway or server reports that. A fall makes every percentile worse while "
@@ -136,12 +123,12 @@ _OUTCOMES: Final = Row(
             Query(expr=f"1 - {_HITS}", legend="miss"),
             unit=_FRACTION,
             decimals=1,
-            empty=NO_REQUESTS,
+            empty=shared_panels.NO_REQUESTS,
             stacked="normal",
             most=1,
             height=6,
         ),
-        graph(
+        shared_panels.graph(
             "Streamed",
             "Share of the requests that succeeded whose response came as a stream. A "
             "response that is not streamed shows nothing before its end: a fall is a longer wait "
@@ -149,7 +136,7 @@ _OUTCOMES: Final = Row(
             Query(expr=_share_of("llmtrace_streamed_requests_total"), legend="streamed"),
             unit=_FRACTION,
             decimals=1,
-            empty=NO_REQUESTS,
+            empty=shared_panels.NO_REQUESTS,
             most=1,
             height=6,
         ),
@@ -159,29 +146,29 @@ _OUTCOMES: Final = Row(
 _SPREAD: Final = Row(
     "How are they spread?",
     (
-        heat(
+        shared_panels.heat(
             "Whole request",
             "llmtrace_e2e_seconds",
             "Every request that succeeded, by how long it took. Two bands = two kinds of request: "
             "a cache that hits or not, two routes, two replicas.",
         ),
-        heat(
+        shared_panels.heat(
             "Time to first token",
             "llmtrace_ttft_seconds",
             "Queueing smears this upwards; a second, sharp band above the first is long prompts.",
         ),
-        heat(
+        shared_panels.heat(
             "Stage: $stage",
             f"{_STAGE}",
             "The stage chosen at the top, of every request that succeeded and knows it.",
             where=f'{SUCCEEDED}, stage="$stage"',
         ),
-        heat(
+        shared_panels.heat(
             "Gaps between chunks",
             "llmtrace_inter_chunk_gap_seconds",
             "Waits for a chunk after the first: what a user feels as stutter. Prefills of other "
             "people's long prompts show as a band far above the rest.",
-            empty=NO_GAPS,
+            empty=shared_panels.NO_GAPS,
         ),
     ),
     collapsed=True,
@@ -200,7 +187,7 @@ def _known(window: str) -> str:
 _SOURCES: Final = Row(
     "What is known, and from which source?",
     (
-        graph(
+        shared_panels.graph(
             "Requests that report each stage",
             "Share of requests for which a stage is known. 0 % = not reported by "
             "anybody, which is not 0 s: its time is in `first_chunk` or `unattributed`. The page "
@@ -209,13 +196,13 @@ _SOURCES: Final = Row(
             kind="bargauge",
             unit=_FRACTION,
             decimals=0,
-            empty=NO_REQUESTS,
+            empty=shared_panels.NO_REQUESTS,
             steps=_KNOWN_STEPS,
             most=1,
             width=8,
             height=9,
         ),
-        graph(
+        shared_panels.graph(
             "Requests whose stage is not reported",
             "Requests a second for which a stage is not reported. A line that begins "
             "at a deploy: a header, a flag or the usage chunk got lost on the way.",
@@ -246,7 +233,7 @@ _SOURCES: Final = Row(
             ),
             unit="locale",
             decimals=0,
-            empty=NO_REQUESTS,
+            empty=shared_panels.NO_REQUESTS,
             width=8,
             height=9,
             transformations=(
@@ -261,14 +248,14 @@ _SOURCES: Final = Row(
             ),
             sort=("stage", False),
         ),
-        graph(
+        shared_panels.graph(
             "Time that could not be split",
             "`unattributed`, as a share of all the time requests took. It grows when "
             "an engine stops telling its queue and prefill. Above a tenth, trust no attribution.",
             Query(expr=promql.stage_share("unattributed"), legend="unattributed"),
             unit=_FRACTION,
             decimals=1,
-            empty=NO_REQUESTS,
+            empty=shared_panels.NO_REQUESTS,
             colours={"unattributed": STAGE_COLOURS["unattributed"]},
             steps=((None, NEUTRAL), (0.1, OVER)),
             lines=True,

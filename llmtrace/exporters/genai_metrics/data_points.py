@@ -31,19 +31,10 @@ from llmtrace.exporters.genai_metrics.instruments import (
 from llmtrace.exporters.otlp.resource import resource
 from llmtrace.exporters.prometheus.agent_metrics import Agents, ToolLabels, TurnLabels
 from llmtrace.exporters.prometheus.aggregate import Aggregate, Cell, Histogram, Labels, fold
-from llmtrace.semconv.attributes import (
-    AGENT_DURATION,
-    CALL_BOUNDS,
-    CALL_UNITS,
-    DURATION_BOUNDS_S,
-    SCOPE,
-    TOKEN_BOUNDS,
-    TOOL_DURATION,
-    ClientMetrics,
-)
+from llmtrace.semconv import attributes as wire
 
 _NS: Final = 1_000_000_000
-_BOUNDS_NS: Final = tuple(round(bound * _NS) for bound in DURATION_BOUNDS_S)
+_BOUNDS_NS: Final = tuple(round(bound * _NS) for bound in wire.DURATION_BOUNDS_S)
 
 # A service, and a set of attributes as sorted pairs.
 Key = tuple[str, tuple[tuple[str, str | int], ...]]
@@ -53,7 +44,7 @@ Point = HistogramDataPoint | NumberDataPoint
 def metrics_data(
     aggregate: Aggregate,
     agents: Agents,
-    names: ClientMetrics,
+    names: wire.ClientMetrics,
     since_unix_ns: int,
     now_unix_ns: int,
     *,
@@ -78,7 +69,7 @@ def metrics_data(
             metrics.setdefault(name, []).append(point)
     for service, name, point in _agent_points(agents, names, span, reset=delta):
         by_service.setdefault(service, {}).setdefault(name, []).append(point)
-    scope = InstrumentationScope(SCOPE, schema_url=names.schema_url)
+    scope = InstrumentationScope(wire.SCOPE, schema_url=names.schema_url)
     return MetricsData(
         [
             ResourceMetrics(
@@ -127,24 +118,26 @@ def _key(labels: Labels) -> Key:
 
 
 def _agent_points(
-    agents: Agents, names: ClientMetrics, span: tuple[int, int], *, reset: bool
+    agents: Agents, names: wire.ClientMetrics, span: tuple[int, int], *, reset: bool
 ) -> Iterator[tuple[str, str, Point]]:
     """Yield the service, name and point of each metric of turns and tool calls."""
     turns = agents.turns.by(_turn_key, reset=reset)
     for name, cells in (
-        (AGENT_DURATION, turns),
-        (TOOL_DURATION, agents.tools.by(_tool_key, reset=reset)),
+        (wire.AGENT_DURATION, turns),
+        (wire.TOOL_DURATION, agents.tools.by(_tool_key, reset=reset)),
     ):
         for (service, attributes), cell in cells.items():
             duration = cell["duration"]
             counts, total = fold(duration, _BOUNDS_NS), duration.total / _NS
-            point = _histogram(counts, DURATION_BOUNDS_S, total, dict(attributes), span)
+            point = _histogram(counts, wire.DURATION_BOUNDS_S, total, dict(attributes), span)
             yield service, name, point
     for (service, attributes), cell in turns.items():
         for kind, name in (names.calls or {}).items():
             if cell[kind].count:
                 calls = cell[kind]
-                point = _histogram(calls.counts, CALL_BOUNDS, calls.total, dict(attributes), span)
+                point = _histogram(
+                    calls.counts, wire.CALL_BOUNDS, calls.total, dict(attributes), span
+                )
                 yield service, name, point
 
 
@@ -159,7 +152,7 @@ def _tool_key(labels: ToolLabels) -> Key:
 
 
 def _points(
-    cell: Cell, attributes: Mapping[str, Any], names: ClientMetrics, span: tuple[int, int]
+    cell: Cell, attributes: Mapping[str, Any], names: wire.ClientMetrics, span: tuple[int, int]
 ) -> Iterator[tuple[str, Point]]:
     for name, seconds in (
         (names.duration, cell.e2e),
@@ -169,7 +162,7 @@ def _points(
         if seconds.count:
             counts = fold(seconds, _BOUNDS_NS)
             total = seconds.total / _NS
-            yield name, _histogram(counts, DURATION_BOUNDS_S, total, attributes, span)
+            yield name, _histogram(counts, wire.DURATION_BOUNDS_S, total, attributes, span)
     for kind, tokens in (("input", cell.input_tokens), ("output", cell.output_tokens)):
         if names.token_usage and tokens.count:
             typed = {**attributes, "gen_ai.token.type": kind}
@@ -193,7 +186,7 @@ def _of_tokens(
     tokens: Histogram, zeros: int, attributes: Mapping[str, Any], span: tuple[int, int]
 ) -> HistogramDataPoint:
     counts = [tokens.counts[0] + zeros, *tokens.counts[1:]]
-    return _histogram(counts, TOKEN_BOUNDS, tokens.total, attributes, span)
+    return _histogram(counts, wire.TOKEN_BOUNDS, tokens.total, attributes, span)
 
 
 def _histogram(
@@ -224,7 +217,7 @@ def _sum(value: int, attributes: Mapping[str, Any], span: tuple[int, int]) -> Nu
 
 
 def _metric(
-    name: str, points: list[Any], kind: AggregationTemporality, names: ClientMetrics
+    name: str, points: list[Any], kind: AggregationTemporality, names: wire.ClientMetrics
 ) -> Metric:
     counter = isinstance(points[0], NumberDataPoint)
     data: Any = (
@@ -232,6 +225,6 @@ def _metric(
         if counter
         else HistogramData(points, aggregation_temporality=kind)
     )
-    units = {called: CALL_UNITS[kind] for kind, called in (names.calls or {}).items()}
+    units = {called: wire.CALL_UNITS[kind] for kind, called in (names.calls or {}).items()}
     unit = units.get(name, "{token}" if "token" in name else "s")
     return Metric(name=name, description="", unit=unit, data=data)

@@ -7,19 +7,7 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
 from llmtrace.core.span import Span
-from llmtrace.semconv.attributes import (
-    AGENT_DURATION,
-    CALL_BOUNDS,
-    CALL_UNITS,
-    DURATION_BOUNDS_S,
-    EXECUTE_TOOL,
-    MODALITY,
-    TOKEN_BOUNDS,
-    TOOL_DURATION,
-    TOOL_NAME,
-    UNKNOWN_MODALITY,
-    ClientMetrics,
-)
+from llmtrace.semconv import attributes as wire
 from llmtrace.semconv.convert import split_server
 
 if TYPE_CHECKING:
@@ -58,7 +46,7 @@ def metric_attributes(
 def token_attributes(attributes: Mapping[str, str | int]) -> Attributes:
     """Return the attributes of a counter of tokens: with their modality, and without an error."""
     kept: Attributes = {name: value for name, value in attributes.items() if name != _ERROR_TYPE}
-    return kept | {MODALITY: UNKNOWN_MODALITY}
+    return kept | {wire.MODALITY: wire.UNKNOWN_MODALITY}
 
 
 def turn_attributes(agent: str, outcome: str, error_type: str) -> Attributes:
@@ -69,7 +57,7 @@ def turn_attributes(agent: str, outcome: str, error_type: str) -> Attributes:
 
 def tool_attributes(tool: str, outcome: str, error_type: str) -> Attributes:
     """Return the attributes of a tool call's metrics."""
-    named: Attributes = {"gen_ai.operation.name": EXECUTE_TOOL, TOOL_NAME: tool}
+    named: Attributes = {"gen_ai.operation.name": wire.EXECUTE_TOOL, wire.TOOL_NAME: tool}
     return named | _error(outcome, error_type)
 
 
@@ -87,13 +75,13 @@ class Instruments:
         "_turn",
     )  # fmt: skip
 
-    def __init__(self, meter: Meter, names: ClientMetrics) -> None:
+    def __init__(self, meter: Meter, names: wire.ClientMetrics) -> None:
         self._duration = _seconds(meter, names.duration, "How long the operation took.")
         self._first_chunk = _seconds(
             meter, names.time_to_first_chunk, "Start of the operation to its first content."
         )
-        self._turn = _seconds(meter, AGENT_DURATION, "How long a turn of an agent took.")
-        self._tool = _seconds(meter, TOOL_DURATION, "How long a tool call took.")
+        self._turn = _seconds(meter, wire.AGENT_DURATION, "How long a turn of an agent took.")
+        self._tool = _seconds(meter, wire.TOOL_DURATION, "How long a tool call took.")
         self._tokens: dict[str, Histogram] = {}
         self._totals: dict[str, Counter] = {}
         if names.token_usage:
@@ -106,9 +94,9 @@ class Instruments:
         self._calls = {
             kind: meter.create_histogram(
                 name,
-                CALL_UNITS[kind],
+                wire.CALL_UNITS[kind],
                 "What one turn of an agent called.",
-                explicit_bucket_boundaries_advisory=CALL_BOUNDS,
+                explicit_bucket_boundaries_advisory=wire.CALL_BOUNDS,
             )
             for kind, name in (names.calls or {}).items()
         }
@@ -159,7 +147,7 @@ class Instruments:
 
     def _record_tool(self, span: Span, context: Context) -> None:
         of_span = span.attributes
-        tool = of_span.get(TOOL_NAME)
+        tool = of_span.get(wire.TOOL_NAME)
         if tool is not None:
             outcome, error_type = (
                 str(of_span.get(n, "")) for n in ("llmtrace.outcome", "error.type")
@@ -181,11 +169,14 @@ def _context(row: Row | Span) -> Context:
 
 def _seconds(meter: Meter, name: str, description: str) -> Histogram:
     return meter.create_histogram(
-        name, "s", description, explicit_bucket_boundaries_advisory=DURATION_BOUNDS_S
+        name, "s", description, explicit_bucket_boundaries_advisory=wire.DURATION_BOUNDS_S
     )
 
 
 def _tokens(meter: Meter, name: str) -> Histogram:
     return meter.create_histogram(
-        name, "{token}", "Number of tokens used.", explicit_bucket_boundaries_advisory=TOKEN_BOUNDS
+        name,
+        "{token}",
+        "Number of tokens used.",
+        explicit_bucket_boundaries_advisory=wire.TOKEN_BOUNDS,
     )
