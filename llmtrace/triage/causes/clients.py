@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
-from llmtrace.stats.arrays import Mask
+from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, support
 from llmtrace.triage.evidence.changes import MIN_COUNT
@@ -15,6 +16,7 @@ from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.window_rows import Side
 from llmtrace.triage.result import Finding
 
+_REFUSED: Final = 400  # HTTP status from which on a request was answered with an error
 _LATER: Final = 0.25  # of the share of slow starts in the first half, at most, in the second
 _MOST: Final = 0.75  # of the requests with a longer set-up
 
@@ -308,9 +310,10 @@ def client_give_ups(e: Evidence) -> Finding:
     """Clients cancel more of their requests before the response is complete.
 
     Looks like:
-        The share of outcome `cancelled` rises, or of `timeout` where it was the client's own
-        deadline. The other requests look *better*: those that waited longest are gone from the
-        percentiles, and vLLM counts none of them.
+        The share of outcome `cancelled` rises, or of `timeout` after no longer than responses
+        usually take: a deadline that was made shorter. The other requests look *better*: those
+        that waited longest are gone from the percentiles, and vLLM counts none of them. A time-out
+        after longer than nearly all responses took before is the server's: it hangs.
 
     Confirm:
             sum by (outcome) (rate(llmtrace_requests_total[5m]))
@@ -325,21 +328,27 @@ def client_give_ups(e: Evidence) -> Finding:
         Count cancelled requests in the objective: a cancelled request is not a fast one. Cancel
         upstream too, so that engines do not finish responses that have no consumer.
     """
-    gone = e.share("cancelled", _cancelled)
-    waited_b, waited = _patience(e)
     whole = e.row("e2e_s")
+    deadline = math.inf if whole is None else whole.before_p95
+
+    def left(side: Side) -> Mask:
+        """Return which requests their client cancelled, or gave less time than usual."""
+        own = side.where("outcome", "timeout") & ~(side.number("http_status") >= _REFUSED)
+        return side.where("outcome", "cancelled") | (own & ~(side.number("e2e_s") > deadline))
+
+    gone = e.share("left", left)
+    waited_b, waited = (_median(side.number("e2e_s")[left(side)]) for side in (e.before, e.after))
     typical = None if whole is None else whole.before_p50
     fewer = None if whole is None else whole.after_p95 <= whole.before_p95
-    early = e.share("cancelled before the first chunk",
-                    lambda side: _cancelled(side)
-                    & ~np.isfinite(side.number("ttft_s")))  # fmt: skip
+    early = e.share("left early", lambda side: left(side) & ~np.isfinite(side.number("ttft_s")))
+    cancelled = int(e.after.where("outcome", "cancelled").sum())
     lines = [
-        gate(gone.rose(0.01, 5), f"cancelled: {gone}"),
-        required(gone.rose(0.01, 5), f"cancelled: {gone}"),
+        required(gone.rose(0.01, 5), f"ended by the client: {gone}: {cancelled:,} cancelled, "
+                 f"{gone.after_k - cancelled:,} by a deadline shorter than usual responses"),
         proof(gone.after >= 0.03 and gone.after >= 2 * gone.before + 0.02,
-              f"cancelled {say.percent(gone.before)} → {say.percent(gone.after)}"),
+              f"ended by the client {say.percent(gone.before)} → {say.percent(gone.after)}"),
         support(None if waited is None or typical is None else waited <= typical,
-                f"cancelled after {say.seconds(waited or 0)} (median; before: "
+                f"they ended after {say.seconds(waited or 0)} (median; before: "
                 f"{say.seconds(waited_b) if waited_b is not None else 'none'})"),
         support(fewer, "the other requests look better: " + say.durations("end to end", whole)),
         support(early.rose(0.005, 3), f"before the first chunk: {early}"),
@@ -351,17 +360,6 @@ def client_give_ups(e: Evidence) -> Finding:
     return judge("client_give_ups", lines, action)
 
 
-def _patience(e: Evidence) -> tuple[float | None, float | None]:
-    """Return the median wait of cancelled requests, seconds, before and after."""
-    found = []
-    for side in (e.before, e.after):
-        waited = side.number("e2e_s")[_cancelled(side)]
-        waited = waited[np.isfinite(waited)]
-        found.append(float(np.median(waited)) if len(waited) else None)
-    return found[0], found[1]
-
-
-def _cancelled(side: Side) -> Mask:
-    """Return which requests their client cancelled, or ended by a deadline of its own."""
-    own = side.where("outcome", "timeout") & ~(side.number("http_status") >= 400)
-    return side.where("outcome", "cancelled") | own
+def _median(values: Floats) -> float | None:
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if len(known) else None

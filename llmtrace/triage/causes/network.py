@@ -35,6 +35,7 @@ _PHASES = {
 _MOSTLY = 0.6
 _HALF = 0.5
 _SURE = 3.5  # standard errors
+_TOO_MANY, _ERROR = 429, 500
 _OK = 200  # a response that failed after its status line was cut
 _TIMEOUTS_S = (5, 10, 15, 20, 30, 45, 50, 55, 60, 75, 90, 100, 120, 180, 240, 300, 350, 600)
 
@@ -155,15 +156,18 @@ def rate_limit_retries(e: Evidence) -> Finding:
     """Requests are rejected and sent again; users wait for the backoff.
 
     Looks like:
-        More attempts a request, 429 or 503 on the path, time in `gateway` (failed attempts and
-        backoff count there). Often one tenant or key.
+        429 or words for a quota, or more attempts a request after 5xx; time in `gateway` (failed
+        attempts and backoff count there). Often one tenant or key. 5xx that nobody sends again are
+        no quota: the provider or an upstream fails.
 
     Confirm:
             sum by (reason) (rate(llmtrace_engine_requests_rejected_total[5m]))
-        Rows: `attempts > 1`, `retry_s`, and `attempt_log` with each status. Which tenant?
+        Rows: `http_status`, `attempts > 1`, `retry_s`, and `attempt_log` with each status.
+        Which tenant?
 
     Now:
         Raise the quota, or rebalance over keys; honour Retry-After; add jitter to the backoff.
+        After 5xx alone: look at the provider's status page, and fail over.
 
     Later:
         Shed at the client before the provider does; hedge carefully: retries are load too.
@@ -181,18 +185,23 @@ def rate_limit_retries(e: Evidence) -> Finding:
     again = restarted(e)
     refused = e.share("connect", refused_connections)
     knows = bool(np.isfinite(e.after.number("attempts")).any())
-    statuses = e.share("429", _status_limited)
+    quota, busy = e.share("quota", _over_quota), e.share("busy", _retried_busy)
+    counts = {"more than one attempt": retried, "429 or a quota named": quota,
+              "5xx in spite of retries": busy}  # fmt: skip
+    said = "; ".join(
+        f"{name}: {one}" for name, one in counts.items() if one.before_k + one.after_k
+    )
+    said = f"refused or sent again: {said or 'none'}"
     lines = [
         gate((e.gate("gateway", "network") or bool(limited) or bool(e.moved) or retried.rose(0.02))
-             if knows else None, f"more than one attempt: {retried}", "attempts of each request"),
+             if knows else None, said, "attempts of each request"),
         required(_was_refused(e, seen, by_status) if knows else None,
-                 f"more than one attempt: {retried}; 429 or 503: {statuses}"
-                 + ("" if by_status is None else f"; of the attempts' time "
-                    f"{say.percent(by_status)} ended in a status"),
+                 said if by_status is None else f"{said}; of the attempts' time "
+                 f"{say.percent(by_status)} ended in a status",
                  "the status of each attempt, or the gateway's counter of 429"),
         proof(any(seen) if seen else None,
-              f"429 or 503: {statuses}; gateway: "
-              + say.counted("429", e.counted("gateway_429")),
+              f"429 or a quota named: {quota}" if many is None else
+              f"gateway: {say.counted('429', e.counted('gateway_429'))}",
               "the gateway's counter of 429, or the status of each attempt"),
         support(None if wait is None else wait.after_mean > 2 * wait.before_mean + 0.005,
                 say.durations("failed attempts and backoff", wait)),
@@ -203,6 +212,10 @@ def rate_limit_retries(e: Evidence) -> Finding:
         against(bool(again), f"{', '.join(again)} was restarted"),
     ]  # fmt: skip
     action = "Raise the quota or rebalance over keys; honour Retry-After, and add jitter."
+    if busy.rose(0.005, 3) and not any(seen):
+        action = (
+            "Provider or upstream errors: look at its status page, fail over; back off longer."
+        )
     return judge("rate_limit_retries", lines, action)
 
 
@@ -439,10 +452,9 @@ def _was_refused(e: Evidence, seen: list[bool], by_status: float | None) -> bool
 
     A stream that broke, or a connection, is sent again as well: that is no rate limit.
     """
-    more = e.share("retried", _retried).rose(0.01) or e.share("429", _status_limited).rose(0.01)
-    if not more:
+    if not (e.share("retried", _retried).rose(0.01) or e.share("quota", _over_quota).rose(0.01)):
         return False
-    if any(seen):
+    if any(seen) or e.share("busy", _retried_busy).rose(0.005, 3):
         return True
     return None if by_status is None else by_status >= _MOSTLY
 
@@ -474,17 +486,22 @@ def _retried(side: Side) -> Mask:
     return side.number("attempts") > 1
 
 
-def _status_limited(side: Side) -> Mask:
-    words = ("429", "rate_limit", "ratelimit", "overloaded")
-    names = side.rows.words["error_type"].names
-    named = side.where("error_type", *(n for n in names if any(w in n.lower() for w in words)))
-    return named | np.isin(side.number("http_status"), (429, 503))
+def _over_quota(side: Side) -> Mask:
+    """Return which requests were refused for a limit of requests or tokens."""
+    words = ("429", "ratelimit", "quota", "throttl", "toomanyrequests", "resourceexhausted")
+    names = [(name, name.lower().replace("_", "")) for name in side.rows.words["error_type"].names]
+    named = side.where("error_type", *(n for n, low in names if any(w in low for w in words)))
+    return named | (side.number("http_status") == _TOO_MANY)
+
+
+def _retried_busy(side: Side) -> Mask:
+    """Return which requests got an error of the server although they were sent again."""
+    found: Mask = _retried(side) & (side.number("http_status") >= _ERROR)
+    return found
 
 
 def _limited(e: Evidence) -> bool | None:
-    statuses = e.share("429", _status_limited)
-    if statuses.after_k == 0 and not np.isfinite(e.after.number("http_status")).any():
-        return None
+    statuses = e.share("quota", _over_quota)
     # Retries that worked leave the last status, 200: their absence here says nothing.
     return True if statuses.rose(0.005, 3) else None
 

@@ -1,0 +1,109 @@
+"""Are incidents in which requests fail told by what failed, whose it was and what is to be done?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from llmtrace.dataset.case import Case, Window, no_signals
+from llmtrace.dataset.columns import from_dicts
+from llmtrace.triage.pipeline import Settings, triage
+from llmtrace.triage.result import NAMED, Finding, Result
+
+ONSET = 1_790_000_000 + 3600.0
+BEFORE, AFTER = Window(ONSET - 3600, ONSET), Window(ONSET, ONSET + 1200)
+Row = dict[str, Any]
+OK = {"outcome": "success", "http_status": 200, "attempts": 1}
+
+
+def case(change: Callable[[Row, np.random.Generator], Row | None]) -> Case:
+    """Return requests to a hosted model, one a second; `change` makes those after the onset."""
+    dice = np.random.default_rng(7)
+    rows = []
+    for t in np.arange(BEFORE.start, AFTER.end, 1.0) + dice.uniform(0, 1, 4800):
+        first = float(dice.lognormal(-0.7, 0.3))
+        row: Row = {
+            **OK, "start": int(t * 1e9), "ttft_s": first, "e2e_s": first + 4.0, "stream": True,
+            "prompt_tokens": int(dice.integers(100, 2000)), "output_tokens": 200, "tpot_s": 0.02,
+            "tenant": str(dice.choice(["a", "b", "c"], p=[0.5, 0.3, 0.2])),
+            "region": str(dice.choice(["eu", "us"], p=[0.7, 0.3])),
+        }  # fmt: skip
+        made = row if t < ONSET else change(row, dice)
+        if made is not None:
+            rows.append(made)
+    return Case(rows=from_dicts(rows), signals=no_signals(), before=BEFORE, after=AFTER)
+
+
+def failed(row: Row, **said: Any) -> Row:
+    """Return a request as one that failed before anything came."""
+    left = {name: row[name] for name in row if name not in ("ttft_s", "tpot_s", "output_tokens")}
+    return left | {"outcome": "error", "e2e_s": 0.1, "http_status": None} | said
+
+
+def a_third(**said: Any) -> Case:
+    """Let a third of the requests fail."""
+    return case(lambda row, dice: failed(row, **said) if dice.random() < 1 / 3 else row)
+
+
+def found(one: Case, cause: str) -> Finding:
+    """Return what is said of a cause."""
+    return next(finding for finding in triaged(one).causes if finding.id == cause)
+
+
+def triaged(one: Case) -> Result:
+    """Triage without intervals, which take long."""
+    return triage(one, Settings(bootstrap=0))
+
+
+def test_a_busy_provider_is_no_quota():
+    """529 and 503 that nobody sends again are no rate limit, whatever their type is called."""
+    for status, kind in ((529, "OverloadedError"), (503, "InternalServerError")):
+        finding = found(a_third(http_status=status, error_type=kind), "rate_limit_retries")
+
+        assert finding.status == "ruled_out"
+
+
+def test_a_quota_is_one_by_its_status_or_its_words():
+    """429 says so, and so does an error type that names a limit."""
+    for said in ({"http_status": 429}, {"error_type": "RateLimitError"},
+                 {"error_type": "insufficient_quota"}):  # fmt: skip
+        finding = found(a_third(**said), "rate_limit_retries")
+
+        assert finding.status == "confirmed"
+        assert "quota" in finding.action
+        assert not any("0.0 → 0.0 %" in point.text for point in finding.evidence)
+
+
+def test_retries_after_errors_of_the_provider_do_not_ask_for_a_quota():
+    """Who sends again after 503 waits for the backoff; no quota is proved, and none helps."""
+
+    def retried(row: Row, dice: np.random.Generator) -> Row:
+        wait = float(dice.uniform(1, 3))
+        row |= {"attempts": 3, "retry_s": wait, "gateway_s": wait, "ttft_s": row["ttft_s"] + wait}
+        return failed(row, http_status=503, attempts=4) if dice.random() < 0.2 else row
+
+    finding = found(case(retried), "rate_limit_retries")
+
+    assert finding.status in NAMED - {"confirmed"}
+    assert "status page" in finding.action
+    assert "quota" not in finding.action
+
+
+def test_a_server_that_hangs_is_not_left_by_its_clients():
+    """Time-outs after 30 s, where responses take 4 s, are the server's and no cancellations."""
+    hanging = a_third(outcome="timeout", e2e_s=30.0, error_type="APITimeoutError")
+
+    assert found(hanging, "client_give_ups").status == "ruled_out"
+
+
+def test_clients_that_cancel_or_shorten_their_deadline_are_counted_alike_everywhere():
+    """One count of both; what each comes to is said."""
+    for outcome, said in (("cancelled", "{n} cancelled, 0 by"), ("timeout", "0 cancelled, {n} by")):
+        one = a_third(outcome=outcome, e2e_s=2.0)
+        finding = found(one, "client_give_ups")
+        n = int(one.rows.words["outcome"].where(outcome).sum())
+
+        assert finding.status == "confirmed"
+        assert said.format(n=n) in finding.evidence[0].text
