@@ -1,4 +1,4 @@
-"""Are incidents in which requests fail told by what failed, whose it was and what is to be done?"""
+"""Does a triage of failures say what failed, whose requests, and what to do?"""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def triaged(one: Case) -> Result:
 
 
 def test_a_busy_provider_is_no_quota():
-    """529 and 503 that nobody sends again are no rate limit, whatever their type is called."""
+    """529 and 503 that are not sent again are no rate limit, whatever their type is called."""
     for status, kind in ((529, "OverloadedError"), (503, "InternalServerError")):
         finding = found(a_third(http_status=status, error_type=kind), "rate_limit_retries")
 
@@ -100,7 +100,8 @@ def test_a_server_that_hangs_is_not_left_by_its_clients():
 
 def test_clients_that_cancel_or_shorten_their_deadline_are_counted_alike_everywhere():
     """One count of both; what each comes to is said."""
-    for outcome, said in (("cancelled", "{n} cancelled, 0 by"), ("timeout", "0 cancelled, {n} by")):
+    counts = {"cancelled": "{n} cancelled, 0 by", "timeout": "0 cancelled, {n} by"}
+    for outcome, said in counts.items():
         one = a_third(outcome=outcome, e2e_s=2.0)
         finding = found(one, "client_give_ups")
         n = int(one.rows.words["outcome"].where(outcome).sum())

@@ -157,13 +157,12 @@ def rate_limit_retries(e: Evidence) -> Finding:
 
     Looks like:
         429 or words for a quota, or more attempts a request after 5xx; time in `gateway` (failed
-        attempts and backoff count there). Often one tenant or key. 5xx that nobody sends again are
+        attempts and backoff count there). Often one tenant or key. 5xx that are not sent again are
         no quota: the provider or an upstream fails.
 
     Confirm:
             sum by (reason) (rate(llmtrace_engine_requests_rejected_total[5m]))
-        Rows: `http_status`, `attempts > 1`, `retry_s`, and `attempt_log` with each status.
-        Which tenant?
+        Rows, by tenant: `http_status`, `attempts > 1`, `retry_s`, each status in `attempt_log`.
 
     Now:
         Raise the quota, or rebalance over keys; honour Retry-After; add jitter to the backoff.
@@ -175,12 +174,7 @@ def rate_limit_retries(e: Evidence) -> Finding:
     retried = e.share("retried", _retried)
     by_status = _answered_by_status(e)
     wait = e.row("retry_s")
-    limited = _limited(e)
-    many = e.rate("gateway_429")
-    rejected = e.counted("rejected")
-    turned = None if rejected is None else _began(e, "rejected")
-    counter = None if many is None else many.rose(0.0, 0.5) or _began(e, "gateway_429")
-    seen = [one for one in (limited, counter, turned) if one is not None]
+    limited, seen = _limited(e), _counts_of_limits(e)
     local = e.local("tenant", "retry_s")
     again = restarted(e)
     refused = e.share("connect", refused_connections)
@@ -200,7 +194,7 @@ def rate_limit_retries(e: Evidence) -> Finding:
                  f"{say.percent(by_status)} ended in a status",
                  "the status of each attempt, or the gateway's counter of 429"),
         proof(any(seen) if seen else None,
-              f"429 or a quota named: {quota}" if many is None else
+              f"429 or a quota named: {quota}" if e.rate("gateway_429") is None else
               f"gateway: {say.counted('429', e.counted('gateway_429'))}",
               "the gateway's counter of 429, or the status of each attempt"),
         support(None if wait is None else wait.after_mean > 2 * wait.before_mean + 0.005,
@@ -491,7 +485,8 @@ def _over_quota(side: Side) -> Mask:
     words = ("429", "ratelimit", "quota", "throttl", "toomanyrequests", "resourceexhausted")
     names = [(name, name.lower().replace("_", "")) for name in side.rows.words["error_type"].names]
     named = side.where("error_type", *(n for n, low in names if any(w in low for w in words)))
-    return named | (side.number("http_status") == _TOO_MANY)
+    found: Mask = named | (side.number("http_status") == _TOO_MANY)
+    return found
 
 
 def _retried_busy(side: Side) -> Mask:
@@ -504,6 +499,14 @@ def _limited(e: Evidence) -> bool | None:
     statuses = e.share("quota", _over_quota)
     # Retries that worked leave the last status, 200: their absence here says nothing.
     return True if statuses.rose(0.005, 3) else None
+
+
+def _counts_of_limits(e: Evidence) -> list[bool]:
+    """Return whether requests over a limit rose, by each count that is known."""
+    many, rejected = e.rate("gateway_429"), e.counted("rejected")
+    turned = None if rejected is None else _began(e, "rejected")
+    counter = None if many is None else many.rose(0.0, 0.5) or _began(e, "gateway_429")
+    return [one for one in (_limited(e), counter, turned) if one is not None]
 
 
 def _began(e: Evidence, signal: str) -> bool:
