@@ -26,15 +26,7 @@ _HIGH: Final = 0.95
 def impact_of(
     rows: Columns, one: Values, incident: Window, threshold: float, budget: Budget | None
 ) -> Impact | None:
-    """Measure the impact; `None` where no request is of the incident.
-
-    Args:
-        rows: all that were searched, by start.
-        one: the metric of them.
-        incident: from its onset to its end.
-        threshold: the p95 before, which is the limit where no budget has one.
-        budget: what requests may take; `None` = not given.
-    """
+    """Measure the impact; `None` where no request is of the incident."""
     given = None if budget is None else budget.thresholds_s().get(one.metric)
     usual = threshold if math.isfinite(threshold) else None
     limit = usual if given is None else given
@@ -85,12 +77,12 @@ def _now_and_worst(
     """Return the p95 of the last requests, the highest of as many in a row, and its time."""
     inside = (one.t >= incident.start) & (one.t < incident.end)
     n = int(inside.sum())
-    if not n:
+    size = max(_FEWEST, n // _CHUNKS)
+    if n < size:
         return None, None, None
-    size = min(n, max(_FEWEST, n // _CHUNKS))
     now = _p95(one.value[-size:], one.weight[-size:])
     found = np.flatnonzero(inside)
-    chunks = [found[i : i + size] for i in range(0, n - size + 1, size)]
+    chunks = [found[i : i + size] for i in range(n % size, n, size)]
     worst = [_p95(one.value[chunk], one.weight[chunk]) for chunk in chunks]
     at = int(np.argmax(worst))
     return now, worst[at], float(np.median(one.t[chunks[at]]))

@@ -28,11 +28,6 @@ def growth_of(
 
     What a kind adds is its growth times how much longer its requests took before (after, where
     there were none) than all did.
-
-    Args:
-        sides: rows before and after.
-        both: the metric of them.
-        design: how many requests say as much as one independent one.
     """
     before, after = both
     if min(len(before), len(after)) < _FEWEST:

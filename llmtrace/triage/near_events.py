@@ -25,14 +25,7 @@ _SAME_S: Final = 30.0
 
 
 def events_near(case: Case, rows: Columns, span: Window, onset: float) -> tuple[NearEvent, ...]:
-    """Return the events from half an hour before the onset to two minutes after, nearest first.
-
-    Args:
-        case: its facts and signals.
-        rows: that were searched, by start.
-        span: the time that was searched.
-        onset: unix seconds.
-    """
+    """Return the events from half an hour before the onset to two minutes after, nearest first."""
     reported = [(one.t, one.kind, one.text) for one in case.facts.events]
     seen = [
         one

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from llmtrace.dataset.case import Case, Window
+from llmtrace.triage.attribution.components import METRICS
 from llmtrace.triage.comparison.p95_change import Compared
 from llmtrace.triage.impact import impact_of
 from llmtrace.triage.near_events import events_near
 from llmtrace.triage.result import NOTHING_FOUND, Metric, Result
-from llmtrace.triage.windows.onset import date_onset, state_of
+from llmtrace.triage.windows.date_change import Dated
+from llmtrace.triage.windows.moved import Moved, what_moved
+from llmtrace.triage.windows.onset import course, date_onset
+from llmtrace.triage.windows.ramp import date_ramp
 from llmtrace.triage.windows.search_rows import Look
 
 
@@ -21,22 +26,34 @@ def with_onset_and_impact(
     result = replace(result, incidents=look.incidents)
     if result.verdict in NOTHING_FOUND or look.alike_days is not None:
         return result
-    one, threshold = look.of(about), compared[about].threshold
-    onset = None
-    if result.significant or look.chosen.found is not None:
-        onset = date_onset(
-            look.rows, look.of, compared, about, chosen=look.chosen, incidents=look.incidents
-        )
-    state, recovered = state_of(one, threshold, look.chosen, onset, look.incidents)
+    moved = what_moved(look, result, compared)
+    onset = date_onset(moved, look.chosen, look.mine, _ramp(look, moved))
     began = onset.best if onset is not None else look.chosen.after.start
-    ends = recovered or max(look.span.end, look.chosen.after.end)
+    last = max(look.span.end, look.chosen.after.end)
+    state, back, since = course(moved, look.chosen, began, look.incidents, last)
+    recovered = back if since is None else None
     return replace(
         result,
-        onset=onset,
+        onset=onset and replace(onset, end=recovered),
         state=state,
         recovered_at=recovered,
+        quiet_since=None if since is None else back,
+        requests_since=since,
         events=events_near(case, look.rows, look.span, began),
-        impact=impact_of(look.rows, one, Window(began, ends), threshold, case.budget)
+        impact=impact_of(
+            look.rows, look.of(about), Window(began, recovered or last),
+            compared[about].threshold, case.budget,
+        )
         if result.verdict != "improvement"
         else None,
-    )
+    )  # fmt: skip
+
+
+def _ramp(look: Look, moved: Sequence[Moved]) -> Dated | None:
+    """Return when what moved began to rise, if it did so gradually."""
+    for one in look.mine:
+        if moved and one.metric == moved[0].metric and one.shape == "ramp":
+            mine = next(look.of(name) for name in METRICS if name == one.metric)
+            before = mine.t < (one.end or math.inf)
+            return date_ramp(mine.t[before], mine.value[before])
+    return None

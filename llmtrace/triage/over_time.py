@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-State = Literal["ongoing", "over", "began_before_the_data"]
+State = Literal["ongoing", "over", "not_known", "began_before_the_data"]
 
 Shape = Literal["step", "ramp"]
 # What a stretch is of: a metric, the share of requests that fail, or requests a second.

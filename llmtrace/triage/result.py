@@ -325,6 +325,8 @@ class Result:
         onset: when it began.
         state: whether it is over at the end of the data; `None` = nothing moved.
         recovered_at: since when, where it is.
+        quiet_since: since when it may be over, where too few requests followed to say so,
+        requests_since: and how many.
         incidents: every stretch that stands out, of any metric, by start.
         events: what was deployed, scaled, restarted or reconfigured near the onset.
         impact: what it meant for those who waited.
@@ -357,6 +359,8 @@ class Result:
     onset: Onset | None = None
     state: State | None = None
     recovered_at: float | None = None
+    quiet_since: float | None = None
+    requests_since: int | None = None
     incidents: tuple[Incident, ...] = ()
     events: tuple[NearEvent, ...] = ()
     impact: Impact | None = None

@@ -14,6 +14,8 @@ from llmtrace.budget import Budget
 from llmtrace.dataset.case import Case, Event, Facts, Window, no_signals, signals_from
 from llmtrace.dataset.columns import Columns, concatenate
 from llmtrace.triage.pipeline import Settings, triage
+from llmtrace.triage.report.naming import verdict_words
+from llmtrace.triage.report.sentences import when
 from llmtrace.triage.result import NAMED
 from llmtrace.triage.windows.date_change import date_change
 from llmtrace.triage.windows.ramp import ramp_of
@@ -100,6 +102,83 @@ def test_windows_that_are_given_say_it_too():
     assert triage(of(rows), given).state == "over"
 
 
+def some_slow(share: float, start: float, end: float, seed: int) -> Columns:
+    """Return an hour of requests, of which a share take 3 s longer between two times."""
+    r = np.random.default_rng(seed)
+    t = np.sort(r.uniform(0, 3600, 3600))
+    hit = (t >= start) & (t < end) & (r.random(len(t)) < share)
+    return rows_of(1 + 3.0 * hit, t)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.2])
+@pytest.mark.parametrize("given", [True, False])
+def test_what_hits_few_requests_to_the_end_is_not_over(share, given):
+    """The last of them may be quick by chance."""
+    windows = {"before": Window(START, START + 1800), "after": Window(START + 1800, START + 3600)}
+    settings = replace(QUICK, **windows) if given else QUICK
+    results = [triage(of(some_slow(share, 1800, 3600, seed)), settings) for seed in range(6)]
+
+    assert {one.recovered_at for one in results} == {None}
+    assert [one.state for one in results].count("ongoing") >= 5
+
+
+@pytest.mark.parametrize("share", [0.1, 0.2, 1.0])
+def test_what_hits_few_requests_is_over_once_enough_followed(share):
+    """By a quarter of an hour without any of it, dated to a few seconds of the last of them."""
+    for seed in range(4):
+        result = triage(of(some_slow(share, 1500, 2700, seed)), QUICK)
+
+        assert result.state == "over"
+        assert result.recovered_at - START == pytest.approx(2700, abs=45)
+        assert result.onset.end == result.recovered_at
+        assert result.onset.earliest - 1 <= START + 1500 <= result.onset.latest + 1
+
+
+def test_a_few_quick_requests_at_the_end_are_counted_and_prove_nothing():
+    """It may be over, and the screen says since when and by how many."""
+    r = np.random.default_rng(1)
+    t = np.sort(r.uniform(0, 3600, 3600))
+    rows = rows_of(1 + 3.0 * ((t >= 1800) & (t < t[-12])), t)
+    result = triage(of(rows, before=Window(START, START + 1800),
+                       after=Window(START + 1800, START + 3600)), QUICK)  # fmt: skip
+
+    assert (result.state, result.recovered_at, result.requests_since) == ("not_known", None, 12)
+    assert any("only 12 requests since" in line for line in when(result))
+    assert "over" not in verdict_words(result)[0]
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_what_is_quicker_since_and_stays_so_is_not_over(given):
+    """An improvement has a state of its own."""
+    rows = course((1800, Kind(prefill=3.0)), (1800, Kind()))
+    windows = {"before": Window(START, START + 1800), "after": Window(START + 1800, START + 3600)}
+    result = triage(of(rows), replace(QUICK, **windows) if given else QUICK)
+
+    assert (result.verdict, result.state) == ("improvement", "ongoing")
+    assert result.onset.earliest - 1 <= START + 1800 <= result.onset.latest + 1
+
+
+def test_traffic_that_is_lost_and_stays_away_is_not_over():
+    """A request now and then, each as quick as ever, is no recovery; the onset is of traffic."""
+    rows = course((2400, Kind()), (1500, Kind(rate=0.08)))
+    result = triage(of(rows), QUICK)
+
+    assert (result.verdict, result.state) == ("traffic", "ongoing")
+    assert (result.onset.metric, result.recovered_at) == ("traffic", None)
+    assert result.onset.best - START == pytest.approx(2400, abs=15)
+
+
+@pytest.mark.parametrize(("quiet_s", "state"), [(0, "ongoing"), (600, "over")])
+def test_failures_have_an_onset_and_a_state_in_given_windows(quiet_s, state):
+    """Though no metric moved."""
+    rows = course((1800, Kind()), (900, Kind(failed=0.3)), (quiet_s, Kind()))
+    result = triage(of(rows, before=Window(START, START + 1800),
+                       after=Window(START + 1800, START + 2700)), QUICK)  # fmt: skip
+
+    assert (result.onset.metric, result.state) == ("errors", state)
+    assert result.onset.earliest - 1 <= START + 1800 <= result.onset.latest + 1
+
+
 def test_a_quiet_day_has_no_state_and_no_stretch():
     """Nothing began, so nothing is over."""
     result = triage(of(course((3000, Kind()))), QUICK)
@@ -183,6 +262,19 @@ def test_a_ramp_is_told_from_a_step(rise):
     assert len(ramps) <= 1 if rise == 0 else len(ramps) >= 18
     if rise:
         assert np.median([one.seconds for one in ramps]) == pytest.approx(rise, rel=0.4)
+
+
+def test_a_rise_of_hours_began_where_it_began():
+    """Its onset, its length and the quiet window before agree, and the last with the worst."""
+    t = np.sort(np.random.default_rng(5).uniform(0, 14_400, 6000))
+    result = triage(of(rows_of(1 + np.maximum(t - 4000, 0) / 4000, t)), QUICK)
+    [ramp] = [one for one in result.incidents if one.metric == "ttft"]
+
+    assert (result.verdict, result.state) == ("drift", "ongoing")
+    assert result.onset.best == pytest.approx(ramp.start)
+    assert result.onset.earliest <= START + 4000 <= result.onset.latest
+    assert result.before.window.end <= result.onset.latest
+    assert result.impact.now_s <= result.impact.worst_s
 
 
 # --- traffic -------------------------------------------------------------------------------------

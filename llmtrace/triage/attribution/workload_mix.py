@@ -144,14 +144,7 @@ def _kinds_and_lengths(
 def _in_both(
     kinds: Mapping[str, Codes], lengths: Mapping[str, Floats], is_after: Mask, rows: Columns
 ) -> tuple[Mask, list[tuple[str, float]]]:
-    """Return which rows are of kinds that both windows have, and the kinds that are new.
-
-    Args:
-        kinds: by name.
-        lengths: in octaves, by name.
-        is_after: whether a row is of the window after.
-        rows: those before, for the names of their table.
-    """
+    """Return which rows are of kinds that both windows have, and the kinds that are new."""
     left = np.ones(len(is_after), bool)
     new: list[tuple[str, float]] = []
     for name, found in kinds.items():

@@ -228,13 +228,7 @@ def _open_connections(side: Side, usual: float) -> bool:
 
 
 def _fades(side: Side, versions: Sequence[str], usual: float) -> bool | None:
-    """Return whether a longer set-up is of the first requests, and no more of those that follow.
-
-    Args:
-        side: the window after.
-        versions: that are new in it; none = all of them are looked at.
-        usual: seconds of set-up that are nothing unusual.
-    """
+    """Return whether a longer set-up is of the first requests, and not of those after."""
     value = side.number("client_setup_s")
     mine = np.isfinite(value)
     if versions:

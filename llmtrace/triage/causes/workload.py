@@ -247,12 +247,7 @@ def _are_few(e: Evidence, long: float | None) -> bool | None:
 
 
 def _slow_are_long(e: Evidence, *, few: bool = False) -> float | None:
-    """Return the share of the slow requests whose prompt is longer than 90 % were before.
-
-    Args:
-        e: the evidence.
-        few: count only prompts several times the median as long, the head of a line.
-    """
+    """Return the share of the slow requests whose prompt is longer than 90 % were before."""
     name = "computed_tokens" if few else "prompt_tokens"
     before, after = e.before.number(name), e.after.number(name)
     ttft_b, ttft = e.before.number("ttft_s"), e.after.number("ttft_s")

@@ -27,11 +27,6 @@ def alike_day(
 
     They were alike where no metric that stands out is slower than it was then, beyond chance, no
     more requests fail, and the hours then have requests enough to show such a rise.
-
-    Args:
-        rows: all rows, those of earlier days included, by start.
-        after: the window that stands out.
-        incidents: the stretches in it.
     """
     mine = rows.within(after.start, after.end)
     for days in EARLIER_DAYS:

@@ -164,13 +164,7 @@ def _cost(ttft: Floats, during: Mask, outside: Mask) -> float:
 
 
 def _during(busy: _Busy, of: Floats, to: Floats) -> Mask:
-    """Return which rows' span `of`..`to` meets the work on a long row on the same replica.
-
-    Args:
-        busy: the rows, which of them are long, and from when to when each was worked on.
-        of: when each row's span begins.
-        to: when it ends.
-    """
+    """Return which rows' span `of`..`to` meets the work on a long row on the same replica."""
     side, long, since, until = busy
     codes = side.rows.words["replica"].codes
     met = np.zeros(len(side), bool)

@@ -42,10 +42,13 @@ def _course(result: Result) -> Iterator[str]:
         if result.recovered_at is not None:
             lasted = duration(result.recovered_at - onset.best)
             yield f"over since {date_and_zone(result.recovered_at)}, after {lasted}"
+        elif result.quiet_since is not None:
+            since = f"{result.requests_since:,} requests since {date_and_zone(result.quiet_since)}"
+            yield f"not known yet whether it is over: only {since}"
         elif result.state == "ongoing" and window is not None:
             lasts = duration(max(window.end - onset.best, 0.0))
             yield f"ongoing at {date_and_zone(window.end)}, the end of the data, for {lasts}"
-    impact = result.impact
+    impact = result.impact if result.metric in result.moved else None
     if impact is not None and impact.worst_s is not None and impact.worst_at is not None:
         last = f"p95 of the last requests {ms(impact.now_s)} {unit(result)}"
         worst = f"{ms(impact.worst_s)} {unit(result)} at {date_and_zone(impact.worst_at)}"

@@ -30,6 +30,7 @@ from llmtrace.triage.windows.unrecorded import closed_up, opened
 _MOST: Final = 4  # of one metric and direction
 _TOUCHES: Final = 2.0  # bins between two stretches that are one
 _MOSTLY: Final = 0.5  # of the time: what lasts longer is the usual level
+_SHARED: Final = 0.5
 
 Find = Callable[[Floats, Floats, Bins], Spike | None]
 
@@ -51,15 +52,7 @@ def find_all(
     metric: Metric | None = None,
     gaps: Sequence[Window] = (),
 ) -> tuple[Incident, ...]:
-    """Find every stretch that stands out, by start.
-
-    Args:
-        rows: by start, of the span.
-        series: in which a change of a metric is searched.
-        span: the time they are of, to the end of what could be seen.
-        metric: the only one to search; `None` = all, failures and traffic.
-        gaps: times of which nothing was recorded.
-    """
+    """Find every stretch that stands out, by start."""
     found: list[Incident] = []
     for name in METRICS if metric is None else (metric,):
         found += _clearest(
@@ -72,6 +65,20 @@ def find_all(
         found += [_described(watched, one, "up", span) for one in _merged(_each(watched))]
         found += _traffic(t, span, gaps)
     return tuple(sorted(found, key=lambda one: (one.start, one.metric)))
+
+
+def overlapping(incidents: Sequence[Incident], after: Window) -> list[Incident]:
+    """Return the stretches that share half of the window after or half of themselves with it.
+
+    The most certain comes first.
+    """
+    found = []
+    for one in incidents:
+        end = max(after.end, one.start) if one.end is None else one.end
+        common = min(end, after.end) - max(one.start, after.start)
+        if common >= _SHARED * min(end - one.start, after.seconds):
+            found.append(one)
+    return sorted(found, key=lambda one: one.p_value)
 
 
 def _clearest(found: Iterable[list[Incident]]) -> list[Incident]:

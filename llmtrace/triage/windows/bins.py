@@ -27,9 +27,6 @@ def bins_for(t: Floats) -> Bins | None:
     """Choose bins of five requests each, or of more where that made too many of them.
 
     `None` = too few requests to look for anything.
-
-    Args:
-        t: when they began, ascending.
     """
     per = max(PER_BIN, math.ceil(len(t) / MAX_BINS))
     if len(t) < MIN_BINS * PER_BIN or t[-1] <= t[0]:

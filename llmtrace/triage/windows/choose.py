@@ -129,15 +129,7 @@ def _after(
     at: float | None,
     gaps: Sequence[Window],
 ) -> tuple[Window, float, tuple[str, ...]]:
-    """Return the window of the incident, the gap to leave before it, and what to warn of.
-
-    Args:
-        t: when requests began, ascending.
-        found: the spike, and the highest stretch, whether it counts or not.
-        before: the window as it was given; `None` = find it.
-        at: a time inside the incident, unix seconds.
-        gaps: times of which nothing was recorded.
-    """
+    """Return the window of the incident, the gap to leave before it, and what to warn of."""
     spike, highest = found
     end = float(t[-1]) + 1e-3 if len(t) else 1.0
     if spike is not None:

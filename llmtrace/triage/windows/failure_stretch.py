@@ -24,12 +24,7 @@ _BAR: Final = 13.0
 
 
 def stretch_of_failures(t: Floats, failed: Mask) -> Spike | None:
-    """Return the stretch in which failures begin most clearly more often; `None` = nowhere.
-
-    Args:
-        t: unix seconds of each request, ascending.
-        failed: whether it failed.
-    """
+    """Return the stretch in which failures begin most clearly more often; `None` = nowhere."""
     first = ~np.append(False, failed[:-1])  # a request after a failure tells nothing of its own
     t, failed = t[first], failed[first]
     bins = bins_for(t) if len(t) else None

@@ -214,12 +214,6 @@ def _edge(x: Floats, found: tuple[int, int], edges: Sequence[int], spread: float
 
     A series that wanders makes stretches of its own, but no edges; so a stretch that has them
     counts even where few bins say little of how the series wanders.
-
-    Args:
-        x: the series.
-        found: the stretch.
-        edges: of all stretches; steps across them are no measure.
-        spread: of a bin, by which steps differ at least.
     """
     reached = np.append(0.0, np.cumsum(x))
     best = 0.0

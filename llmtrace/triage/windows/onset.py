@@ -2,149 +2,122 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from llmtrace.dataset.case import Window
-from llmtrace.dataset.columns import Columns
-from llmtrace.stats.arrays import Floats, Mask
-from llmtrace.stats.significance import more_than
-from llmtrace.triage.attribution.components import METRICS, Values
-from llmtrace.triage.comparison.outcomes import failed_mask
-from llmtrace.triage.comparison.p95_change import Compared
+from llmtrace.stats.significance import clustered, more_than, share_bounds
 from llmtrace.triage.over_time import Incident, Onset, State
-from llmtrace.triage.result import Metric
+from llmtrace.triage.windows.all_stretches import overlapping
 from llmtrace.triage.windows.choose import Chosen
-from llmtrace.triage.windows.date_change import date_change
+from llmtrace.triage.windows.date_change import Dated, date_change
+from llmtrace.triage.windows.moved import Moved
 
 _SLACK_S: Final = 60.0
 _SLACK: Final = 0.1  # of the window after
 _BINS: Final = 3
-_SHARED: Final = 0.5
-_LAST: Final = 20  # requests by which it is judged whether it is over
-_STILL: Final = 0.05  # chance of as many slow ones, if nothing were left of it
-
-
-def overlapping(incidents: Sequence[Incident], after: Window) -> list[Incident]:
-    """Return the stretches that share half of the window after or half of themselves with it.
-
-    The most certain comes first.
-    """
-    found = []
-    for one in incidents:
-        end = max(after.end, one.start) if one.end is None else one.end
-        common = min(end, after.end) - max(one.start, after.start)
-        if common >= _SHARED * min(end - one.start, after.seconds):
-            found.append(one)
-    return sorted(found, key=lambda one: one.p_value)
+_LAST: Final = 20  # requests, from which what followed is believed
+_ENDED: Final = 1e-3  # chance of as few that show it, if it went on
+_STILL: Final = 1e-3  # chance of as many that show it, if nothing were left of it
+_NEAR: Final = 0.25  # of the way from the share before to that of the incident
+_LEFT: Final = 0.1  # of it, from which what is beyond chance is left of it
 
 
 def date_onset(
-    rows: Columns,
-    values: Callable[[Metric], Values],
-    compared: Mapping[Metric, Compared],
-    about: Metric,
-    *,
-    chosen: Chosen,
-    incidents: Sequence[Incident],
+    moved: Sequence[Moved], chosen: Chosen, there: Sequence[Incident], ramp: Dated | None
 ) -> Onset | None:
-    """Date the change on the clearest metric; `None` where nothing rises near its start.
-
-    Args:
-        rows: that were searched, by start.
-        values: a metric of them.
-        compared: each metric in both windows.
-        about: the metric the triage is about.
-        chosen: the windows, and how they were come by.
-        incidents: all stretches.
-    """
-    before, after = chosen.before, chosen.after
-    found = overlapping(incidents, after)
-    rising = [one for one in found if one.direction == "up" and one.metric != "traffic"]
-    slack = max(_SLACK * after.seconds, _SLACK_S)
-    if chosen.found is not None:
-        slack = _BINS * chosen.found.bin_s
-    near = [one for one in rising if abs(one.start - after.start) <= slack]
-    clearest: str = near[0].metric if near else about
-    end = _end(rising, about, chosen)
-    low, high = after.start - slack, min(after.start + slack, after.end)
-    for metric in dict.fromkeys((clearest, about)):
-        t, slow = _slow(rows, values, compared, metric)
-        inside = (t >= min(before.start, low)) & (t < after.end)
-        dated = date_change(t[inside], slow[inside], low, high)
+    """Date the change on what moved most clearly, or as the `ramp` it is; `None` = no change."""
+    before, after, slack = chosen.before, chosen.after, _slack(chosen)
+    for one in moved:
+        starts = [after.start, *(found.start for found in there if found.metric == one.metric
+                                 and before.start < found.start < after.end)]  # fmt: skip
+        low, high = min(starts) - slack, min(max(starts) + slack, after.end)
+        inside = (one.t >= min(before.start, low)) & (one.t < after.end)
+        dated = ramp or date_change(one.t[inside], one.shows[inside], low, high)
         if dated is not None:
-            return Onset(earliest=dated.earliest, best=dated.best, latest=dated.latest, end=end,
-                         metric=metric)  # fmt: skip
-    if chosen.found is None:
-        return None
-    off = chosen.found.bin_s
-    return Onset(earliest=after.start - off, best=after.start, latest=after.start + off, end=end,
-                 metric=about)  # fmt: skip
+            return Onset(earliest=dated.earliest, best=dated.best, latest=dated.latest, end=None,
+                         metric=one.metric)  # fmt: skip
+    return None
 
 
-def _slow(
-    rows: Columns,
-    values: Callable[[Metric], Values],
-    compared: Mapping[Metric, Compared],
-    metric: str,
-) -> tuple[Floats, Mask]:
-    """Return when requests began, and which of them were slow, or failed."""
-    if metric not in METRICS:
-        return rows.start / 1e9, failed_mask(rows)
-    name = next(one for one in METRICS if one == metric)
-    one = values(name)
-    return one.t, one.value > compared[name].threshold
+def _slack(chosen: Chosen) -> float:
+    """Return how far from an edge of the window after the change itself may be."""
+    if chosen.found is not None:
+        return _BINS * chosen.found.bin_s
+    return max(_SLACK * chosen.after.seconds, _SLACK_S)
 
 
-def _end(rising: Sequence[Incident], about: Metric, chosen: Chosen) -> float | None:
-    """Return when the metric was back; `None` = not within the data."""
-    mine = [one for one in rising if one.metric == about] or list(rising)
-    if mine:
-        ends = [one.end for one in mine]
-        return None if None in ends else max(end for end in ends if end is not None)
-    return chosen.found.end if chosen.found is not None else None
+def course(
+    moved: Sequence[Moved], chosen: Chosen, began: float, incidents: Sequence[Incident],
+    last: float,
+) -> tuple[State | None, float | None, int | None]:  # fmt: skip
+    """Return whether it is over at the end of the data, since when, and for how long perhaps.
 
-
-def state_of(
-    one: Values, threshold: float, chosen: Chosen, onset: Onset | None,
-    incidents: Sequence[Incident],
-) -> tuple[State | None, float | None]:  # fmt: skip
-    """Return whether the incident is over at the end of the data, and since when.
-
-    Args:
-        one: the metric of all rows searched.
-        threshold: above which a request is slow.
-        chosen: the windows.
-        onset: of the incident, if dated.
-        incidents: all stretches.
+    Over is what is shown to be: the requests since then differ from those of the incident beyond
+    chance, and are shown to be nearer to those before, by what moved most clearly; and nothing
+    else that moved is still there. Too few of them leave it open.
     """
-    mine = [found for found in overlapping(incidents, chosen.after) if found.direction == "up"]
-    if any(found.began_before for found in mine):
-        ends = [found.end for found in mine]
-        return "began_before_the_data", None if None in ends else max(e for e in ends if e)
-    if onset is None:
-        return None, None
-    if onset.end is not None:
-        return "over", onset.end
-    if mine:
-        return "ongoing", None
-    return _by_the_last(one, threshold, chosen, onset)
+    if not moved:
+        return None, None, None
+    first = moved[0]
+    mine = [one for one in incidents if (one.direction == "up") is first.up and one.metric
+            in {each.metric for each in moved}]  # fmt: skip
+    there = overlapping(mine, chosen.after)
+    state: State = "ongoing"
+    if any(one.began_before for one in there):
+        state, began = "began_before_the_data", min(began, *(one.start for one in there))
+    ends = [one.end for one in there if one.metric == first.metric] or [
+        *(one.end for one in there), *([chosen.found.end] if chosen.found and not there else [])
+    ]  # fmt: skip
+    if None in ends:
+        return state, None, None
+    claimed = max((end for end in ends if end is not None), default=None)
+    again = [one.start for one in mine if one not in there and one.start >= (claimed or last)]
+    until = min(again, default=last)
+    end = _end(first, chosen, began, claimed, until)
+    if end is None:
+        return state, None, None
+    spans = Window(began, end), Window(end, until)
+    judged = [_judged(one, chosen.before, spans, sure=one is first) for one in moved]
+    if judged[0] == "over" and "ongoing" not in judged:
+        return ("over" if state == "ongoing" else state), end, None
+    if state == "ongoing" and judged[0] != "ongoing" and "ongoing" not in judged[1:]:
+        return "not_known", end, round(first.of(spans[1])[1])
+    return state, None, None
 
 
-def _by_the_last(
-    one: Values, threshold: float, chosen: Chosen, onset: Onset
-) -> tuple[State | None, float | None]:
-    """Judge by the last requests, where the search found no stretch in the window."""
-    later = one.t >= onset.best
-    t, slow = one.t[later], one.value[later] > threshold
-    before = (one.t >= chosen.before.start) & (one.t < chosen.before.end)
-    if len(t) < 2 * _LAST or not before.any() or not math.isfinite(threshold):
-        return "ongoing", None
-    last = slow[-max(_LAST, len(slow) // 5) :]
-    usual = one.value[before] > threshold
-    chance = more_than(float(last.sum()), len(last), float(usual.sum()), len(usual))
-    if chance < _STILL:
-        return "ongoing", None
-    back = date_change(t, ~slow, float(t[0]), float(t[-1]))
-    return "over", None if back is None else back.best
+def _end(
+    one: Moved, chosen: Chosen, began: float, claimed: float | None, until: float
+) -> float | None:
+    """Return when fewer requests show it again: at the end that a search found, or later.
+
+    A search may have cut short what few requests show.
+    """
+    inside = (one.t >= began) & (one.t < until)
+    low = began
+    if claimed is not None:
+        low = max(claimed - min(_slack(chosen), _SLACK * (claimed - began)), began)
+    back = date_change(one.t[inside], ~one.shows[inside], low, until)
+    return claimed if back is None else back.best
+
+
+def _judged(one: Moved, before: Window, spans: tuple[Window, Window], *, sure: bool) -> State:
+    """Judge by one that moved whether it is over, by the spans of the incident and what followed.
+
+    It takes proof that it is over, to be `sure`, or else that it is not.
+    """
+    inside = (one.t >= spans[0].start) & (one.t < spans[0].end)
+    (k0, n0), (k1, n1), (k2, n2) = (one.of(span) for span in (before, *spans))
+    if not n0 or not n1 or not n2:
+        return "ongoing" if sure else "not_known"
+    usual, level = k0 / n0, k1 / n1
+    design = clustered(one.t[inside], one.shows[inside], remembers=True)
+    k, n = k2 / design, n2 / design
+    way = (k2 / n2 - usual) / (level - usual) if level > usual else 1.0
+    left = way > _LEFT and more_than(k2, n2, k0, n0) < _STILL
+    if not sure:
+        return "ongoing" if left and way > 1 - _NEAR else "not_known"
+    if left or more_than(n - k, n, n1 - k1, n1) >= _ENDED:
+        return "ongoing"
+    near = way <= _NEAR and share_bounds(k, n)[1] < (usual + level) / 2
+    return "over" if near and n2 >= _LAST else "not_known"

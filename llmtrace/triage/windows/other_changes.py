@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
+
 from llmtrace.stats.arrays import Floats
 from llmtrace.triage.over_time import Incident
 from llmtrace.triage.windows.highest_stretch import CERTAIN, SURE, Spike
@@ -13,6 +15,7 @@ from llmtrace.triage.windows.highest_stretch import CERTAIN, SURE, Spike
 _SURE: Final = 1e-4
 _BIN: Final = 0.02  # of the time
 _AT_ONCE: Final = 3.0  # bins
+_ENOUGH: Final = 200
 _RECURS: Final = 0.5  # of the quiet time before
 
 
@@ -115,8 +118,8 @@ def since_other_work(spike: Spike, work: Spike | None) -> Spike:
 def _as_spike(one: Incident, t: Floats) -> Spike:
     """Return a stretch as a spike; a gradual rise counts from when half of it was reached.
 
-    The half before that is of neither window, unless it is most of the time.
+    The half before that is of neither window, unless too few requests are known from before it.
     """
     bin_s, half = _BIN * float(t[-1] - t[0]), one.rise_s / 2
-    early = one.start - float(t[0]) > half
+    early = int(np.searchsorted(t, one.start)) >= _ENOUGH
     return Spike(one.start + half, one.end, max(bin_s, half) if early else bin_s, CERTAIN)

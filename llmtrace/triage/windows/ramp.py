@@ -13,6 +13,7 @@ import numpy as np
 
 from llmtrace.stats.arrays import Floats
 from llmtrace.triage.windows.bins import PER_BIN
+from llmtrace.triage.windows.date_change import Dated
 from llmtrace.triage.windows.highest_stretch import CERTAIN, WANDERS, bar, memory_of
 
 _BINS: Final = 48  # at most: the rise is looked for between each two of them
@@ -20,6 +21,7 @@ _FEWEST: Final = 8
 _SURE: Final = 12.0  # times the spread by which a ramp must fit better than the best step
 _LONG: Final = 4  # bins that a rise takes at least
 _QUARTER: Final = 0.25  # of the time: a shorter rise is looked for as a stretch
+_ALIKE: Final = 3.84  # times the spread: lines that fit worse are not in the 95 % interval
 _GAP: Final = 0.2  # of the rise
 _EDGE: Final = 2  # bins that a step takes at most, as it may be within one
 _EXACT: Final = 0.03  # of all variation: what leaves less is no noise, whatever it remembers
@@ -45,22 +47,22 @@ class Ramp:
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """The best rise of at least so many bins: what it explains, what it leaves, where it is."""
+    """The best rise of at least so many bins: what it explains, what it leaves, where it is.
+
+    Its start is between `earliest` and `latest` in 95 % of cases.
+    """
 
     gain: float
     left: Floats
     start: float
     seconds: float
     slope: float
+    earliest: float
+    latest: float
 
 
 def find_ramp(t: Floats, value: Floats) -> Ramp | None:
-    """Return the rise that takes a quarter of the time or more; `None` = the metric has none.
-
-    Args:
-        t: unix seconds, ascending.
-        value: the metric, above 0.
-    """
+    """Return the rise that takes a quarter of the time or more; `None` = the metric has none."""
     found = [_scored(*_binned(t, value, plain=plain)) for plain in (False, True)]
     seen = [one for one in found if one is not None and _is_seen(t, one.start, one.seconds)]
     return max(seen, key=lambda one: one.score, default=None)
@@ -79,7 +81,7 @@ def _scored(x: Floats, y: Floats) -> Ramp | None:
     fit = _best(x, y, max(len(x) * _QUARTER, _LONG))
     if fit is None or fit.slope < _MIN_RISE:
         return None
-    score = fit.gain / _spread(fit) / memory_of(fit.left) ** 2 / bar(WANDERS, len(x))
+    score = fit.gain / _spread(fit.left) / memory_of(fit.left) ** 2 / bar(WANDERS, len(x))
     if float((fit.left**2).sum()) < _EXACT * fit.gain:
         score = max(score, CERTAIN)
     return Ramp(fit.start, fit.seconds, score)
@@ -102,9 +104,16 @@ def ramp_of(t: Floats, value: Floats, start: float, end: float) -> Ramp | None:
     if fit is None or step is None:
         return None
     better = float((step.left**2).sum() - (fit.left**2).sum())
-    if better < _SURE * _spread(fit) * memory_of(fit.left):
+    if better < _SURE * _spread(fit.left) * memory_of(fit.left):
         return None
     return Ramp(fit.start, fit.seconds, 0.0) if _is_seen(t, fit.start, fit.seconds) else None
+
+
+def date_ramp(t: Floats, value: Floats) -> Dated | None:
+    """Return when the best rise of a metric began, by requests up to its end; `None` = none."""
+    x, y = _binned(t, value)
+    fit = _best(x, y, _LONG) if len(x) >= _FEWEST else None
+    return None if fit is None else Dated(fit.earliest, fit.start, fit.latest)
 
 
 def _binned(t: Floats, value: Floats, *, plain: bool = False) -> tuple[Floats, Floats]:
@@ -142,10 +151,11 @@ def _best(x: Floats, y: Floats, fewest: float, most: float = np.inf) -> _Fit | N
     if gain[best] < 0:
         return None
     left = level - slope[best] * rise[best]
-    start = float(x[low[best]])
-    return _Fit(float(gain[best]), left, start, float(x[high[best]]) - start,
-                float(slope[best]))  # fmt: skip
+    start, most = float(x[low[best]]), float(gain[best])
+    alike = low[gain >= most - _ALIKE * _spread(left) * memory_of(left)]
+    bounds = x[[max(alike.min() - 1, 0), min(alike.max() + 1, len(x) - 1)]]
+    return _Fit(most, left, start, float(x[high[best]]) - start, float(slope[best]), *bounds)
 
 
-def _spread(fit: _Fit) -> float:
-    return max(float((fit.left**2).sum()) / max(len(fit.left) - 3, 1), 1e-12)
+def _spread(left: Floats) -> float:
+    return max(float((left**2).sum()) / max(len(left) - 3, 1), 1e-12)

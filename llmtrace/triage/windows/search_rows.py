@@ -16,10 +16,9 @@ from llmtrace.triage.comparison.earlier_days import alike_day
 from llmtrace.triage.over_time import Incident
 from llmtrace.triage.result import Metric
 from llmtrace.triage.rows_in_order import thinned
-from llmtrace.triage.windows.all_stretches import find_all
+from llmtrace.triage.windows.all_stretches import find_all, overlapping
 from llmtrace.triage.windows.choose import Chosen, choose
 from llmtrace.triage.windows.highest_stretch import SURE
-from llmtrace.triage.windows.onset import overlapping
 from llmtrace.triage.windows.same_work import Series, searched_series
 
 _HIGH: Final = 0.95
@@ -83,17 +82,7 @@ def look_at(
     metric: Metric | None,
     gaps: Sequence[Window] = (),
 ) -> Look:
-    """Search the rows and choose the windows.
-
-    Args:
-        rows: all, those of earlier days included, by start.
-        searched: the time to search; `None` = all of theirs.
-        before: the window as it was given; `None` = find it.
-        after: the same.
-        at: a time inside the incident, unix seconds.
-        metric: the only one to search; `None` = all.
-        gaps: times of which nothing was recorded.
-    """
+    """Search the rows and choose the windows."""
     mine = rows if searched is None else rows.within(searched.start, searched.end)
 
     @cache

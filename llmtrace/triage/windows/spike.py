@@ -33,14 +33,7 @@ _TRAFFIC_BAR: Final = 20.0
 
 
 def find_slow(t: Floats, value: Floats, bins: Bins, at: float | None = None) -> Spike | None:
-    """Find the stretch where a metric is high: all of it, or its tail.
-
-    Args:
-        t: unix seconds of each request, ascending.
-        value: the metric.
-        bins: by which to look.
-        at: a time that must be in it or next to it.
-    """
+    """Find the stretch where a metric is high: all of it, or its tail."""
     place = np.searchsorted(t, bins.edges)
     counts = np.diff(place).astype(np.float64)
     logs = np.append(0, np.cumsum(np.log(np.maximum(value, 1e-9))))
@@ -112,14 +105,7 @@ def find_failures(t: Floats, failed: Mask, bins: Bins, at: float | None = None) 
 
 
 def find_traffic(t: Floats, start: float, end: float, *, more: bool) -> Spike | None:
-    """Find the stretch where requests come much more often than otherwise, or much less.
-
-    Args:
-        t: unix seconds of each request, ascending.
-        start: from when on requests were counted,
-        end: and until when, which may be long after the last of them.
-        more: whether it is looked for where they came more often.
-    """
+    """Find the stretch where requests come much more often than otherwise, or much less."""
     count = min(MAX_BINS, len(t) // PER_BIN)
     if count < MIN_BINS or end <= start:
         return None

@@ -20,12 +20,7 @@ _FEWEST: Final = 20  # times of samples, from which "usually" is known
 
 
 def unrecorded(t: Floats, signals: Signals) -> tuple[Window, ...]:
-    """Return the times of which nothing was recorded, in order.
-
-    Args:
-        t: unix seconds at which requests began, ascending.
-        signals: of all targets, each read at times of its own.
-    """
+    """Return the times of which nothing was recorded, in order."""
     samples = np.unique(signals.t)
     if len(samples) < _FEWEST or not len(t):
         return ()
