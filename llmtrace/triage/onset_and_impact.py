@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from llmtrace.dataset.case import Case, Window
 from llmtrace.triage.attribution.components import METRICS
 from llmtrace.triage.comparison.p95_change import Compared
@@ -55,5 +57,8 @@ def _ramp(look: Look, moved: Sequence[Moved]) -> Dated | None:
         if moved and one.metric == moved[0].metric and one.shape == "ramp":
             mine = next(look.of(name) for name in METRICS if name == one.metric)
             before = mine.t < (one.end or math.inf)
-            return date_ramp(mine.t[before], mine.value[before])
+            dated = date_ramp(mine.t[before], mine.value[before])
+            return dated and replace(
+                dated, best=float(np.clip(one.start, dated.earliest, dated.latest))
+            )
     return None
