@@ -19,6 +19,9 @@ from llmtrace.budget import DEFAULT
 from llmtrace.budget.file import as_plain
 from llmtrace.cli import make_parser
 from llmtrace.core.engine_figures import REPORTS
+from llmtrace.core.flat_row import flat_kinds
+from llmtrace.core.row import from_dict
+from llmtrace.core.row_fields import MARKS, NETWORK, PLAIN, RAW, REPORTED, UNSPLIT
 from llmtrace.exporters.prometheus.sink import LABELS, PrometheusSink
 from llmtrace.semconv import docs
 from llmtrace_collector.config.fields import leaves, variable
@@ -257,6 +260,45 @@ def collector_api() -> str:
     return "\n".join(lines)
 
 
+_ROW: Final[Mapping[str, Any]] = {
+    "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736", "span_id": "00f067aa0ba902b7",
+    "start": 1_790_000_000_000_000_000, "service": "shop", "operation": "chat",
+    "provider": "openai", "model": "gpt-4o-mini", "server": "api.openai.com:443",
+    "route": "/chat", "tenant": "acme", "region": "eu", "client": "openai 2.8",
+    "version": "1.4.0", "outcome": "success", "finish_reason": "stop", "http_status": 200,
+    "prompt_tokens": 812, "cached_tokens": 512, "output_tokens": 120, "attempts": 2,
+    "attempt_log": [
+        {"start_s": 0.002, "duration_s": 0.08, "backoff_s": 0.5, "status": 429,
+         "retry_after_s": 0.5},
+        {"start_s": 0.582, "duration_s": 2.918, "status": 200},
+    ],
+    "stream": True, "chunks": 118, "e2e_s": 3.5, "ttft_s": 1.1, "tpot_s": 0.02,
+    "retry_s": 0.58, "network_s": 0.66, "network_source": "client", "gateway_s": 0.04,
+    "gateway_source": "server_timing", "network_client_wait_s": 0.0, "network_connect_s": 0.03,
+    "network_dns_s": 0.01, "network_tls_s": 0.04, "decode_s": 2.38, "decode_source": "client",
+    "render_s": 0.02, "render_source": "client", "held_after_s": 0.02, "unattributed_s": 0.4,
+    "retry_network_s": 0.58, "answered_s": 0.72, "last_content_s": 3.48, "max_gap_s": 0.09,
+}  # fmt: skip
+
+
+def row_keys() -> str:
+    """List the keys of a row's JSON, and print a row as the code reads and writes it."""
+    flat = from_dict(_ROW).as_dict()
+    lines = ["```json", json.dumps(flat, indent=1), "```", "", "| key | value | meaning |"]
+    lines.append("|---|---|---|")
+    wired = (*PLAIN, *MARKS, *UNSPLIT, *RAW, *REPORTED, *NETWORK)
+    keys = {f"{one.key}_s" if one.kind == "seconds" else one.key: one.meaning for one in wired}
+    kinds = flat_kinds()
+    names = {str: "text", int: "whole number", float: "number", bool: "true or false"}
+    lines += [f"| `{key}` | {names[kinds[key]]} | {words} |" for key, words in keys.items()]
+    rest = (
+        key for key in kinds if key not in keys and not key.startswith(("browser_", "marked_"))
+    )
+    return "\n".join(
+        [*lines, "", f"Keys without a line: {', '.join(f'`{key}`' for key in rest)}."]
+    )
+
+
 GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
     "budget": budget,
     "cli": cli,
@@ -272,6 +314,7 @@ GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
     "metrics": metrics,
     "protocols": protocols,
     "recorded-series": recorded_series,
+    "row-keys": row_keys,
 }
 WHOLE_PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "reference/semconv.md": docs.page,

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from html import unescape
+from io import StringIO
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from llmtrace.core.errors import ConfigError
+from llmtrace.core.stages import PARTITION
 from llmtrace.dataset.case import Case, Window
-from llmtrace.dataset.columns import from_dicts
+from llmtrace.dataset.columns import NUMBERS, from_dicts
+from llmtrace.triage.attribution.cohorts import ATTRIBUTES
+from llmtrace.triage.oncall.alert import Alert
+from llmtrace.triage.oncall.notify import summary
 from llmtrace.triage.pipeline import Settings, triage
+from llmtrace.triage.report.html import page
+from llmtrace.triage.report.next_steps import _TEXTS
 from llmtrace.triage.report.sentences import facts
+from llmtrace.triage.report.terminal import screen
+from llmtrace.triage.result import CAUSES, NAMED, VERDICTS
 from tests.triage.days import START, Kind, day
 
 SETTINGS = Settings(bootstrap=0)
@@ -94,3 +105,35 @@ def test_requests_without_a_first_token_are_counted():
                         "no ttft") and "`stream: false`" in text
         for text in found.quality.warnings
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "hosted", "words"),
+    [
+        (Kind(prefill=3.0, reports=False), True, "the provider's status page"),
+        (Kind(slow_replica=6.0), False, "Look at replica vllm-0 beside the others"),
+        (Kind(prefill=3.0), False, "Look at the engines' GPUs and prefix caches"),
+    ],
+)
+def test_without_a_cause_the_next_step_follows_from_what_moved(kind, hosted, words):
+    """On the screen, the page and in the notification: what to do, and what would settle it."""
+    case = day(Kind(reports=kind.reports), kind)
+    if hosted:
+        case = only(case, *(set(NUMBERS) | {"tenant", "model", "outcome"}))
+    found = triage(case, SETTINGS)
+    out = StringIO()
+    Console(file=out, width=400).print(screen(found))
+    alert = Alert(id="1", name="slow", started=START)
+    forms = out.getvalue(), unescape(page(found, case)), summary(alert, found, None)
+
+    assert not any(one.status in NAMED for one in found.causes)
+    assert [words in form for form in forms] == [True] * 3
+    assert ["would settle it: " in form for form in forms] == [True] * 3
+
+
+def test_every_next_step_is_of_a_stage_field_or_verdict_that_there_is():
+    """The table and the code use the same names."""
+    assert {*_TEXTS["stage"]} == {*_TEXTS["settle"]} == {*PARTITION}
+    assert {*_TEXTS["place"]} <= {*ATTRIBUTES}
+    assert {*_TEXTS["verdict"]} <= {*VERDICTS}
+    assert {cause for names in _TEXTS["settle"].values() for cause in names} <= {*CAUSES}

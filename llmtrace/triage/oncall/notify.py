@@ -19,6 +19,7 @@ from llmtrace.core.errors import ConfigError, SourceError
 from llmtrace.display.summary_tables import ms
 from llmtrace.triage.oncall.alert import Alert
 from llmtrace.triage.report.naming import METRIC_NAMES, PART_NAMES, signed, unit, verdict_words
+from llmtrace.triage.report.next_steps import next_steps, would_settle
 from llmtrace.triage.report.sentences import cohort_text, event_text, similar_text, when
 from llmtrace.triage.result import NAMED, Result
 
@@ -63,6 +64,8 @@ def summary(alert: Alert, result: Result, link: str | None) -> str:
         lines += [f"{named[0].status} cause: {named[0].id}", f"do: {named[0].action}"]
     else:
         lines.append("no cause is supported by the evidence")
+        lines += [f"do: {text}" for text in next_steps(result)]
+        lines += [f"would settle it: {text}" for text in would_settle(result)]
     if result.similar:
         lines.append(f"seen before: {similar_text(result.similar[0])}")
     if link is not None:

@@ -22,6 +22,7 @@ from llmtrace.triage.causes import RULES
 from llmtrace.triage.report import charts, waterfall
 from llmtrace.triage.report.links import Links
 from llmtrace.triage.report.naming import signed, unit, verdict_words
+from llmtrace.triage.report.next_steps import next_steps, would_settle
 from llmtrace.triage.report.runbooks import page as runbook
 from llmtrace.triage.report.sentences import facts, quality_text, record_text, similar_text, when
 from llmtrace.triage.report.timeline import timeline
@@ -163,6 +164,7 @@ def _causes(result: Result, links: Links) -> str:
     cards = "".join(_cause(one, links) for one in named)
     if not named:
         cards = "<p>None is supported by the evidence.</p>"
+        cards += "".join(f'<p class="action">{_marked(text)}</p>' for text in next_steps(result))
     return (
         f"<section><h2>Causes</h2>{cards}{_seen_before(result)}{_others(result.causes)}</section>"
     )
@@ -242,7 +244,10 @@ def _data(result: Result, links: Links) -> str:
 
 def _data_lines(result: Result, links: Links) -> Iterator[str]:
     yield f"<p>{escape(quality_text(result))}</p>"
-    for text in (*result.quality.warnings, *(f"would settle it: {one}" for one in result.settle)):
+    for text in (
+        *result.quality.warnings,
+        *(f"would settle it: {one}" for one in would_settle(result)),
+    ):
         yield f"<p>! {escape(text)}</p>"
     for name, ids in result.exemplars.items():
         if ids:

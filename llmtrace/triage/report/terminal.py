@@ -28,6 +28,7 @@ from llmtrace.triage.report.naming import (
     unit,
     verdict_words,
 )
+from llmtrace.triage.report.next_steps import next_steps, would_settle
 from llmtrace.triage.report.sentences import facts, has_split, quality_text, record_text, when
 from llmtrace.triage.result import NAMED, Contribution, Finding, Result, Status
 
@@ -157,6 +158,8 @@ def _causes(result: Result, links: Links, *, explain: bool) -> RenderableType:
     parts: list[RenderableType] = [Rule("causes", style="dim", align="left")]
     if not named:
         parts.append(Text("none is supported by the evidence", "yellow"))
+    parts += (Text(f"→ {text}", "bold") for text in next_steps(result))
+    parts += (Text(f"? would settle it: {text}", "yellow") for text in would_settle(result))
     for number, one in enumerate(shown, 1):
         parts.append(_cause(number, one, links, explain=explain))
     for status, heading in (("ruled_out", "ruled out"), ("unknown", "cannot tell")):
@@ -231,8 +234,6 @@ def _more(result: Result) -> Iterator[RenderableType]:
                 Text(share, "bold" if one.significant else "dim"),
             )
         yield table
-    if result.settle:
-        yield Group(Text("would settle it:", "bold"), *_bullets(result.settle))
 
 
 def _quality(result: Result) -> RenderableType:

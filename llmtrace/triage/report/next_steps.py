@@ -1,0 +1,55 @@
+"""Say what to do next where no cause is named, and what would settle it, by what moved."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from importlib.resources import files
+from typing import Any, Final
+
+from llmtrace.triage.result import NAMED, Result
+
+_TEXTS: Final[dict[str, Any]] = tomllib.loads(
+    files(__package__).joinpath("next_steps.toml").read_text(encoding="utf-8")
+)
+_OF_ENGINES: Final = ("queue", "prefill", "first_chunk", "decode", "unattributed")
+_MAX_DATA: Final = 3
+
+
+def next_steps(result: Result) -> list[str]:
+    """Return what to do, a sentence or two each; empty where a cause, which says it, is named."""
+    if any(one.status in NAMED for one in result.causes):
+        return []
+    fixed = _TEXTS["verdict"].get(result.verdict)
+    return [fixed] if fixed else [*_by_what_moved(result)]
+
+
+def _by_what_moved(result: Result) -> Iterator[str]:
+    if result.outcomes is not None and result.outcomes.significant:
+        yield _TEXTS["failures"]
+    places = [pair for one in result.cohorts[:1] for pair in one.attributes.items()]
+    yield from (_TEXTS["place"][name].format(value=value) for name, value in places
+                if name in _TEXTS["place"])  # fmt: skip
+    stage, hosted = _stage(result), not result.quality.values.get("replica")
+    if hosted and stage in _OF_ENGINES:
+        yield _TEXTS["hosted"]
+    elif not places:
+        yield _TEXTS["stage"][stage]
+    if result.exemplars.get("slow"):
+        yield _TEXTS["traces"]
+
+
+def would_settle(result: Result) -> list[str]:
+    """Return which data are missing: for the verdict, or for causes of the stage that moved."""
+    if result.settle or not next_steps(result) or result.verdict in _TEXTS["verdict"]:
+        return [*result.settle]
+    of = {one.id: one.missing for one in result.causes if one.status == "unknown"}
+    data = [text for cause in _TEXTS["settle"][_stage(result)] for text in of.get(cause, ())]
+    return list(dict.fromkeys(data))[:_MAX_DATA]
+
+
+def _stage(result: Result) -> str:
+    """Return the stage that the metric grew by most; time without a stage is one as well."""
+    parts = {one.name: one.seconds for one in result.contributions if one.name in _TEXTS["stage"]}
+    stage = max(parts, key=lambda name: parts[name], default="unattributed")
+    return stage if parts.get(stage, 0.0) > 0 else "unattributed"
