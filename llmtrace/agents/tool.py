@@ -29,14 +29,7 @@ from llmtrace.instrumentation.trace_decorator import Scalar, labels
 from llmtrace.runtime.runtime import Runtime, active, closed, enclosing, opened
 from llmtrace.runtime.scope import KEY, live
 from llmtrace.runtime.trace_context import inside as context_of
-from llmtrace.semconv.attributes import (
-    EXECUTE_TOOL,
-    TOOL_CALL_ID,
-    TOOL_NAME,
-    TOOL_NEEDS,
-    TOOL_ROUND,
-    TOOL_TYPE,
-)
+from llmtrace.semconv import attributes as wire
 from llmtrace.semconv.convert import reserved
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -172,11 +165,11 @@ class _Call:
         scope.attributes |= traced.attributes
         self._start_unix_ns = runtime.wall()
         self._identity = identity = runtime.open_span(
-            f"{EXECUTE_TOOL} {traced.name}", "internal", self._start_unix_ns, _around()
+            f"{wire.EXECUTE_TOOL} {traced.name}", "internal", self._start_unix_ns, _around()
         )
         call_id = arguments.get(_CALL_ID)
         if isinstance(call_id, str):
-            scope.attributes[TOOL_CALL_ID] = call_id[:_MAX_ID]
+            scope.attributes[wire.TOOL_CALL_ID] = call_id[:_MAX_ID]
         self._content: dict[str, str] = {}
         self._record(ARGUMENTS, arguments)
         self._seen: list[tuple[TurnScope, ToolSeen]] = []
@@ -222,7 +215,7 @@ class _Call:
         self._record(RESULT, result)
         identity = self._identity
         span = Span(
-            name=f"{EXECUTE_TOOL} {self._tool.name}",
+            name=f"{wire.EXECUTE_TOOL} {self._tool.name}",
             trace_id=identity.trace_id,
             span_id=identity.span_id,
             parent_span_id=identity.parent_span_id,
@@ -256,16 +249,16 @@ class _Call:
         }
         out |= {_NAMES[key]: value for key, value in fields.items() if key in _NAMES}
         out |= {
-            _NAMES["operation"]: EXECUTE_TOOL,
-            TOOL_NAME: self._tool.name,
-            TOOL_TYPE: "function",
+            _NAMES["operation"]: wire.EXECUTE_TOOL,
+            wire.TOOL_NAME: self._tool.name,
+            wire.TOOL_TYPE: "function",
             **self._content,
         }
         for turn, seen in self._seen[:1]:
             out[_NAMES["agent"]] = turn.recording.info["agent"]
-            out[TOOL_ROUND] = seen.round
+            out[wire.TOOL_ROUND] = seen.round
             if seen.needs_spans:
-                out[TOOL_NEEDS] = seen.needs_spans
+                out[wire.TOOL_NEEDS] = seen.needs_spans
         return out
 
 

@@ -10,14 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from llmtrace.core.row import TURN
-from llmtrace_collector.store.join_inputs_sql import (
-    FIGURE,
-    ID_OF,
-    IDS,
-    PLACED,
-    RECORDS,
-    SMALL_TRACE,
-)
+from llmtrace_collector.store import join_inputs_sql
 from llmtrace_collector.store.row_columns import TEXTS
 from llmtrace_collector.store.sql_builder import from_file, quoted, step
 
@@ -42,10 +35,18 @@ EVERY_KIND: Final = frozenset({"row", "genai", "engine", "plugin", "gateway", "p
 
 def records_of(kinds: Collection[str]) -> list[str]:
     """Return which of `RECORDS` parts of these kinds can make: slices make an engine's."""
-    return [one for one in RECORDS if one in kinds or (one == "engine" and "slice" in kinds)]
+    return [
+        one
+        for one in join_inputs_sql.RECORDS
+        if one in kinds or (one == "engine" and "slice" in kinds)
+    ]
 
 
-def found(kinds: Collection[str] = EVERY_KIND, ids: Collection[str] = IDS, local: str = "") -> str:
+def found(
+    kinds: Collection[str] = EVERY_KIND,
+    ids: Collection[str] = join_inputs_sql.IDS,
+    local: str = "",
+) -> str:
     """Return the query of what belongs to each affected request, if it makes a row.
 
     Args:
@@ -53,8 +54,8 @@ def found(kinds: Collection[str] = EVERY_KIND, ids: Collection[str] = IDS, local
         ids: of `IDS`, by which any record of an engine names an affected request.
         local: the suffix of the tables of one shard; see `join_inputs_sql.traces`.
     """
-    keys = {key: field for key, field in ID_OF.items() if field in ids}
-    placed, records = bool(PLACED & set(kinds)), records_of(kinds)
+    keys = {key: field for key, field in join_inputs_sql.ID_OF.items() if field in ids}
+    placed, records = bool(join_inputs_sql.PLACED & set(kinds)), records_of(kinds)
     query = step(
         _matched(keys, records, local, placed=placed),
         ("joins", f"operation != '{TURN}'"),
@@ -81,7 +82,10 @@ def _matched(keys: Mapping[str, str], records: Sequence[str], local: str, *, pla
     columns = joins = ""
     if placed:
         joins = "\n" + from_file(
-            "parts_by_place", turn=TURN, page=quoted(_PAGE), small_trace=SMALL_TRACE
+            "parts_by_place",
+            turn=TURN,
+            page=quoted(_PAGE),
+            small_trace=join_inputs_sql.SMALL_TRACE,
         )
         columns = _BY_PLACE
     for key, field in keys.items() if records else ():
@@ -97,7 +101,7 @@ def _matched(keys: Mapping[str, str], records: Sequence[str], local: str, *, pla
 def _first_of(lists: Sequence[str]) -> str:
     """Return the expression of the first list of records that is not empty."""
     if not lists:
-        return f"CAST([], 'Array({FIGURE})')"
+        return f"CAST([], 'Array({join_inputs_sql.FIGURE})')"
     first, *others = lists
     return f"if(empty({first}), {_first_of(others)}, {first})" if others else first
 
@@ -117,13 +121,13 @@ def _seen(query: str, who: str, kinds: Collection[str], *, placed: bool) -> str:
 
 def _with_slices(query: str) -> str:
     """Put slices into the one record of the whole."""
-    names = [one.split()[0] for one in FIGURE.removeprefix("Tuple(").split(", ")]
+    names = [one.split()[0] for one in join_inputs_sql.FIGURE.removeprefix("Tuple(").split(", ")]
     first = {
         "queue": "ifNull(engine_all[1].queue, slice_queue)",
         "prefill": "ifNull(engine_all[1].prefill, slice_prefill)",
     }
     record = ", ".join(first.get(name, f"engine_all[1].{name}") for name in names)
-    return from_file("add_slices", rows=query, record=record, figure=FIGURE)
+    return from_file("add_slices", rows=query, record=record, figure=join_inputs_sql.FIGURE)
 
 
 def _sorted(found: str) -> str:

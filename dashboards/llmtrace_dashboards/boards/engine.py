@@ -5,18 +5,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from llmtrace.display.colours import NEAR, NEUTRAL, OVER, STAGE_COLOURS, WITHIN
-from llmtrace_dashboards import promql
+from llmtrace_dashboards import promql, variables
 from llmtrace_dashboards.boards.shared_panels import NO_ENGINES, graph, heat, side_by_side
 from llmtrace_dashboards.panels import Board, Column, Panel, Query, Row
 from llmtrace_dashboards.promql import ENGINES, INSTANCES, mean, quantile, total
-from llmtrace_dashboards.variables import (
-    ENGINE_MODEL,
-    ENGINE_PLACES,
-    FULL,
-    INSTANCE,
-    MARKS,
-    RECORDED,
-)
 
 _FRACTION: Final = "percentunit"
 _ENGINE: Final = "llmtrace_engine"
@@ -75,7 +67,7 @@ _SCHEDULER: Final = Row(
             _each(_gauge(f"{_ENGINE}_kv_cache_usage_ratio", "instance", how="avg")),
             unit=_FRACTION,
             most=1,
-            steps=FULL,
+            steps=variables.FULL,
             lines=True,
         ),
         _graph(
@@ -375,6 +367,11 @@ ENGINE: Final = Board(
     title="llmtrace / Engine",
     description="What are the engines, and the GPUs under them, doing?",
     rows=(_SCHEDULER, _REQUEST, _WORK, _GPUS, _TARGETS),
-    variables=(*ENGINE_PLACES, ENGINE_MODEL, INSTANCE, RECORDED),
-    annotations=MARKS,
+    variables=(
+        *variables.ENGINE_PLACES,
+        variables.ENGINE_MODEL,
+        variables.INSTANCE,
+        variables.RECORDED,
+    ),
+    annotations=variables.MARKS,
 )

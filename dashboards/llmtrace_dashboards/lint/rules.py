@@ -11,16 +11,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from llmtrace_dashboards.lint import grafana_names
 from llmtrace_dashboards.lint.finding import Severity
-from llmtrace_dashboards.lint.grafana_names import (
-    CUSTOM,
-    CUSTOM_UNIT,
-    GONE,
-    MATCHERS,
-    PROPERTIES,
-    TRANSFORMATIONS,
-    UNITS,
-)
 from llmtrace_dashboards.lint.queries import (
     Selected,
     chosen,
@@ -144,7 +136,9 @@ def panel_units(dashboard: Json) -> Classification:
         ):
             yield _panel(panel), "has no unit: set one, or `none` if there is none"
         for unit in filter(None, units):
-            if str(unit) not in UNITS and not CUSTOM_UNIT.match(str(unit)):
+            if str(unit) not in grafana_names.UNITS and not grafana_names.CUSTOM_UNIT.match(
+                str(unit)
+            ):
                 yield _panel(panel), f"unit {unit!r} is none of Grafana's: it would be a suffix"
 
 
@@ -159,25 +153,30 @@ def panel_type(dashboard: Json) -> Classification:
     """Panels of Angular's time are gone from Grafana."""
     for panel in panels(dashboard):
         kind = str(panel.get("type"))
-        if kind in GONE:
-            yield _panel(panel), f"type {kind!r} is gone from Grafana: use {GONE[kind]!r}"
+        if kind in grafana_names.GONE:
+            yield (
+                _panel(panel),
+                f"type {kind!r} is gone from Grafana: use {grafana_names.GONE[kind]!r}",
+            )
 
 
 def panel_ignored(dashboard: Json) -> Classification:
     """Grafana ignores an override or transformation it does not know, and says nothing."""
     for panel in panels(dashboard):
         for one in _dicts(panel, "transformations"):
-            if str(one.get("id")) not in TRANSFORMATIONS:
+            if str(one.get("id")) not in grafana_names.TRANSFORMATIONS:
                 yield _panel(panel), f"transformation {one.get('id')!r} is none of Grafana's"
-        custom = CUSTOM.get(str(panel.get("type")))
+        custom = grafana_names.CUSTOM.get(str(panel.get("type")))
         for override in _overrides(panel):
             matcher = _at(override, "matcher").get("id")
-            if str(matcher) not in MATCHERS:
+            if str(matcher) not in grafana_names.MATCHERS:
                 yield _panel(panel), f"an override's matcher {matcher!r} is none of Grafana's"
             for one in _dicts(override, "properties"):
                 name = str(one.get("id"))
                 own = name.removeprefix("custom.")
-                if name in PROPERTIES or (name != own and (custom is None or own in custom)):
+                if name in grafana_names.PROPERTIES or (
+                    name != own and (custom is None or own in custom)
+                ):
                     continue
                 yield _panel(panel), f"an override sets {name!r}, which this panel does not have"
         if custom is not None:

@@ -7,15 +7,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+from llmtrace.simulator.api import request_body
 from llmtrace.simulator.api.fault_header import EngineFailedError
-from llmtrace.simulator.api.request_body import (
-    Body,
-    ParsedRequest,
-    RejectedError,
-    messages_text,
-    read_request,
-    text_of,
-)
 from llmtrace.simulator.api.wire_format import (
     DONE,
     Answer,
@@ -34,18 +27,18 @@ from llmtrace.simulator.engine.scheduler import Figures
 from llmtrace.simulator.engine.text import Piece
 
 
-def _read_chat(body: Body) -> ParsedRequest:
-    prompt = messages_text(body, "messages")
-    return read_request(body, prompt, ("max_completion_tokens", "max_tokens"))
+def _read_chat(body: request_body.Body) -> request_body.ParsedRequest:
+    prompt = request_body.messages_text(body, "messages")
+    return request_body.read_request(body, prompt, ("max_completion_tokens", "max_tokens"))
 
 
-def _read_completion(body: Body) -> ParsedRequest:
+def _read_completion(body: request_body.Body) -> request_body.ParsedRequest:
     prompt = body.get("prompt")
     if isinstance(prompt, list) and len(prompt) == 1:
         prompt = prompt[0]
     if not isinstance(prompt, str):
-        raise RejectedError(400, "prompt must be one string", "prompt")
-    return read_request(body, text_of(prompt), ("max_tokens",))
+        raise request_body.RejectedError(400, "prompt must be one string", "prompt")
+    return request_body.read_request(body, request_body.text_of(prompt), ("max_tokens",))
 
 
 async def _stream_chat(reply: Reply, answer: Answer) -> AsyncIterator[bytes]:

@@ -8,16 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 
-from llmtrace.simulator.api import wire_format
+from llmtrace.simulator.api import request_body, wire_format
 from llmtrace.simulator.api.fault_header import EngineFailedError
-from llmtrace.simulator.api.request_body import (
-    Body,
-    ParsedRequest,
-    RejectedError,
-    messages_text,
-    read_request,
-    text_of,
-)
 from llmtrace.simulator.engine.scheduler import Figures
 from llmtrace.simulator.engine.text import Piece
 
@@ -25,11 +17,13 @@ _KINDS = {400: "invalid_request_error", 404: "not_found_error", 429: "rate_limit
 _STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
-def _read(body: Body) -> ParsedRequest:
-    prompt = text_of(body.get("system")) + messages_text(body, "messages")
-    ask = read_request(body, prompt, ("max_tokens",))
+def _read(body: request_body.Body) -> request_body.ParsedRequest:
+    prompt = request_body.text_of(body.get("system")) + request_body.messages_text(
+        body, "messages"
+    )
+    ask = request_body.read_request(body, prompt, ("max_tokens",))
     if ask.limit is None:
-        raise RejectedError(400, "max_tokens: field required", "max_tokens")
+        raise request_body.RejectedError(400, "max_tokens: field required", "max_tokens")
     return ask
 
 
@@ -122,7 +116,7 @@ def _event(kind: str, **fields: object) -> bytes:
     return wire_format.sse({"type": kind, **fields}, kind)
 
 
-def _refusal(refused: RejectedError) -> wire_format.Json:
+def _refusal(refused: request_body.RejectedError) -> wire_format.Json:
     kind = _KINDS.get(refused.status, "api_error")
     return {"type": "error", "error": {"type": kind, "message": refused.message}}
 

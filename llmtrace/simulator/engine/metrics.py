@@ -12,14 +12,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Final, Literal, Protocol
 
-from llmtrace.simulator.engine.scheduler import (
-    EngineConfig,
-    EngineState,
-    Figures,
-    Step,
-    Token,
-    kv_usage,
-)
+from llmtrace.simulator.engine import scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +47,17 @@ FAMILIES: Final = tuple(
 )  # fmt: skip
 
 # Gauges are read at each scrape: family and value of its own label -> figure.
-READINGS: Final[Mapping[tuple[str, str], Callable[[EngineConfig, EngineState], float]]] = {
+READINGS: Final[
+    Mapping[tuple[str, str], Callable[[scheduler.EngineConfig, scheduler.EngineState], float]]
+] = {
     ("vllm:num_requests_running", ""): lambda _, state: len(state.running),
     ("vllm:num_requests_waiting", ""): lambda _, state: len(state.waiting),
     ("vllm:num_requests_waiting_by_reason", "capacity"): lambda _, state: len(state.waiting),
-    ("vllm:kv_cache_usage_perc", ""): kv_usage,
+    ("vllm:kv_cache_usage_perc", ""): scheduler.kv_usage,
 }
 
 
-def record_step(meter: Meter, step: Step, tokens: Sequence[Token]) -> None:
+def record_step(meter: Meter, step: scheduler.Step, tokens: Sequence[scheduler.Token]) -> None:
     """Book one step: its size, whom it admitted, the tokens it made and whom it finished.
 
     Like a real engine, what was aborted never reaches the figures of finished requests.
@@ -88,7 +83,7 @@ def record_step(meter: Meter, step: Step, tokens: Sequence[Token]) -> None:
             _record_finished(meter, token.figures)
 
 
-def _record_finished(meter: Meter, figures: Figures) -> None:
+def _record_finished(meter: Meter, figures: scheduler.Figures) -> None:
     request = figures.request
     computed = request.prompt_tokens - figures.cached_tokens
     meter.count("vllm:request_success", 1, request.finish_reason)
