@@ -13,17 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from llmtrace.core.errors import missing_extra
-from llmtrace_dashboards.panels import (
-    Annotation,
-    Board,
-    Column,
-    Link,
-    Panel,
-    Query,
-    Row,
-    Step,
-    Variable,
-)
+from llmtrace_dashboards import panels
 
 try:
     with warnings.catch_warnings():
@@ -77,7 +67,7 @@ _QUIET: Final = {"s": 0.001, "percentunit": 0.01, "ops": 0.1, "reqps": 0.1}
 
 
 def as_json(
-    board: Board, others: Sequence[Board] = (), *, runbooks: str | None = None
+    board: panels.Board, others: Sequence[panels.Board] = (), *, runbooks: str | None = None
 ) -> dict[str, Any]:
     """Return a board in Grafana's format.
 
@@ -124,7 +114,7 @@ def _tidy(plain: dict[str, Any]) -> None:
             link["tags"] = []
 
 
-def _link(other: Board) -> Any:
+def _link(other: panels.Board) -> Any:
     return (
         dashboard.DashboardLink(other.title.removeprefix("llmtrace / "))
         .type(model.DashboardLinkType.LINK)
@@ -136,7 +126,7 @@ def _link(other: Board) -> Any:
     )
 
 
-def _variable(variable: Variable) -> Any:
+def _variable(variable: panels.Variable) -> Any:
     if variable.choices:
         options = [
             model.VariableOption(selected=place == 0, text=choice, value=choice)
@@ -171,7 +161,7 @@ def _variable(variable: Variable) -> Any:
     return made
 
 
-def _annotation(annotation: Annotation) -> Any:
+def _annotation(annotation: panels.Annotation) -> Any:
     made = dashboard.AnnotationQuery().name(annotation.name).icon_color(annotation.colour)
     made.enable(True)
     if annotation.tags:
@@ -185,7 +175,7 @@ def _annotation(annotation: Annotation) -> Any:
 # --- panels -------------------------------------------------------------------------------------
 
 
-def _panels(rows: Sequence[Row], runbooks: str | None) -> list[dict[str, Any]]:
+def _panels(rows: Sequence[panels.Row], runbooks: str | None) -> list[dict[str, Any]]:
     """Lay rows out on the grid, from left to right and down; number them all."""
     placed: list[dict[str, Any]] = []
     number = y = 0
@@ -219,14 +209,14 @@ def _panels(rows: Sequence[Row], runbooks: str | None) -> list[dict[str, Any]]:
     return placed
 
 
-def _data_link(link: Link) -> dict[str, Any]:
+def _data_link(link: panels.Link) -> dict[str, Any]:
     name, value = link.chosen
     kept = "&".join(f"${{{one}:queryparam}}" for one in ("datasource", *link.kept))
     url = f"/d/{link.board}?${{__url_time_range}}&{kept}&var-{name}={value}"
     return {"title": link.title, "url": url, "targetBlank": False}
 
 
-def _panel(panel: Panel, runbooks: str | None) -> Any:
+def _panel(panel: panels.Panel, runbooks: str | None) -> Any:
     if panel.kind == "text":
         page = r"`\1`" if runbooks is None else rf"[\1]({runbooks.rstrip('/')}/\1.md)"
         return (
@@ -262,7 +252,7 @@ def _panel(panel: Panel, runbooks: str | None) -> Any:
     return made
 
 
-def _query(query: Query, name: str) -> Any:
+def _query(query: panels.Query, name: str) -> Any:
     made = (
         prometheus.Dataquery()
         .ref_id(name)
@@ -276,17 +266,17 @@ def _query(query: Query, name: str) -> Any:
     return made.exemplar(True) if query.exemplar else made
 
 
-def _steps(steps: Sequence[Step]) -> Any:
+def _steps(steps: Sequence[panels.Step]) -> Any:
     made = [model.Threshold(value=value, color=colour) for value, colour in steps]
     return dashboard.ThresholdsConfig().mode(model.ThresholdsMode.ABSOLUTE).steps(made)
 
 
-def _colours(panel: Panel, otherwise: model.FieldColorModeId) -> Any:
+def _colours(panel: panels.Panel, otherwise: model.FieldColorModeId) -> Any:
     mode = model.FieldColorModeId.THRESHOLDS if panel.steps and not panel.lines else otherwise
     return dashboard.FieldColor().mode(mode)
 
 
-def _timeseries(panel: Panel) -> Any:
+def _timeseries(panel: panels.Panel) -> Any:
     legend = common.VizLegendOptions().show_legend(True).placement(shared.LegendPlacement.BOTTOM)
     if panel.calcs:
         legend.display_mode(shared.LegendDisplayMode.TABLE).calcs(list(panel.calcs))
@@ -329,7 +319,7 @@ def _reduce() -> Any:
     return common.ReduceDataOptions().calcs(["lastNotNull"]).values(False).fields("")
 
 
-def _stat(panel: Panel) -> Any:
+def _stat(panel: panels.Panel) -> Any:
     several = len(panel.queries) > 1
     return (
         stat.Panel()
@@ -352,7 +342,7 @@ def _stat(panel: Panel) -> Any:
     )
 
 
-def _bargauge(panel: Panel) -> Any:
+def _bargauge(panel: panels.Panel) -> Any:
     return (
         bargauge.Panel()
         .reduce_options(_reduce())
@@ -371,7 +361,7 @@ def _bargauge(panel: Panel) -> Any:
     )
 
 
-def _table(panel: Panel) -> Any:
+def _table(panel: panels.Panel) -> Any:
     made = (
         table.Panel()
         # What one line does not have is a dash; why the whole table is empty is said in words.
@@ -394,7 +384,7 @@ def _table(panel: Panel) -> Any:
     return made
 
 
-def _heatmap(panel: Panel) -> Any:
+def _heatmap(panel: panels.Panel) -> Any:
     return (
         heatmap.Panel()
         .calculate(False)
@@ -424,7 +414,7 @@ _MAKERS: Final = {
 }
 
 
-def _column(column: Column) -> list[model.DynamicConfigValue]:
+def _column(column: panels.Column) -> list[model.DynamicConfigValue]:
     found = []
     if column.unit is not None:
         found.append(model.DynamicConfigValue("unit", column.unit))

@@ -11,17 +11,7 @@ from llmtrace.budget import Budget
 from llmtrace.core.row import Row
 from llmtrace.dataset.summary import Summary, mean_changes, summarise
 from llmtrace.demo.target import Target
-from llmtrace.display.summary_tables import (
-    JOINED,
-    ColumnName,
-    changes_text,
-    fill,
-    outcomes_text,
-    sources_text,
-    stage_columns,
-    stage_table,
-    sum_text,
-)
+from llmtrace.display import summary_tables as tables
 from llmtrace.exporters.console.sink import waterfall
 from llmtrace.stats.quantiles import least_values
 
@@ -49,18 +39,18 @@ def print_report(
     done = [row for row in rows if row.outcome == "success"]
     if done:
         out.print(_title(f"\nStages of {len(done)} requests to {_called(target)}, in ms\n"))
-        columns = stage_columns(summary, width)
-        out.print(stage_table(columns, len(summary.stages)))
+        columns = tables.stage_columns(summary, width)
+        out.print(tables.stage_table(columns, len(summary.stages)))
         out.print()
         for note in _notes(summary, budget, {column.what for column in columns}):
-            out.print(fill(note, width))
+            out.print(tables.fill(note, width))
         for note in _comparison(done, phases):
-            out.print(f"\n{fill(note, width)}")
-    ended = outcomes_text(summary)
+            out.print(f"\n{tables.fill(note, width)}")
+    ended = tables.outcomes_text(summary)
     if "cancelled" in summary.outcomes and not interrupted:
         ended += " The cancelled ones are of clients that left early, as some of the demo do."
-    out.print(f"\n{fill(ended, width)}")
-    out.print(fill(sum_text(summary), width))
+    out.print(f"\n{tables.fill(ended, width)}")
+    out.print(tables.fill(tables.sum_text(summary), width))
     if done:
         slowest = max(done, key=lambda row: row.e2e_ns)
         out.print(_title(f"\nThe slowest of the {len(done)} requests to {_called(target)}\n"))
@@ -86,21 +76,23 @@ def print_next_steps(out: Console, target: Target) -> None:
         out.print(f"{command:<{room}}  {words}", soft_wrap=True)
 
 
-def _notes(summary: Summary, budget: Budget, shown: set[ColumnName]) -> list[str]:
+def _notes(summary: Summary, budget: Budget, shown: set[tables.ColumnName]) -> list[str]:
     high = f"p{100 * summary.objective:g}"
     enough = least_values(summary.objective)
     notes = [f'Limits: the budget "{budget.name}". The shares add up; {high}s do not.']
     if "interval" in shown:
         notes.append(
-            f"{high} 95% CI: holds the true {high} with 95{JOINED}% confidence, if requests are "
-            f"independent; ?{JOINED}unclear: the limit is within it."
+            f"{high} 95% CI: holds the true {high} with 95{tables.JOINED}% confidence, if "
+            f"requests are independent; ?{tables.JOINED}unclear: the limit is within it."
         )
     else:
-        notes.append(f"?{JOINED}unclear: too close to the limit to tell from so few requests.")
+        notes.append(
+            f"?{tables.JOINED}unclear: too close to the limit to tell from so few requests."
+        )
     if summary.succeeded < enough:
         notes.append(f"The {high} has no upper bound yet: that takes {enough} requests.")
     if "sources" not in shown:
-        notes.append(sources_text(summary))
+        notes.append(tables.sources_text(summary))
     if summary.inconsistent:
         notes.append(
             f"In {summary.inconsistent} requests a server's figure did not fit into the wait it "
@@ -120,7 +112,7 @@ def _comparison(done: Sequence[Row], phases: Sequence[Phase]) -> list[str]:
     )
     if min(len(before), len(after)) < _MIN_TO_COMPARE:
         return []
-    changes = changes_text(mean_changes(before, after))
+    changes = tables.changes_text(mean_changes(before, after))
     if calm.users == rush.users:
         return [f"From {calm.name} to {rush.name} the mean e2e changed by {changes}."]
     return [f"From {calm.users} to {rush.users} users at once the mean e2e changed by {changes}."]

@@ -13,14 +13,7 @@ from llmtrace.budget import Budget
 from llmtrace.core.row import Row
 from llmtrace.dataset.columns import from_rows
 from llmtrace.dataset.summary import summarise
-from llmtrace.display.summary_tables import (
-    fill,
-    ms,
-    outcomes_text,
-    stage_columns,
-    stage_table,
-    sum_text,
-)
+from llmtrace.display import summary_tables as tables
 from llmtrace.load_test.send_plan import Measured, bottleneck
 from llmtrace.run_comparison.durations import durations
 from llmtrace.run_comparison.effects import QUANTILES, Sample
@@ -45,15 +38,15 @@ def print_summary(out: Console, measured: Measured, budget: Budget, *, simulated
         out.print("SIMULATED engine: what follows is not of a real one.")
     out.print(_metrics(rows))
     out.print()
-    columns = stage_columns(summary, out.width)
-    out.print(stage_table(columns, len(summary.stages)))
+    columns = tables.stage_columns(summary, out.width)
+    out.print(tables.stage_table(columns, len(summary.stages)))
     out.print()
     for sentence in _sentences(
         measured, sum_up(from_rows(rows), budget, measured.active_s or None)
     ):
-        out.print(fill(sentence, min(out.width, _WIDEST)))
-    for text in (outcomes_text(summary), sum_text(summary), DEFINITIONS):
-        out.print(fill(text, min(out.width, _WIDEST)))
+        out.print(tables.fill(sentence, min(out.width, _WIDEST)))
+    for text in (tables.outcomes_text(summary), tables.sum_text(summary), DEFINITIONS):
+        out.print(tables.fill(text, min(out.width, _WIDEST)))
 
 
 def _metrics(rows: Sequence[Row]) -> Table:
@@ -73,9 +66,9 @@ def _metrics(rows: Sequence[Row]) -> Table:
         sample = Sample(known, known * 0 + 1)
         table.add_row(
             LABELS.get(name, name),
-            ms(sample.mean),
-            *(ms(sample.quantile(q)) for q in QUANTILES),
-            ms(float(known.max())),
+            tables.ms(sample.mean),
+            *(tables.ms(sample.quantile(q)) for q in QUANTILES),
+            tables.ms(float(known.max())),
             f"{len(known):,}",
         )
     return table
@@ -93,7 +86,7 @@ def _sentences(measured: Measured, totals: Totals) -> Iterator[str]:
     ]
     yield f"In {totals.seconds:,.1f} s: {', '.join(rates)}."
     if late := measured.late_s:
-        middle, most = ms(late[len(late) // 2]), ms(late[-1])
+        middle, most = tables.ms(late[len(late) // 2]), tables.ms(late[-1])
         yield f"Requests started {middle} ms late (median), {most} at most."
     if text := bottleneck(measured):
         yield text

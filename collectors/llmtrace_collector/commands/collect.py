@@ -29,6 +29,7 @@ from llmtrace import __version__
 from llmtrace.core.errors import ConfigError, LlmtraceError, SourceError
 from llmtrace.core.failopen import internal_error
 from llmtrace.exporters.prometheus.sink import PrometheusSink
+from llmtrace_collector import receive
 from llmtrace_collector.commands import banner
 from llmtrace_collector.commands.logs import logging_to
 from llmtrace_collector.commands.reload import Reloader
@@ -37,18 +38,6 @@ from llmtrace_collector.config.schema import Address, Config, as_yaml, exposed, 
 from llmtrace_collector.metrics.endpoint import OwnMetrics, Samples
 from llmtrace_collector.metrics.request_metrics import RequestMetrics
 from llmtrace_collector.metrics.target_metrics import TargetMetrics
-from llmtrace_collector.receive import (
-    Admission,
-    HttpAccess,
-    HttpServer,
-    Ingest,
-    IngestSettings,
-    ReceiveLimits,
-    Spool,
-    own_metrics,
-    routes,
-    start_grpc,
-)
 from llmtrace_collector.receive.clock_watch import ClockWatch
 from llmtrace_collector.receive.counters import Received
 from llmtrace_collector.receive.discard import OtlpDiscard
@@ -108,7 +97,7 @@ class State:
     ready: bool = False
     stopping: bool = False
 
-    def why_not(self, spool: Spool) -> str | None:
+    def why_not(self, spool: receive.Spool) -> str | None:
         """Return why it should get nothing now, in words; `None` = it may."""
         if self.stopping:
             return "stopping"
@@ -169,7 +158,7 @@ async def running(config: Config, reloader: Reloader | None = None) -> AsyncIter
         registry = CollectorRegistry()
         tally = _request_metrics(config, store, registry, ingest, last)
         registry.register(TargetMetrics(scraper.states, local))
-        registry.register(OwnMetrics(lambda: own_metrics(admission, spool, ingest)))
+        registry.register(OwnMetrics(lambda: receive.own_metrics(admission, spool, ingest)))
         state = State(ClockWatch(await asyncio.to_thread(read.joined_until_ns, store)))
         discard = OtlpDiscard(reloader.send_token, admission.limits.body_bytes)
         registry.register(
@@ -219,7 +208,9 @@ def _jobs(
         yield _keep_small(store, config.store.disk_bytes)
 
 
-def _follow(admission: Admission, spool: Spool, scraper: Scraper, new: Config) -> None:
+def _follow(
+    admission: receive.Admission, spool: receive.Spool, scraper: Scraper, new: Config
+) -> None:
     """Apply what may change while the collector runs."""
     admission.limits = new.receive.limits()
     spool.limits = new.spool.limits()
@@ -228,13 +219,15 @@ def _follow(admission: Admission, spool: Spool, scraper: Scraper, new: Config) -
 
 def _receiver(
     config: Config, store: ClickHouseStore, last: AsyncExitStack
-) -> tuple[Spool, Ingest, Admission]:
+) -> tuple[receive.Spool, receive.Ingest, receive.Admission]:
     """Make what takes spans in, and what stores them."""
     limits = config.receive.limits()
-    spool = Spool(config.data / "spool", config.spool.limits(), most_bytes=limits.inflated_bytes)
+    spool = receive.Spool(
+        config.data / "spool", config.spool.limits(), most_bytes=limits.inflated_bytes
+    )
     last.push_async_callback(asyncio.to_thread, spool.close)
-    ingest = Ingest(spool, store, IngestSettings(wait_s=config.store.wait))
-    return spool, ingest, Admission(spool, limits)
+    ingest = receive.Ingest(spool, store, receive.IngestSettings(wait_s=config.store.wait))
+    return spool, ingest, receive.Admission(spool, limits)
 
 
 async def _sources(config: Config, last: AsyncExitStack) -> tuple[GpuReader | None, Scraper]:
@@ -253,7 +246,7 @@ def _request_metrics(
     config: Config,
     store: ClickHouseStore,
     registry: CollectorRegistry,
-    ingest: Ingest,
+    ingest: receive.Ingest,
     last: AsyncExitStack,
 ) -> RequestMetrics:
     """Make what counts stored requests into the metrics of a registry."""
@@ -340,7 +333,7 @@ async def _end(task: asyncio.Task[None]) -> None:
         await task
 
 
-async def _drain(ingest: Ingest, config: Config) -> None:
+async def _drain(ingest: receive.Ingest, config: Config) -> None:
     """Store what was acknowledged, for as long as `stop_after` allows."""
     stored = await asyncio.to_thread(ingest.stop, config.stop_after * _FOR_STORING)
     if not stored:
@@ -374,7 +367,7 @@ async def _serve(
     api: Api,
     *,
     state: State,
-    spool: Spool,
+    spool: receive.Spool,
     last: AsyncExitStack,
 ) -> Address | None:
     """Serve pages, metrics and the API, if anywhere; return where."""
@@ -393,11 +386,11 @@ async def _serve(
         quarantined=lambda: spool.quarantine.count,
         clock=state.clock.look,
     )
-    server = HttpServer(
+    server = receive.HttpServer(
         app,
         at.host,
         at.port,
-        ReceiveLimits(connections=_WEB_CONNECTIONS),
+        receive.ReceiveLimits(connections=_WEB_CONNECTIONS),
         Received(),
         certificate=config.access.certificate,
         key=config.access.key,
@@ -410,7 +403,7 @@ async def _serve(
 
 async def _receive(
     reloader: Reloader,
-    admission: Admission,
+    admission: receive.Admission,
     discard: OtlpDiscard,
     places: Places,
     last: AsyncExitStack,
@@ -418,9 +411,11 @@ async def _receive(
     config = reloader.config
     client_ca = config.receive.client_ca_file
     if (at := config.listen.otlp_http) is not None:
-        access = HttpAccess(token=reloader.send_token, origins=frozenset(config.receive.origins))
-        server = HttpServer(
-            Starlette(routes=[*routes(admission, access), *discard.routes()]),
+        access = receive.HttpAccess(
+            token=reloader.send_token, origins=frozenset(config.receive.origins)
+        )
+        server = receive.HttpServer(
+            Starlette(routes=[*receive.routes(admission, access), *discard.routes()]),
             at.host,
             at.port,
             admission.limits,
@@ -444,7 +439,7 @@ async def _receive(
                 lambda: _grpc_certificates(reloader.config),
                 require_client_authentication=client_ca is not None,
             )
-        grpc_server, port = await start_grpc(
+        grpc_server, port = await receive.start_grpc(
             admission, str(at), token=reloader.send_token, credentials=credentials
         )
         grpc_server.add_generic_rpc_handlers(discard.handlers())

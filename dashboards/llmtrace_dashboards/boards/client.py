@@ -7,14 +7,7 @@ from typing import Final
 
 from llmtrace.display.colours import NEUTRAL, OVER, STAGE_COLOURS
 from llmtrace_dashboards import promql
-from llmtrace_dashboards.boards.shared_panels import (
-    NO_GAPS,
-    NO_REQUESTS,
-    NOT_SUCCEEDED,
-    OUTCOMES,
-    graph,
-    heat,
-)
+from llmtrace_dashboards.boards import shared_panels
 from llmtrace_dashboards.panels import Board, Query, Row
 from llmtrace_dashboards.promql import SUCCEEDED, quantile, total
 from llmtrace_dashboards.variables import MARKS, RECORDED, REQUESTS
@@ -39,7 +32,7 @@ def _gaps(which: str) -> str:
 _READER: Final = Row(
     "Is the consumer slow?",
     (
-        graph(
+        shared_panels.graph(
             "Render: the consumer's own time",
             "Time in which the application, or the browser, did not ask the stream "
             "for more. A slow consumer is not a slow server: if this grows, batch what is drawn "
@@ -51,7 +44,7 @@ _READER: Final = Row(
             colours={"p50": NEUTRAL, "p95": STAGE_COLOURS["render"]},
             width=8,
         ),
-        graph(
+        shared_panels.graph(
             "The client's part of the whole request",
             "How much of what the user waited was the consumer's own time (render), "
             "and how much the client was too busy to read what had arrived: inside other stages, "
@@ -65,13 +58,13 @@ _READER: Final = Row(
             ),
             unit=_FRACTION,
             decimals=1,
-            empty=NO_REQUESTS,
+            empty=shared_panels.NO_REQUESTS,
             colours={"render": STAGE_COLOURS["render"]},
             steps=((None, NEUTRAL), (0.1, OVER)),
             lines=True,
             width=8,
         ),
-        graph(
+        shared_panels.graph(
             "Tokens a second, as one user sees them",
             "One over the time per token: half of all responses come at least this "
             "fast, and 95 % of them at the lower figure. People read about 5 to 10 tokens a "
@@ -82,17 +75,17 @@ _READER: Final = Row(
             ),
             Query(expr=f"1 / {quantile(0.95, 'llmtrace_tpot_seconds')}", legend="95 %"),
             unit="suffix:tok/s",
-            empty=NO_REQUESTS,
+            empty=shared_panels.NO_REQUESTS,
             width=8,
         ),
-        heat(
+        shared_panels.heat(
             "Gaps between chunks",
             _GAP,
             "Every wait for a chunk after the first. What lies above half a second is felt as a "
             "stall.",
-            empty=NO_GAPS,
+            empty=shared_panels.NO_GAPS,
         ),
-        graph(
+        shared_panels.graph(
             "Stalls: chunks that took longer than 0.5 s and 1 s",
             "Share of all chunks. Rare stalls are other people's prefills or "
             "preemptions; regular ones a proxy that buffers.",
@@ -106,7 +99,7 @@ _READER: Final = Row(
             ),
             unit=_FRACTION,
             decimals=2,
-            empty=NO_GAPS,
+            empty=shared_panels.NO_GAPS,
         ),
     ),
 )
@@ -114,7 +107,7 @@ _READER: Final = Row(
 _NETWORK: Final = Row(
     "What does the way there cost?",
     (
-        graph(
+        shared_panels.graph(
             "Network, by sub-phase (means, which add up)",
             "Mean time of a request on the way to the gateway. `client_wait` is "
             "waiting for a connection from the client's own pool: raise its limit. `dns`, "
@@ -129,7 +122,7 @@ _NETWORK: Final = Row(
             stacked="normal",
             width=10,
         ),
-        graph(
+        shared_panels.graph(
             "Network and gateway, p95",
             "Each by itself; they do not add. Gateway time is what gateways report of "
             "themselves, and attempts they rejected with the wait after them.",
@@ -145,7 +138,7 @@ _NETWORK: Final = Row(
             colours={stage: STAGE_COLOURS[stage] for stage in ("network", "gateway")},
             width=7,
         ),
-        graph(
+        shared_panels.graph(
             "Retries a request",
             "HTTP attempts after the first, for each request that ended. Retries hide "
             "429s and 5xx in latency: their time is in `gateway`, or in `network` if no status "
@@ -157,7 +150,7 @@ _NETWORK: Final = Row(
             ),
             unit="short",
             decimals=2,
-            empty=NO_REQUESTS,
+            empty=shared_panels.NO_REQUESTS,
             width=7,
         ),
     ),
@@ -166,9 +159,9 @@ _NETWORK: Final = Row(
 _ENDS: Final = Row(
     "Do people wait for the end?",
     (
-        replace(OUTCOMES, width=10, height=7),
-        replace(NOT_SUCCEEDED, width=7, height=7),
-        graph(
+        replace(shared_panels.OUTCOMES, width=10, height=7),
+        replace(shared_panels.NOT_SUCCEEDED, width=7, height=7),
+        shared_panels.graph(
             "llmtrace's own errors",
             "Things lost or broken inside llmtrace itself, a second. They never reach "
             "the application; they may make these pages incomplete.",

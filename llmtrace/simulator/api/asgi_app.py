@@ -27,15 +27,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llmtrace.core.errors import DataError
+from llmtrace.simulator.api import fault_header
 from llmtrace.simulator.api.chat_api import CHAT, COMPLETIONS
-from llmtrace.simulator.api.fault_header import (
-    HEADER,
-    EngineFailedError,
-    Faults,
-    StreamCutError,
-    StreamDroppedError,
-    read_faults,
-)
 from llmtrace.simulator.api.messages_api import MESSAGES
 from llmtrace.simulator.api.reply_plan import ServerConfig, plan_reply, unique
 from llmtrace.simulator.api.request_body import RejectedError, parse_body
@@ -129,7 +122,7 @@ def _front(app: ASGIApp, service: Service) -> ASGIApp:
             await send(message)
 
         # Returning in the middle of a body makes the server close the connection.
-        with suppress(StreamDroppedError):
+        with suppress(fault_header.StreamDroppedError):
             await app(scope, receive, labelled)
 
     return front
@@ -163,13 +156,13 @@ async def _reply(service: Service, dialect: Dialect, http: HttpRequest) -> ASGIA
     return stream
 
 
-def _faults_of(service: Service, http: HttpRequest) -> Faults:
+def _faults_of(service: Service, http: HttpRequest) -> fault_header.Faults:
     """Read the faults of one request, and turn it away if that is the first of them."""
-    header = http.headers.get(HEADER, "")
+    header = http.headers.get(fault_header.HEADER, "")
     try:
-        faults = read_faults(header, service.config.faults)
+        faults = fault_header.read_faults(header, service.config.faults)
     except DataError as error:
-        raise RejectedError(400, str(error), HEADER) from error
+        raise RejectedError(400, str(error), fault_header.HEADER) from error
     key = header if "reject_first" in header else ""
     if service.turned_away[key] < faults.reject_first:
         service.turned_away[key] += 1
@@ -190,7 +183,11 @@ def _faults_of(service: Service, http: HttpRequest) -> Faults:
 
 
 async def _whole_figures(
-    service: Service, http: HttpRequest, request: Request, reply: Reply, faults: Faults
+    service: Service,
+    http: HttpRequest,
+    request: Request,
+    reply: Reply,
+    faults: fault_header.Faults,
 ) -> Figures:
     """Wait until a whole answer is made, as long as the client waits too."""
     with service.live.answering(request) as inbox:
@@ -201,7 +198,11 @@ async def _whole_figures(
             if not done.done():
                 raise RejectedError(499, "the client closed the connection")
             return done.result()
-        except (EngineFailedError, StreamCutError, StreamDroppedError) as failed:
+        except (
+            fault_header.EngineFailedError,
+            fault_header.StreamCutError,
+            fault_header.StreamDroppedError,
+        ) as failed:
             raise RejectedError(500, str(failed)) from failed
         finally:
             gone.cancel()
