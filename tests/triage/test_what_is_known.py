@@ -39,9 +39,12 @@ def test_no_scope_is_claimed_by_fields_that_no_row_has():
     """Which replicas are hit cannot be said where rows name none, nor how requests ended."""
     bare = triage(only(day(after=Kind(prefill=3.0)), "ttft_s", "e2e_s"), SETTINGS)
     said = dict(facts(bare))
+    status = {one.id: one.status for one in bare.causes}
 
     assert said["affected"] == "not reported: model, route, region, replica, tenant"
     assert said["outcomes"] == "failed: not reported · cancelled: not reported"
+    unseen = ("engine_down", "midstream_errors", "client_give_ups", "replica_imbalance")
+    assert {status[cause] for cause in unseen} == {"unknown"}
 
 
 def test_the_scope_names_how_many_there_are():

@@ -22,6 +22,7 @@ from llmtrace.api_clients.listen_address import is_loopback
 from llmtrace.budget import DEFAULT, Budgets, read_budgets
 from llmtrace.budget.file import as_plain
 from llmtrace.core.errors import ConfigError
+from llmtrace_collector.config import target_fields
 from llmtrace_collector.config.fields import (
     Given,
     Key,
@@ -42,14 +43,6 @@ from llmtrace_collector.config.fields import (
     whole,
 )
 from llmtrace_collector.config.link_templates import LinkTemplate, link
-from llmtrace_collector.config.target_fields import (
-    discovery_server,
-    dns_name,
-    pods,
-    target,
-    target_list,
-    written,
-)
 from llmtrace_collector.receive.limits import SYNCS, ReceiveLimits, SpoolLimits, Sync
 from llmtrace_collector.scrape.discovery import DnsTargets, KubernetesPods
 from llmtrace_collector.scrape.dns_srv import SrvTargets
@@ -307,32 +300,32 @@ class Scrape:
 
     targets: tuple[tuple[Target, ...], ...] = setting(
         (),
-        each(target),
+        each(target_fields.target),
         "URLs to scrape, or `{targets: [...], labels: {...}, token_file: ...}`, or "
         "`username` and `password_file`, with `ca_file`, `cert_file` and `key_file` for their TLS "
         "(`server_name`: the name that the certificate must have)",
     )
     files: tuple[FileTargets, ...] = setting(
         (),
-        each(target_list),
+        each(target_fields.target_list),
         "lists of targets in Prometheus's file_sd format; or `{file: ..., for_targets: {...}}`",
     )
     http: tuple[HttpTargets, ...] = setting(
         (),
-        each(discovery_server),
+        each(target_fields.discovery_server),
         "servers of such lists (http_sd); or `{url: ..., token_file: ...}` as for a target, with "
         "`for_targets: {token_file: ...}` for the listed targets",
     )
     dns: tuple[DnsTargets | SrvTargets, ...] = setting(
         (),
-        each(dns_name),
+        each(target_fields.dns_name),
         "`host:port` of headless Services: each address is a target; or an SRV name such as "
         "`_metrics._tcp.engines.llm.svc.cluster.local`; or `{name: ..., scheme: https, "
         "for_targets: {...}}`",
     )
     kubernetes: tuple[KubernetesPods, ...] = setting(
         (),
-        each(pods),
+        each(target_fields.pods),
         "pods by label: `{selector: app=vllm, port: 8000, namespace: llm}`, with `scheme` and "
         "`for_targets`",
     )
@@ -551,7 +544,7 @@ def _plain(value: Any) -> Any:
     if isinstance(
         value, Target | FileTargets | HttpTargets | DnsTargets | SrvTargets | KubernetesPods
     ):
-        return written(value)
+        return target_fields.written(value)
     if isinstance(value, Budgets):
         return {"budgets": [as_plain(one) for one in value]}
     if isinstance(value, StoreSettings):

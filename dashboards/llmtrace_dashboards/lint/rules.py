@@ -11,17 +11,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from llmtrace_dashboards.lint import grafana_names
+from llmtrace_dashboards.lint import grafana_names, queries
 from llmtrace_dashboards.lint.finding import Severity
-from llmtrace_dashboards.lint.queries import (
-    Selected,
-    chosen,
-    expand,
-    panels,
-    selectors,
-    targets,
-    variables,
-)
 
 Json = Mapping[str, Any]
 Classification = Iterator[tuple[str, str]]
@@ -43,7 +34,7 @@ _OVER_A_RANGE: Final = frozenset({"rate", "irate", "increase"})
 
 def template_datasource(dashboard: Json) -> Classification:
     """A dashboard with a data source's uid in it works in one Grafana only."""
-    found = [one for one in variables(dashboard) if one.get("type") == "datasource"]
+    found = [one for one in queries.variables(dashboard) if one.get("type") == "datasource"]
     if not found:
         yield "", "has no variable for the data source: add one named `datasource`"
     for one in found:
@@ -70,19 +61,19 @@ def template_instance(dashboard: Json) -> Classification:
 
 def template_label_promql(dashboard: Json) -> Classification:
     """A variable whose query cannot be read has no values, and every panel that uses it none."""
-    for one in variables(dashboard):
+    for one in queries.variables(dashboard):
         query = _query_text(one)
         match = _LABEL_VALUES.fullmatch(query) if one.get("type") == "query" else None
         if match is not None:
             try:
-                selectors(expand(match[1], chosen(dashboard)))
+                queries.selectors(queries.expand(match[1], queries.chosen(dashboard)))
             except ValueError as error:
                 yield _variable(one), f"its query is no PromQL: {error}"
 
 
 def template_on_time_change_reload(dashboard: Json) -> Classification:
     """Values of a week ago are not those of now: replicas and routes come and go."""
-    for one in variables(dashboard):
+    for one in queries.variables(dashboard):
         if one.get("type") == "query" and one.get("refresh") != 2:  # noqa: PLR2004
             yield (
                 _variable(one),
@@ -96,7 +87,9 @@ def template_on_time_change_reload(dashboard: Json) -> Classification:
 def panel_datasource(dashboard: Json) -> Classification:
     """A panel with a uid of its own shows nothing in another Grafana."""
     names = {
-        str(one.get("name")) for one in variables(dashboard) if one.get("type") == "datasource"
+        str(one.get("name"))
+        for one in queries.variables(dashboard)
+        if one.get("type") == "datasource"
     }
     for panel in _of(dashboard, _WITH_DATA):
         source = panel.get("datasource")
@@ -145,13 +138,13 @@ def panel_units(dashboard: Json) -> Classification:
 def panel_no_targets(dashboard: Json) -> Classification:
     """A panel without a query shows nothing."""
     for panel in _of(dashboard, _WITH_DATA):
-        if not any(targets(panel)) and "libraryPanel" not in panel:
+        if not any(queries.targets(panel)) and "libraryPanel" not in panel:
             yield _panel(panel), "has no query"
 
 
 def panel_type(dashboard: Json) -> Classification:
     """Panels of Angular's time are gone from Grafana."""
-    for panel in panels(dashboard):
+    for panel in queries.panels(dashboard):
         kind = str(panel.get("type"))
         if kind in grafana_names.GONE:
             yield (
@@ -162,7 +155,7 @@ def panel_type(dashboard: Json) -> Classification:
 
 def panel_ignored(dashboard: Json) -> Classification:
     """Grafana ignores an override or transformation it does not know, and says nothing."""
-    for panel in panels(dashboard):
+    for panel in queries.panels(dashboard):
         for one in _dicts(panel, "transformations"):
             if str(one.get("id")) not in grafana_names.TRANSFORMATIONS:
                 yield _panel(panel), f"transformation {one.get('id')!r} is none of Grafana's"
@@ -188,7 +181,7 @@ def panel_ignored(dashboard: Json) -> Classification:
 def panel_bargauge_order(dashboard: Json) -> Classification:
     """An instant result has no order in Prometheus: bars change places with every refresh."""
     for panel in _of(dashboard, frozenset({"bargauge"})):
-        for target in targets(panel):
+        for target in queries.targets(panel):
             expression = str(target.get("expr", ""))
             if target.get("instant") and not expression.lstrip().startswith("sort"):
                 yield _query(panel, target), "is instant and not sorted: put sort_desc() around it"
@@ -198,7 +191,7 @@ def panel_legend(dashboard: Json) -> Classification:
     """Lines without names mean nothing."""
     for panel in _of(dashboard, frozenset({"timeseries"})):
         legend = _at(panel, "options", "legend")
-        if legend.get("showLegend") is False and len(list(targets(panel))) > 1:
+        if legend.get("showLegend") is False and len(list(queries.targets(panel))) > 1:
             yield _panel(panel), "hides the legend of several queries (legend.showLegend)"
 
 
@@ -214,7 +207,7 @@ def panel_no_data_green(dashboard: Json) -> Classification:
 def panel_id(dashboard: Json) -> Classification:
     """Links and alerts find a panel by its id."""
     seen: set[str] = set()
-    for panel in panels(dashboard):
+    for panel in queries.panels(dashboard):
         number = str(panel.get("id", ""))
         if number and number in seen:
             yield _panel(panel), f"has the id {number}, which another panel has too"
@@ -245,8 +238,8 @@ def panel_grid(dashboard: Json) -> Classification:
 
 def target_promql(dashboard: Json) -> Classification:
     """A query that is no PromQL shows an error."""
-    values = chosen(dashboard)
-    ids = {str(panel.get("id")) for panel in panels(dashboard)}
+    values = queries.chosen(dashboard)
+    ids = {str(panel.get("id")) for panel in queries.panels(dashboard)}
     for panel, target in _queries(dashboard):
         if _asks_a_panel(panel):
             if str(target.get("panelId")) not in ids:
@@ -256,7 +249,7 @@ def target_promql(dashboard: Json) -> Classification:
                 )
             continue
         try:
-            selectors(expand(str(target["expr"]), values))
+            queries.selectors(queries.expand(str(target["expr"]), values))
         except ValueError as error:
             yield _query(panel, target), f"is no PromQL: {error}"
 
@@ -344,10 +337,10 @@ OPTIONAL: Final = frozenset(
 
 
 def _chooser(dashboard: Json, label: str) -> Classification:
-    sources = [one for one in variables(dashboard) if one.get("type") == "datasource"]
+    sources = [one for one in queries.variables(dashboard) if one.get("type") == "datasource"]
     if not any(one.get("query") == "prometheus" for one in sources):
         return
-    found = next((one for one in variables(dashboard) if one.get("name") == label), None)
+    found = next((one for one in queries.variables(dashboard) if one.get("name") == label), None)
     if found is None:
         yield "", f"has no variable `{label}`"
         return
@@ -365,10 +358,10 @@ def _chooser(dashboard: Json, label: str) -> Classification:
 
 
 def _filtered(dashboard: Json, label: str) -> Classification:
-    if not any(one.get("name") == label for one in variables(dashboard)):
+    if not any(one.get("name") == label for one in queries.variables(dashboard)):
         return
     # With a sample value of its own, so that another label's choice is not taken for this one.
-    values = {**chosen(dashboard), label: f"the-{label}"}
+    values = {**queries.chosen(dashboard), label: f"the-{label}"}
     for panel, target, selected in _selectors(dashboard, values):
         if (label, "=~", f"the-{label}") not in selected.matchers:
             name = selected.metric or "a selector"
@@ -376,7 +369,7 @@ def _filtered(dashboard: Json, label: str) -> Classification:
 
 
 def _of(dashboard: Json, kinds: frozenset[str]) -> Iterator[Json]:
-    yield from (panel for panel in panels(dashboard) if str(panel.get("type")) in kinds)
+    yield from (panel for panel in queries.panels(dashboard) if str(panel.get("type")) in kinds)
 
 
 def _list_of_panels(dashboard: Json) -> Iterator[Json]:
@@ -387,21 +380,21 @@ def _list_of_panels(dashboard: Json) -> Iterator[Json]:
 
 
 def _queries(dashboard: Json) -> Iterator[tuple[Json, Json]]:
-    for panel in panels(dashboard):
-        for target in targets(panel):
+    for panel in queries.panels(dashboard):
+        for target in queries.targets(panel):
             if isinstance(target.get("expr"), str) or _asks_a_panel(panel):
                 yield panel, target
 
 
 def _selectors(
     dashboard: Json, values: Mapping[str, str] | None = None
-) -> Iterator[tuple[Json, Json, Selected]]:
-    values = chosen(dashboard) if values is None else values
+) -> Iterator[tuple[Json, Json, queries.Selected]]:
+    values = queries.chosen(dashboard) if values is None else values
     for panel, target in _queries(dashboard):
         if _asks_a_panel(panel):
             continue
         try:
-            found = selectors(expand(str(target["expr"]), values))
+            found = queries.selectors(queries.expand(str(target["expr"]), values))
         except ValueError:
             continue  # `target_promql` says so
         for selected in found:

@@ -69,7 +69,7 @@ _RANK: Final = {"confirmed": 0, "likely": 1, "possible": 2, "unknown": 3, "ruled
 
 def causes(evidence: Evidence) -> list[Finding]:
     """Return what the evidence says of every cause, the best supported first."""
-    found = {name: rule(evidence) for name, rule in RULES.items()}
+    found = {name: _as_reported(evidence, rule(evidence)) for name, rule in RULES.items()}
     found = {name: _if_moved(evidence, one) for name, one in found.items()}
     found = {name: _of_the_metric(evidence, one) for name, one in found.items()}
     found = {name: _of_its_wait(evidence, one) for name, one in found.items()}
@@ -108,6 +108,19 @@ def _same_change(first: Finding, other: Finding) -> bool:
     return not followed and all((first.id in kind) == (other.id in kind) for kind in kinds)
 
 
+def _as_reported(evidence: Evidence, finding: Finding) -> Finding:
+    """Leave open a cause that only a field which no row has would rule out."""
+    unknown = "" if evidence.instances else "replica"
+    if finding.id in BY_OUTCOME:
+        unknown = "" if (evidence.after.rows.words["outcome"].codes >= 0).any() else "outcome"
+    elif finding.id != "replica_imbalance":
+        return finding
+    if finding.status != "ruled_out" or not unknown or not len(evidence.after):
+        return finding
+    missing = (*finding.missing, f"the rows' `{unknown}`")
+    return replace(finding, status="unknown", against=(), missing=missing)
+
+
 def _if_moved(evidence: Evidence, finding: Finding) -> Finding:
     """Take points off causes of slowness where nothing got slower."""
     seen = evidence.moved or evidence.coarse
@@ -121,7 +134,9 @@ def _of_the_metric(evidence: Evidence, finding: Finding) -> Finding:
     outside = OUTSIDE.get(evidence.metric or "", ())
     if finding.status not in NAMED or finding.id not in outside:
         return finding
-    return with_points(finding, [Point("it is not in the time in question", _OUTSIDE)])
+    return with_points(
+        finding, [Point(f"it makes no {(evidence.metric or '')[:-2]} longer", _OUTSIDE)]
+    )
 
 
 def _of_its_wait(evidence: Evidence, finding: Finding) -> Finding:
