@@ -493,7 +493,7 @@ class Fleet:
         frontend: Any = SimpleNamespace(
             frontend_s=_spread(draws, 0.008 + 0.01 * ill, 0.2), labels=labels
         )
-        state.windows = (frontend,)
+        state.intervals = (frontend,)
         state.up, state.took_s = True, _spread(draws, 0.006, 0.2)
         if failing and name == _ENGINES[1]:
             self._failures[name] = self._failures.get(name, 0) + 3
