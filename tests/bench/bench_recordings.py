@@ -1,12 +1,12 @@
 """How often does triage name the right cause of what really went wrong on a real vLLM?
 
-    python -m tests.bench.bench_recordings [--searched] [--set older|second|third|unseen]
+    python -m tests.bench.bench_recordings [--searched] [--set older|second|third|fourth|unseen]
         [--json FILE] [--store]
 
 The incidents of `tests/triage/recorded`, each with its true cause in a file of its own, beside the
 same simpler ways to guess as in `bench_triage`. With `--searched` the windows and the metric are
-taken away first. `--set` asks it of others instead, and prints each truth: of `recorded_second`
-and `recorded_third`, since seen, or of `recorded_unseen`, which no rule was made on. `--store`
+taken away first. `--set` asks it of others instead, and prints each truth: of `recorded_second`,
+`recorded_third` and `recorded_fourth`, since seen, or of `recorded_unseen`, which no rule was made on. `--store`
 keeps which causes were named first, which reports quote. Exits with 1 where a bar is missed.
 """
 
@@ -27,6 +27,7 @@ SETS: Final = {
     "older": RECORDED,
     "second": RECORDED.with_name("recorded_second"),
     "third": RECORDED.with_name("recorded_third"),
+    "fourth": RECORDED.with_name("recorded_fourth"),
     "unseen": RECORDED.with_name("recorded_unseen"),
 }
 SEVERITY: Final = {"mild": 1.0, "severe": 3.0}
