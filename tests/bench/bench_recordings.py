@@ -6,8 +6,9 @@
 The incidents of `tests/triage/recorded`, each with its true cause in a file of its own, beside the
 same simpler ways to guess as in `bench_triage`. With `--searched` the windows and the metric are
 taken away first. `--set` asks it of others instead, and prints each truth: of `recorded_second`,
-`recorded_third` and `recorded_fourth`, since seen, or of `recorded_unseen`, which no rule was made on. `--store`
-keeps which causes were named first, which reports quote. Exits with 1 where a bar is missed.
+`recorded_third` and `recorded_fourth`, since seen, or of `recorded_unseen`, which no rule was
+made on. `--store` keeps which causes were named first, which reports quote. Exits with 1 where a
+bar is missed.
 """
 
 from __future__ import annotations
