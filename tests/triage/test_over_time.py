@@ -438,3 +438,22 @@ def test_a_search_that_found_nothing_rules_nothing_out():
 
     assert result.verdict in ("no_change", "not_enough_data")
     assert {one.status for one in result.causes} == {"unknown"}
+
+
+def test_a_spike_within_a_longer_and_surer_stretch_is_a_part_of_it():
+    """The worst minute of an hour in which first tokens are late is not when it began."""
+    from llmtrace.triage.over_time import Incident
+    from llmtrace.triage.windows.highest_stretch import Spike
+    from llmtrace.triage.windows.other_changes import with_bursts
+
+    hour = Incident(
+        metric="ttft", direction="up", shape="step", start=1000.0, end=4600.0, began_before=False,
+        usual=0.2, level=2.0, requests=600, p_value=1e-9,
+    )  # fmt: skip
+    t = np.arange(0.0, 10_000.0, 10.0)
+
+    whole = with_bursts((hour,), Spike(2000.0, 2060.0, 10.0, 1.5), t)
+    alone = with_bursts((hour,), Spike(2000.0, 2060.0, 10.0, 5.0), t)
+
+    assert (whole.start, whole.end) == (1000.0, 4600.0)
+    assert alone.start == 2000.0

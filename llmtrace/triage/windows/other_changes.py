@@ -84,6 +84,8 @@ def since_others_rose(incidents: Sequence[Incident], spike: Spike, t: Floats) ->
 def with_bursts(incidents: Sequence[Incident], spike: Spike, t: Floats) -> Spike:
     """Return a spike until all metrics are back, with those of its metric if it comes in bursts.
 
+    One within a longer stretch of a metric that is surer is a part of that.
+
     What recurs after half the time that was quiet before, or sooner, is one incident: an engine
     that pauses again and again, a pool that is full now and then. So are failures, and the slow
     requests that follow on them.
@@ -93,6 +95,8 @@ def with_bursts(incidents: Sequence[Incident], spike: Spike, t: Floats) -> Spike
     same = [one for one in incidents if one.direction == "up" and one.shape == "step"]
     metrics = {one.metric for one in same if one.start < end and (one.end or last) > start}
     mine = [one for one in same if one.metric in metrics - {"traffic"}]
+    around = [one for one in mine if (one.end or last) >= end and one.p_value < spike.p_value]
+    start = min([start, *(one.start for one in around)])
     for one in same:
         recurs = one in mine and one.start - end <= _RECURS * (start - first)
         if start <= one.start and (recurs or (one.start <= end and one.metric != "traffic")):
