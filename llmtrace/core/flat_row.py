@@ -7,22 +7,12 @@ from dataclasses import fields, replace
 from sys import float_info
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from llmtrace.core import browser_timing
+from llmtrace.core import browser_timing, stages
 from llmtrace.core.attempts import MAX_S, as_plain, from_plain
 from llmtrace.core.browser_timing import IN_JSON, browser_kinds
 from llmtrace.core.errors import DataError
 from llmtrace.core.row_fields import MARKS, NETWORK, OUTCOMES, RAW, REPORTED, RowFields
-from llmtrace.core.stages import (
-    PARTITION,
-    SOURCES,
-    STAGES,
-    Network,
-    Reported,
-    Source,
-    Stages,
-    Timeline,
-    split,
-)
+from llmtrace.core.stages import SOURCES, STAGES, Reported, Source, Stages, Timeline, split
 from llmtrace.core.tool_calls import flat_part, read_part
 
 if TYPE_CHECKING:
@@ -58,7 +48,7 @@ def flat_kinds() -> dict[str, type]:
         kinds[name] = kind if isinstance(kind, type) else float
     kinds |= {"stream": bool, "unwatched": bool, "network_rtt_source": str}
     durations = (
-        *PARTITION, "client", *_REPORTS,
+        *stages.PARTITION, "client", *_REPORTS,
         *(f"marked_{when}_{stage}" for when in ("before", "after") for stage in STAGES),
     )  # fmt: skip
     kinds |= dict.fromkeys((f"{name}_s" for name in durations), float)
@@ -162,7 +152,7 @@ def _timeline(flat: Mapping[str, Any]) -> Timeline:
         e2e=_ns_required(flat, "e2e_s"),
         ttft=_ns(flat, "ttft_s"),
         client=_ns(flat, "client_s"),
-        network=Network(
+        network=stages.Network(
             **{part: _ns(flat, key) for key, part in _NETWORK.items()},
             rtt_source=_source(flat, "network_rtt_source"),
         ),

@@ -7,20 +7,13 @@ from dataclasses import replace
 
 from llmtrace.dataset.case import Case, Window
 from llmtrace.dataset.columns import Columns
+from llmtrace.triage import result
 from llmtrace.triage.attribution.attribute import NAMES
 from llmtrace.triage.attribution.divide_change import Divided
 from llmtrace.triage.causes import BY_OUTCOME, causes
 from llmtrace.triage.causes.track_record import with_record
 from llmtrace.triage.evidence.evidence import PACE_STAGES, TTFT_STAGES, gather
-from llmtrace.triage.result import (
-    NAMED,
-    NOTHING_FOUND,
-    OF_THE_WORK,
-    OF_TRAFFIC,
-    Finding,
-    Metric,
-    Verdict,
-)
+from llmtrace.triage.result import NAMED, OF_THE_WORK, OF_TRAFFIC, Finding, Metric, Verdict
 from llmtrace.triage.verdict import MIN_TRAFFIC_S, Judged
 
 
@@ -76,7 +69,7 @@ def _as_far_as_known(
     lacks = _lacks_what(verdict, blind=blind)
     if lacks is None:
         return found
-    blind = blind and verdict in NOTHING_FOUND
+    blind = blind and verdict in result.NOTHING_FOUND
 
     def stands(one: Finding) -> bool:
         if one.id in OF_TRAFFIC and (verdict == "traffic" or counted):

@@ -17,15 +17,8 @@ import numpy as np
 
 from llmtrace.api_clients.collector_client import Collector
 from llmtrace.core.errors import DataError, LlmtraceError
-from llmtrace.dataset.case import (
-    Case,
-    Signals,
-    Window,
-    facts_from,
-    no_signals,
-    read_case,
-    signals_from,
-)
+from llmtrace.dataset import case
+from llmtrace.dataset.case import Case, Window, facts_from, no_signals, read_case, signals_from
 from llmtrace.dataset.columns import Builder, Columns, Words, concatenate, from_rows
 from llmtrace.dataset.files import read_columns
 from llmtrace.triage.windows.choose import EARLIER_DAYS, earlier
@@ -94,7 +87,7 @@ def with_replicas(case: Case) -> Case:
     return replace(case, rows=replace(case.rows, words={**case.rows.words, "replica": named}))
 
 
-def _engines(signals: Signals) -> set[str]:
+def _engines(signals: case.Signals) -> set[str]:
     """Return the instances that report an engine's load, and nothing of a gateway."""
 
     def telling(names: Iterable[str]) -> set[str]:

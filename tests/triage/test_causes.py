@@ -9,11 +9,13 @@ from collections.abc import Callable
 
 import pytest
 
+from llmtrace.dataset.case import Window
 from llmtrace.triage.causes import RULES
+from llmtrace.triage.causes.scoring import moves
 from llmtrace.triage.result import CAUSES
 
 from . import hand_made
-from .incidents import Incident, quiet
+from .incidents import AFTER, TTFT, Incident, quiet
 
 SURE = {"confirmed", "likely"}
 Made = Callable[[], Incident]
@@ -46,6 +48,78 @@ def test_a_near_miss_is_not_taken_for_it(cause):
     found = NEAR[cause]().findings()
 
     assert found[cause].status not in SURE, report(found)
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_no_line_that_reads_the_same_before_and_after_has_points(cause):
+    """Whatever the incident, and whatever rule says it."""
+    for made in (POSITIVE, NEAR, MISSING):
+        found = made[cause]().findings() if cause in made else {}
+        points = [point for one in found.values() for point in one.evidence if point.points]
+
+        assert [point.text for point in points if not moves(point.text)] == []
+
+
+@pytest.mark.parametrize("seen", [0, 3])
+def test_a_replica_that_is_gone_is_named_by_what_it_no_longer_gets(seen):
+    """Its samples stop, its requests go elsewhere; what it broke had begun before the window."""
+    made = quiet()
+    made.dead["vllm-1"] = Window(AFTER.start - 20, AFTER.end + 100)
+    cut = [row for row in made.rows if row["replica"] == "vllm-1" and row not in made.after()]
+    for row in cut[-seen:] if seen else ():
+        row |= {"start": int((AFTER.start - 101) * 1e9), "outcome": "truncated"}
+        row["decode_s"] = 85.0
+    for row in made.after():
+        row["replica"] = "vllm-0" if row["replica"] == "vllm-1" else row["replica"]
+        row["prefill_s"] *= 2.0
+
+    found = made.findings()
+
+    assert next(iter(found)) == "engine_down", report(found)
+    assert found["engine_down"].status == ("confirmed" if seen else "likely"), report(found)
+    assert any("→ 0.0 %" in point.text for point in found["engine_down"].evidence)
+    assert found["queue_saturation"].status not in SURE
+
+
+def test_the_gpu_that_fell_is_named_and_no_typical_one():
+    """One of three: the figures, and what to drain, are its own."""
+    found = hand_made.gpu_throttle().findings()["gpu_throttle"]
+
+    assert "SM clock, MHz on vllm-1 p50 1,9" in found.evidence[1].text
+    assert found.action.startswith("Reroute: drain vllm-1,")
+
+
+def test_a_client_that_reads_its_first_chunks_late_is_busy():
+    """However much slower it makes the rest: that is no other's wait for the first chunk."""
+    made = quiet()
+    for row in made.rows:
+        row |= {"client_lag_s": 0.0}
+    for row in made.after():
+        row["first_chunk_s"] += 0.5
+        row |= {"client_lag_s": 0.45, "late_by_s": 0.45}
+        row["decode_s"] *= 1.4
+    for row in made.after():
+        first = sum(row.get(stage, 0.0) for stage in TTFT)
+        row["arrived_by_s"] = first - row.pop("late_by_s")
+
+    found = made.findings(metric="ttft")
+
+    assert found["busy_client"].status in SURE, report(found)
+
+
+def test_connections_that_take_long_to_make_are_the_network():
+    """Round trips and sending are as ever: the phases that moved are named, and no machine is."""
+    made = quiet()
+    for row in made.rows:
+        row |= {"network_send_s": 0.0003, "network_tls_s": 0.0}
+    for row in made.after():
+        row["network_tls_s"] = 0.8
+        row["network_s"] += 0.8
+
+    found = made.findings()
+
+    assert next(iter(found)) == "network_path", report(found)
+    assert any("; TLS p50 0 ms → 800 ms" in one.text for one in found["network_path"].evidence)
 
 
 def test_drafts_that_are_not_made_are_named():

@@ -14,6 +14,7 @@ import pytest
 
 from llmtrace.core.stages import STAGES
 from llmtrace.dataset.case import read_case
+from llmtrace.triage.causes.scoring import moves
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.result import CAUSES, NAMED, Result
 
@@ -92,6 +93,14 @@ def test_what_went_wrong_is_named(folder, said):
         assert [one.id for one in result.causes if one.status in SURE] == []
     if truth["shift"]:
         assert result.verdict in WORKLOAD
+
+
+@pytest.mark.parametrize("folder", RECORDED, ids=lambda path: path.name)
+def test_no_line_that_reads_the_same_before_and_after_has_points(folder, said):
+    """What did not move, as printed, is no evidence of any cause."""
+    points = [point for one in said[folder].causes for point in one.evidence if point.points]
+
+    assert [point.text for point in points if not moves(point.text)] == []
 
 
 def test_it_is_named_first(said):

@@ -13,6 +13,7 @@ from llmtrace.triage.causes.scoring import (
     judge,
     proof,
     required,
+    steady,
     support,
     with_points,
 )
@@ -78,3 +79,33 @@ def test_no_weight_makes_a_single_support_likely():
     """The table keeps its order: support < requirement < proof."""
     assert WEIGHTS["support"][0] < WEIGHTS["required"][0] < WEIGHTS["proof"][0]
     assert WEIGHTS["required"][1] <= -WEIGHTS["proof"][0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "waiting p50 0 → 0, p95 0 → 0, mean 0 → 0",
+        "SM clock, MHz p50 1,410 → 1,410",
+        "more than one attempt: 0.0 → 0.0 % (0 of 90 → 1 of 9,000)",
+    ],
+)
+def test_what_reads_the_same_before_and_after_counts_nothing(text):
+    """It is no evidence of a change, and proves none."""
+    found = judge("x", [required(True, text), proof(True, f"{text}!")])
+
+    assert (found.status, found.score) == ("unknown", 0)
+
+
+@pytest.mark.parametrize(
+    "text", ["waiting p50 0 → 0, p95 0 → 2", "an XID error", "wait 9 ms → 9 s", "5xx: 1.0 → 1.2 %"]
+)
+def test_what_moved_or_shows_no_figures_counts(text):
+    """One figure that moved is enough."""
+    assert judge("x", [required(True, text)]).score == WEIGHTS["required"][0]
+
+
+def test_that_something_did_not_move_is_said_so():
+    """Then that is what the line is about, and it counts."""
+    found = judge("x", [steady(support(True, "decode p50 2 ms → 2 ms, p95 3 → 4 ms"))])
+
+    assert found.evidence == (Point("decode p50 2 ms as before, p95 3 → 4 ms", 3),)

@@ -23,19 +23,13 @@ from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
 
 from llmtrace.core.errors import ConfigError
+from llmtrace_collector.receive import spool_format
 from llmtrace_collector.receive.counters import Spooled
 from llmtrace_collector.receive.limits import MIB, SpoolLimits
 from llmtrace_collector.receive.quarantine import Quarantine
 from llmtrace_collector.receive.rejections import RejectedError
 from llmtrace_collector.receive.spool_cursor import Cursor
-from llmtrace_collector.receive.spool_format import (
-    HEAD_BYTES,
-    Record,
-    head,
-    length_at,
-    next_mark,
-    records,
-)
+from llmtrace_collector.receive.spool_format import HEAD_BYTES, Record, next_mark, records
 
 logger = logging.getLogger("llmtrace.collector")
 
@@ -245,7 +239,7 @@ class Spool:
             pieces = [
                 piece
                 for one in group
-                for piece in (head(one.payload, one.spans, one.expanded), one.payload)
+                for piece in (spool_format.head(one.payload, one.spans, one.expanded), one.payload)
             ]
             size = sum(map(len, pieces))
             self._check_room(size)
@@ -438,7 +432,7 @@ class Spool:
         most_bytes, most_spans, most_expanded = most
         file = self._open(segment)
         data = os.pread(file, min(max(most_bytes, HEAD_BYTES), end - offset), offset)
-        length = length_at(data, 0)
+        length = spool_format.length_at(data, 0)
         if length is not None and len(data) < length <= min(self._most_record, end - offset):
             data = os.pread(file, length, offset)
         found: list[Record] = []

@@ -11,16 +11,9 @@ from urllib.parse import quote
 
 from llmtrace.core.row import OUTCOMES, TURN
 from llmtrace.core.stages import PARTITION
+from llmtrace_collector.serve import page_frame
 from llmtrace_collector.serve.list_query import address, earlier
-from llmtrace_collector.serve.page_frame import (
-    UNKNOWN,
-    legend,
-    moment,
-    ms,
-    navigation,
-    stage_bar,
-    text,
-)
+from llmtrace_collector.serve.page_frame import legend, moment, ms, navigation, stage_bar, text
 from llmtrace_collector.store.request_list import CHOSEN_BY, KINDS, SORTS, ListQuery, Place
 
 # The columns of CSV, in this order; durations in seconds, empty = not reported.
@@ -195,7 +188,7 @@ def _line(row: Mapping[str, Any], longest: float, extra: str | None) -> str:
 
 
 def _word(value: object) -> str:
-    return UNKNOWN if value in (None, "") else text(value)
+    return page_frame.UNKNOWN if value in (None, "") else text(value)
 
 
 def _titled(value: object) -> str:

@@ -7,14 +7,8 @@ from typing import Final
 
 from llmtrace.display.colours import NEUTRAL, OVER, STAGE_COLOURS, WITHIN
 from llmtrace_dashboards import promql
-from llmtrace_dashboards.boards.shared_panels import (
-    NO_ENGINES,
-    NO_REQUESTS,
-    NOT_SUCCEEDED,
-    OUTCOMES,
-    graph,
-    side_by_side,
-)
+from llmtrace_dashboards.boards import shared_panels
+from llmtrace_dashboards.boards.shared_panels import NO_REQUESTS, OUTCOMES, graph, side_by_side
 from llmtrace_dashboards.panels import Board, Column, Panel, Query, Row, Step
 from llmtrace_dashboards.promql import INSTANCES, RANGE, SUCCEEDED, anatomy, named, quantile, total
 from llmtrace_dashboards.variables import BEFORE, FULL, INSTANCE, MARKS, RECORDED_BEFORE, REQUESTS
@@ -113,7 +107,7 @@ _WHAT_MOVED: Final = Row(
         _moved("p95, whole request", _E2E, "p95 of the whole request"),
         _moved("p95, TTFT", _TTFT, "p95 of the time to first content"),
         _moved("p95, TPOT", _TPOT, "p95 of the time of a token after the first"),
-        replace(NOT_SUCCEEDED, width=6, height=4),
+        replace(shared_panels.NOT_SUCCEEDED, width=6, height=4),
         graph(
             "p95 now, and $before earlier",
             "The thick line leaves the thin one where the trouble began. Dots are "
@@ -313,7 +307,7 @@ _WHO: Final = Row(
                 )
             ),
             unit="s",
-            empty=NO_ENGINES,
+            empty=shared_panels.NO_ENGINES,
             width=24,
             height=7,
             transformations=side_by_side(

@@ -157,8 +157,10 @@ def _behind(evidence: Evidence, finding: Finding, found: Mapping[str, Finding]) 
         return finding
     names = BEHIND.get(finding.id, ())
     if finding.id in _BY_LOAD and evidence.more_load:
-        # There is more to do: that needs no other cause. But a full batch is one cause, not two.
-        names = tuple(name for name in names if name in _BY_LOAD)
+        # There is more to do: that needs no other cause. But a full batch is one cause, not two,
+        # and as many requests are more for each engine where one of them is gone.
+        fewer = ("engine_down",) if not evidence.more_requests else ()
+        names = tuple(name for name in names if name in (*_BY_LOAD, *fewer))
     behind = [
         found[name]
         for name in names

@@ -6,7 +6,7 @@ import numpy as np
 
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
-from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, support
+from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
 from llmtrace.triage.evidence.changes import Shift
 from llmtrace.triage.evidence.evidence import Evidence, Ratio
 from llmtrace.triage.evidence.signals import Moved
@@ -62,8 +62,8 @@ def prefix_cache_collapse(e: Evidence) -> Finding:
                  "each request (vLLM: `--enable-prompt-tokens-details`)"),
         proof(less and by_rows is not False and by_signals is not False and _same_work(e),
               "every source that counts cached tokens agrees"),
-        support(None if prompts is None else not prompts.rose(0.0, 0.15),
-                say.amounts("prompt tokens", prompts)),
+        steady(support(None if prompts is None else not prompts.rose(0.0, 0.15),
+                       say.amounts("prompt tokens", prompts))),
         support(None if per_token is None else 0.7 <= per_token <= 1.3,
                 f"prefill per computed token: {say.amount(per_token or 0)} times what it was"),
         support(bool(deploys) if known else None,
@@ -163,8 +163,8 @@ def low_spec_acceptance(e: Evidence) -> Finding:
              "output tokens per request"),
         required(holds, text, "the engines' counters `spec_accepted` and `spec_drafted`"),
         proof(all(reported) if reported else None, "every source that counts draft tokens agrees"),
-        support(None if running is None else not running.rose(0.0, 0.3),
-                say.gauge("requests running", running)),
+        steady(support(None if running is None else not running.rose(0.0, 0.3),
+                       say.gauge("requests running", running))),
     ]  # fmt: skip
     action = "Fix: shorten the draft or turn speculation off; it pays above about 40 % accepted."
     return judge("low_spec_acceptance", lines, action + flags(e, "low_spec_acceptance"))

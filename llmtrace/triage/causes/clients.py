@@ -10,7 +10,7 @@ import numpy as np
 
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.causes import format_figures as say
-from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, support
+from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
 from llmtrace.triage.evidence.changes import MIN_COUNT
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.window_rows import Side
@@ -42,14 +42,14 @@ def slow_renderer(e: Evidence) -> Finding:
     """
     own, tools = e.row("render_own_s"), e.row("tool_wall_s")
     more_tools = None if tools is None or own is None else (
-        tools.after_mean - tools.before_mean > own.after_mean - own.before_mean)  # fmt: skip
+        tools.mean_change > own.mean_change)  # fmt: skip
     local = (e.local("client", "render_s") or e.local("version", "render_s")
              or e.local("service", "render_s"))  # fmt: skip
     decode, lag = e.row("decode_s"), e.row("client_lag_s")
     # Who meets a blocked loop waits as long as it is blocked, however few do.
-    held = 0.0 if own is None else own.after_mean - own.before_mean
+    held = 0.0 if own is None else own.mean_change
     late = None if lag is None or own is None else bool(e.up("client_lag_s")) and 0.5 * held <= (
-        max(lag.after_p95 - lag.before_p95, 2 * (lag.after_mean - lag.before_mean)))  # fmt: skip
+        max(lag.after_p95 - lag.before_p95, 2 * lag.mean_change))  # fmt: skip
     lines = [
         gate(e.gate("render"), say.durations("render", e.row("render_s")),
              "the consumer time of each request"),
@@ -60,8 +60,8 @@ def slow_renderer(e: Evidence) -> Finding:
               f"render is {say.percent(e.carried('render'))} of the time added after the first "
               "chunk"),
         support(None if local is None else True, f"only {local}"),
-        support(None if decode is None else not e.up("decode_s"),
-                "the server was not slower: " + say.durations("decode", decode)),
+        steady(support(None if decode is None else not e.up("decode_s"),
+                       "the server was not slower: " + say.durations("decode", decode))),
         against(more_tools, say.durations("tools", tools), strongly=True),
         against(late, "the other responses waited for the client meanwhile: "
                 + say.durations("received data", lag), strongly=True),
@@ -138,8 +138,8 @@ def client_gate(e: Evidence) -> Finding:
     running = e.gauge("running")
     part = None
     if wait is not None and whole is not None:
-        grown = max(whole.after_mean - whole.before_mean, 1e-9)
-        part = (wait.after_mean - wait.before_mean) / grown
+        grown = max(whole.mean_change, 1e-9)
+        part = wait.mean_change / grown
     lines = [
         gate(e.gate("network", "unattributed"), say.durations("network and client", whole),
              "network hooks of the client"),
@@ -149,8 +149,8 @@ def client_gate(e: Evidence) -> Finding:
                  "`client_s` and `network_client_wait_s` (HTTP client hooks)"),
         proof(None if part is None else part >= 0.5,
               f"it is {say.percent(min(part or 0, 1))} of what network and client grew by"),
-        support(None if running is None else not running.rose(0.0, 0.2),
-                "the engines are not busier: " + say.gauge("running", running)),
+        steady(support(None if running is None else not running.rose(0.0, 0.2),
+                       "the engines are not busier: " + say.gauge("running", running))),
         support(None if local is None else True, f"only {local}"),
         against(None if part is None else part < 0.2,
                 f"it is only {say.percent(max(part or 0, 0))} of what network and client grew by"),
@@ -189,8 +189,7 @@ def client_cold(e: Evidence) -> Finding:
     events = [one.text for one in e.events("deploy", "scale", "restart")]
     new = [*(f"version {name} is new" for name in versions), *events]
     pool = e.row("network_client_wait_s")
-    grown, waits = (0.0 if one is None else one.after_mean - one.before_mean
-                    for one in (setup, pool))  # fmt: skip
+    grown, waits = (0.0 if one is None else one.mean_change for one in (setup, pool))
     part = max(1 - waits / grown, 0.0) if grown > 0 else 0.0
     fades = None if setup is None else _fades(e.after, versions, max(setup.before_p95, floor))
     anew = None if setup is None else _open_connections(e.after, max(setup.before_p95, floor))
@@ -273,8 +272,8 @@ def busy_client(e: Evidence) -> Finding:
         # Who is served late by a slow engine reads a little late as well.
         against(None if part is None else part < 0.25, text),
         support(None if local is None else True, f"only {local}"),
-        support(None if running is None else not running.rose(0.0, 0.2),
-                "the engines are not busier: " + say.gauge("running", running)),
+        steady(support(None if running is None else not running.rose(0.0, 0.2),
+                       "the engines are not busier: " + say.gauge("running", running))),
     ]  # fmt: skip
     where = f" It is {local}." if local else ""
     action = f"Free the client's event loop, or give it more CPU. It is not the server.{where}"
@@ -285,19 +284,23 @@ def _own_part(e: Evidence) -> float | None:
     """Return the client's share of what all waits of a response grew by, on average.
 
     Its own are those for which the data was there: unnoticed, or held back before the first chunk.
+    Of the wait for the first chunk alone, if it is more: a busy client is slow at all it does.
     """
     lag, held = e.row("client_lag_s"), e.row("held_before_s")
     first, per_token = e.row("ttft_s"), e.row("wait_per_token_s")
     if lag is None or first is None:
         return None
-    grown = max(first.after_mean - first.before_mean, 0.0)
+    to_first = max(first.mean_change, 0.0)
+    grown = to_first
     if per_token is not None:  # responses are of all lengths
         tokens = e.after.number("output_tokens")
-        more = (per_token.after_mean - per_token.before_mean) * float(np.nanmean(tokens))
-        grown += max(more, 0.0)
-    own = lag.after_mean - lag.before_mean
-    own += 0.0 if held is None else max(held.after_mean - held.before_mean, 0.0)
-    return own / max(grown, 1e-9)
+        grown += max(per_token.mean_change * float(np.nanmean(tokens)), 0.0)
+    kept = 0.0 if held is None else max(held.mean_change, 0.0)
+    part = (lag.mean_change + kept) / max(grown, 1e-9)
+    unread = e.row("unread_s")
+    if unread is None or not e.up("ttft_s"):
+        return part
+    return max(part, (unread.mean_change + kept) / max(to_first, 1e-9))
 
 
 def client_give_ups(e: Evidence) -> Finding:

@@ -69,18 +69,14 @@ def amounts(label: str, shift: Shift | None, unit: str = "") -> str:
     )
 
 
-def gauge(label: str, moved: Moved | None) -> str:
-    """Say how a signal moved in the fleet, and where most if that differs."""
+def gauge(label: str, moved: Moved | None, *, down: bool = False) -> str:
+    """Say how a signal moved: in the fleet, or where it rose (`down`: fell) most by far."""
     if moved is None:
         return f"{label}: not reported"
-    text = amounts(label, moved.fleet) if moved.fleet else f"{label}: too few samples"
-    if moved.fleet and not moved.fleet.change:
-        text += f", mean {amount(moved.fleet.before_mean)} → {amount(moved.fleet.after_mean)}"
-    most = moved.most(lambda shift: shift.change)
-    if most is not None and len(moved.instances) > 1 and moved.fleet is not None:
-        name, shift = most
-        if shift.change > 1.5 * max(moved.fleet.change, 0.0):
-            text += f"; most on {name}: p50 {amount(shift.before_p50)} → {amount(shift.after_p50)}"
+    name, shift = moved.most(down=down)
+    text = amounts(f"{label} on {name}" if name else label, shift)
+    if not shift.change:
+        text += f", mean {amount(shift.before_mean)} → {amount(shift.after_mean)}"
     return text
 
 

@@ -8,33 +8,17 @@ from llmtrace.stats.arrays import Floats
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.network import where_broken
-from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, support
+from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
+from llmtrace.triage.evidence import patterns
 from llmtrace.triage.evidence.changes import MIN_COUNT
 from llmtrace.triage.evidence.evidence import Evidence
-from llmtrace.triage.evidence.patterns import (
-    Fresh,
-    Gap,
-    alike_halts,
-    beyond_chance,
-    broken,
-    engine_gaps,
-    failed,
-    fresh,
-    held_up,
-    in_halts,
-    overlap,
-    refused_connections,
-    restarted,
-    slow_front_end,
-    starts,
-    vanished,
-)
 from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.result import Finding
 
 # NVML: idle, clocks set by an operator, sync boost and display clocks are no throttling.
 _HARMLESS = 0x1 | 0x2 | 0x10 | 0x100
 _FEW_STEPS = 8
+_CUT_OFF = 2
 _STREAMS = 4  # responses in progress that stood still together
 _MOST, _RATHER_FEW = 0.5, 0.25  # of the slow requests
 _FAR = 2.5  # times the longest gap before
@@ -69,12 +53,11 @@ def gpu_throttle(e: Evidence) -> Finding:
     )
     throttled = _throttled(e)
     xid = _new_xid(e)
-    slower = _lowest_ratio(clock)
-    fell = None if clock is None else clock.fell(0.0, 0.08) or slower <= 0.85
+    fell = None if clock is None else clock.fell(0.0, 0.08)
     reported = [one for one in (fell, throttled, xid) if one is not None]
     curve, prefill = e.on_curve(), e.at_same("prefill_s", "computed_tokens")
     local = e.local("replica", "tpot_s") or e.local("replica", "ttft_s")
-    text = say.gauge("SM clock, MHz", clock)
+    text = say.gauge("SM clock, MHz", clock, down=True)
     slowed = max(curve or 0.0, prefill or 0.0) >= _SLOWED
     lines = [
         # One of many replicas is hardly felt by all requests, but where it is.
@@ -98,9 +81,11 @@ def gpu_throttle(e: Evidence) -> Finding:
         support(None if temp is None else temp.rose(0.0, 0.08),
                 say.gauge("temperature, °C", temp)),
         support(None if power is None or not fell else power.fell(0.0, 0.1),
-                say.gauge("power, W", power)),
+                say.gauge("power, W", power, down=True)),
     ]  # fmt: skip
-    action = "Reroute: drain the node whose clock fell, then look at cooling, power caps and XIDs."
+    at = clock.most(down=True)[0] if clock is not None and fell else None
+    action = (f"Reroute: drain {at or 'the node whose clock fell'}, then look at cooling, power "
+              "caps and XIDs.")  # fmt: skip
     return judge("gpu_throttle", lines, action)
 
 
@@ -123,9 +108,9 @@ def cold_start(e: Evidence) -> Finding:
         Gate readiness on a real response and not on a port; keep compiled kernels on a volume;
         keep a minimum of replicas, and scale up ahead of the hour at which it is always needed.
     """
-    started = starts(e)
-    again = restarted(e)
-    found = fresh(e, started)
+    started = patterns.starts(e)
+    again = patterns.restarted(e)
+    found = patterns.fresh(e, started)
     failures = e.outcome("error", "truncated", "timeout")
     events = e.events("scale", "deploy")
     known = e.has("started") or any("started" in f for f in e.facts.instances.values())
@@ -175,7 +160,7 @@ def engine_paused(e: Evidence) -> Finding:
     """
     asleep = e.gauge("sleep")
     slept = None if asleep is None else any((s.value > 0).any() for s in asleep.after.values())
-    before, quiet = engine_gaps(e)
+    before, quiet = patterns.engine_gaps(e)
     long = _stood_still(e)
     if long is False and not _replicas_known(e):
         long = None  # other engines respond while one stands still
@@ -185,7 +170,7 @@ def engine_paused(e: Evidence) -> Finding:
     reported = [one for one in (slept, long, stopped, halts) if one is not None]
     open_ = quiet is not None and long is None and not (slept or stopped or halts)
     gap, gaps = e.row("max_gap_s"), e.up("max_gap_s", relative=0.5)
-    again = restarted(e)
+    again = patterns.restarted(e)
     still = None if long is None or quiet is None else long and quiet.streams >= _STREAMS
     slow, most = _slow_in_halts(e) if long else (None, None)
     still_text = f"{quiet.streams if quiet else 0} responses in progress stood still in it"
@@ -196,7 +181,7 @@ def engine_paused(e: Evidence) -> Finding:
                  "the gauge `sleep`, the counter `tokens_out`, or the longest gap of each stream"),
         proof(slept, "the engine said that it was asleep"),
         # A long prompt that is computed whole holds all streams, too.
-        proof(None if held_up(e) else still, still_text),
+        proof(None if patterns.held_up(e) else still, still_text),
         support(still, still_text),
         support(stopped, "no tokens came out while requests were running"),
         support(most, slow or ""),
@@ -231,26 +216,30 @@ def engine_down(e: Evidence) -> Finding:
         Fix what killed it. Let clients resume or retry what had not begun; health checks that
         check a response, not a port.
     """
-    again = restarted(e)
-    failures = e.share("failed", failed)
-    _, cut = broken(e)
-    gone = vanished(e)
+    again = patterns.restarted(e)
+    failures = patterns.failures_by_end(e)
+    _, cut = patterns.broken(e)
+    gone = patterns.vanished(e)
+    lost = patterns.lost_traffic(e, gone)
+    cut_off = patterns.failed_when_it_stopped(e, gone) if lost else 0
     facts = e.facts.instances.values()
     known = e.has("started") or e.has("running") or any("started" in one for one in facts)
     local = where_broken(e)
     server = e.share("5xx", lambda side: side.number("http_status") >= 500)
-    refused = e.share("connect", refused_connections)
+    refused = e.share("connect", patterns.refused_connections)
     together = cut.together >= 0.5 and cut.n >= 4
     turned_away = server.rose(0.003, 2, 2.0) or refused.rose(0.003, 2, 2.0)
     lines = [
         gate(failures.rose(0.003, 3, 2.0) or e.share("retried", lambda s: s.number("attempts") > 1)
-             .rose(0.003, 3, 2.0), f"failed requests: {failures}"),
+             .rose(0.003, 3, 2.0) or bool(lost), f"requests ended in a failure: {failures}"),
         required(bool(again or gone) if known else None,
                  f"{', '.join([*again, *(g for g in gone if g not in again)]) or 'no engine'} "
                  "was restarted or stopped reporting",
                  "when each engine started: the gauge `started`"),
         proof(bool(again) and failures.rose(0.003, 3, 2.0),
               "the start time moved, and requests failed"),
+        proof(cut_off >= _CUT_OFF, f"{cut_off} requests on it failed as its signals stopped"),
+        support(bool(lost), "; ".join(f"{name} gets {one} of requests" for name, one in lost)),
         proof(together and turned_away and not again,
               "streams ended at one instant, and there were no responses after that"),
         support(cut.together >= 0.4 and cut.n >= 3,
@@ -261,6 +250,8 @@ def engine_down(e: Evidence) -> Finding:
         against(len(again) >= max(2, 0.6 * len(e.instances)),
                 f"{len(again)} of {len(e.instances)} engines were restarted in turn: a rollout",
                 strongly=True),
+        against(bool(lost) and cut_off < _CUT_OFF and bool(e.events("scale")),
+                "the number of engines was changed"),
         against(cut.n >= 5 and cut.alike >= 0.7 and cut.together < 0.3,
                 "truncated streams had sent nothing for the same time"),
     ]  # fmt: skip
@@ -289,13 +280,13 @@ def frontend_cpu(e: Evidence) -> Finding:
     frontend, cpu = e.gauge("frontend_time"), e.gauge("api_cpu")
     rows = e.row("first_chunk_frontend_s")
     far = None if frontend is not None else _beyond_all(e, "frontend_time")
-    slow = bool(far) or slow_front_end(e)
+    slow = bool(far) or patterns.slow_front_end(e)
     # Who wants one core and gets half is short of CPU too: only more work shows in the counter.
     more = None if cpu is None else cpu.rose(0.0, 0.3)
     part = _share_of_first(e)
     busy = None if more is None else more and _typical(cpu) >= 0.75
     by_load = bool(more and not busy and e.more_load)
-    (before, quiet), stalls = engine_gaps(e), _stood_still(e)
+    (before, quiet), stalls = patterns.engine_gaps(e), _stood_still(e)
     waiting = e.gauge("waiting")
     lines = [
         # SGLang counts the queue from when the front end has the request.
@@ -311,8 +302,8 @@ def frontend_cpu(e: Evidence) -> Finding:
         proof(busy, say.gauge("cores used by the API server", cpu),
               "`api_cpu`: cores used by the API server"),
         support(more and not by_load, say.gauge("cores used by the API server", cpu)),
-        support(not (e.up("queue_s") or e.up("prefill_s")) if e.row("queue_s") else None,
-                "queue and prefill did not move: " + say.durations("queue", e.row("queue_s"))),
+        steady(support(not (e.up("queue_s") or e.up("prefill_s")) if e.row("queue_s") else None,
+                "queue and prefill did not move: " + say.durations("queue", e.row("queue_s")))),
         support(None if waiting is None else not waiting.rose(0.0, 0.5),
                 "no more requests wait in the engine"),
         against((cpu is None or by_load) and (e.up("tpot_s", relative=0.3 if cpu is None else 0.1)
@@ -331,7 +322,7 @@ _MET_LONG_ONES = "slow requests came while long prompts were worked on"
 
 
 def _met_long_ones(e: Evidence) -> bool | None:
-    found = overlap(e)
+    found = patterns.overlap(e)
     return None if found is None else found.slow_during >= 0.6 and found.lift >= 1.5
 
 
@@ -342,10 +333,10 @@ def _share_of_first(e: Evidence) -> float | None:
         gauge = e.gauge("frontend_time")
         front = gauge.fleet if gauge is not None else None
     stages = [e.row(f"{name}_s") for name in ("first_chunk", "queue", "unattributed")]
-    more = [max(one.after_mean - one.before_mean, 0.0) for one in stages if one is not None]
+    more = [max(one.mean_change, 0.0) for one in stages if one is not None]
     if front is None or sum(more) <= 0:
         return None
-    return (front.after_mean - front.before_mean) / sum(more)
+    return front.mean_change / sum(more)
 
 
 def _beyond_all(e: Evidence, signal: str) -> str | None:
@@ -368,23 +359,13 @@ def _waits_for_steps(e: Evidence) -> bool | None:
     first, per_token = e.row("first_chunk_s"), e.row("tpot_s")
     if first is None or per_token is None:
         return None
-    return first.after_mean - first.before_mean <= _FEW_STEPS * per_token.after_p95
+    return first.mean_change <= _FEW_STEPS * per_token.after_p95
 
 
 def _typical(moved: Moved | None) -> float:
     found = [float(np.median(s.value)) for s in (moved.after if moved else {}).values()
              if len(s.value)]  # fmt: skip
     return max(found, default=0.0)
-
-
-def _lowest_ratio(moved: Moved | None) -> float:
-    """Return the lowest a gauge fell to on any instance, over what it was there."""
-    found = [1.0]
-    for name, after in (moved.after if moved else {}).items():
-        before = moved.before.get(name) if moved else None
-        if before is not None and len(before.value) >= 3 and len(after.value) >= 3:
-            found.append(float(np.median(after.value) / max(np.median(before.value), 1e-9)))
-    return min(found)
 
 
 def _throttled(e: Evidence) -> bool | None:
@@ -416,7 +397,7 @@ def _new_xid(e: Evidence) -> bool | None:
     )
 
 
-def _fresh_text(found: Fresh | None) -> str:
+def _fresh_text(found: patterns.Fresh | None) -> str:
     if found is None:
         return "too few requests to an engine that had just started"
     return (
@@ -425,7 +406,7 @@ def _fresh_text(found: Fresh | None) -> str:
     )
 
 
-def _gap_text(found: Gap | None, usual: float) -> str:
+def _gap_text(found: patterns.Gap | None, usual: float) -> str:
     if found is None:
         return "no span in which requests came and nothing left"
     where = f"{found.instance}: " if found.instance else ""
@@ -438,7 +419,7 @@ def _gap_text(found: Gap | None, usual: float) -> str:
 
 def _halts(e: Evidence, text: str, *, long: bool | None) -> tuple[bool | None, str]:
     """Return whether responses stood still alike, and what says most: that, or the text."""
-    found = None if long is False else alike_halts(e)
+    found = None if long is False else patterns.alike_halts(e)
     if found is not None and not long:
         text = f"{found[1]} responses stood still for {say.seconds(found[0])}, longer than before"
     return None if found is None else True, text
@@ -449,7 +430,7 @@ def _slow_in_halts(e: Evidence) -> tuple[str | None, bool | None]:
 
     Some requests wait behind others by chance; where an engine halts, most of the slow ones do.
     """
-    shares = in_halts(e)
+    shares = patterns.in_halts(e)
     if shares is None:
         return None, None
     slow, every = shares
@@ -466,11 +447,11 @@ def _replicas_known(e: Evidence) -> bool:
 
 def _stood_still(e: Evidence) -> bool | None:
     """Return whether an engine gave nothing for far longer than it ever does, or chance makes."""
-    before, quiet = engine_gaps(e)
+    before, quiet = patterns.engine_gaps(e)
     if quiet is None:
         return False
     usual = before.seconds if before is not None and before.whole is not False else 0.0
-    far = quiet.seconds >= _FAR * usual and beyond_chance(e) >= _BEYOND_CHANCE
+    far = quiet.seconds >= _FAR * usual and patterns.beyond_chance(e) >= _BEYOND_CHANCE
     return quiet.whole if far else False
 
 

@@ -6,15 +6,14 @@ from functools import partial
 
 import numpy as np
 
-from llmtrace.stats.arrays import Mask
 from llmtrace.triage.causes import format_figures as say
+from llmtrace.triage.causes import scoring
 from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.kv_room import kv_room
 from llmtrace.triage.causes.scoring import against, gate, judge, note, proof, required, support
 from llmtrace.triage.evidence.evidence import Evidence
-from llmtrace.triage.evidence.patterns import cache_shrank, restarted, starts
+from llmtrace.triage.evidence.patterns import cache_shrank, on_replica, restarted, starts
 from llmtrace.triage.evidence.signals import Moved
-from llmtrace.triage.evidence.window_rows import Side
 from llmtrace.triage.result import Finding
 
 _FULL_KV = 0.9
@@ -69,14 +68,15 @@ def queue_saturation(e: Evidence) -> Finding:
              else f"each engine gets more load, and {first}",
              "the engine's queue time per request"),
         required(None if waits is None else waits or grown or by_requests,
-                 say.gauge("requests waiting for capacity", waiting),
+                 say.gauge("requests waiting for capacity", waiting) if waits or not by_requests
+                 else say.durations("queue", e.row("queue_s")),
                  "the engines' gauge `waiting`"),
         proof(at_limit or (volume and full), limit),
         support(e.more_load, load),
         support(None if tokens is None else tokens.rose(0.0, 0.2),
                 say.gauge("prompt tokens a second", tokens)),
-        against(full and not volume and not at_limit,
-                say.gauge("KV usage", kv) + ", running is below its limit, and load is no reason"),
+        scoring.steady(against(full and not volume and not at_limit, say.gauge("KV usage", kv)
+                       + ", running is below its limit, and load is no reason")),
         against(_preempted(e) and not e.more_load,
                 say.counted("preemptions", e.counted("preemptions"))),
     ]  # fmt: skip
@@ -175,13 +175,14 @@ def batch_size(e: Evidence) -> Finding:
         support(None if curve is None else curve <= 1.3,
                 f"time per token is {say.amount(curve or 0)} times what this batch explains"),
         required(e.more_load or bool(e.events("config", "scale")), _load(e)),
-        support(e.up("queue_s") is False or None, say.durations("queue", e.row("queue_s"))),
+        scoring.steady(support(e.up("queue_s") is False or None,
+                       say.durations("queue", e.row("queue_s")))),
         against(bool(e.gate("queue")) or (e.metric == "ttft_s" and bool(e.up("ttft_s"))),
                 say.durations("the wait for the first chunk grew too: it", e.row("ttft_s"))),
         against(None if curve is None else curve > 1.6,
                 f"time per token is {say.amount(curve or 0)} times what this batch explains"),
         against(None if clock is None else clock.fell(0.0, 0.05),
-                say.gauge("SM clock, MHz", clock), strongly=True),
+                say.gauge("SM clock, MHz", clock, down=True), strongly=True),
         against(None if acceptance is None else acceptance.after < 0.8 * acceptance.before,
                 say.ratio("draft tokens accepted", acceptance)),
         against(None if tokens is None else tokens.rose(0.0, 0.2),
@@ -233,9 +234,9 @@ def replica_imbalance(e: Evidence) -> Finding:
                  "the rows' `replica`, or `running` and `waiting` by instance"),
         proof(None if share is None else share[1] and bool(share[2]), share[0] if share else ""),
         support(None if local is None else True, f"slow on {local}"),
-        support(not e.more_requests, say.rates("requests overall", *e.request_rate)),
+        scoring.steady(support(not e.more_requests, say.rates("all requests", *e.request_rate))),
         against(None if clock is None else clock.fell(0.0, 0.05),
-                say.gauge("SM clock, MHz", clock), strongly=True),
+                say.gauge("SM clock, MHz", clock, down=True), strongly=True),
         against(bool(e.events("scale")), "the number of engines was changed"),
         against(bool(restarted(e)), "an engine was restarted: the others took its share"),
         against(bool(starts(e)) and not restarted(e), "an engine has just started"),
@@ -251,7 +252,7 @@ def _more_wait(e: Evidence) -> bool | None:
     waiting, running = e.gauge("waiting"), e.gauge("running")
     if waiting is None:
         return None
-    least = 0.02 * running.fleet.before_mean if running is not None and running.fleet else 0.0
+    least = 0.02 * running.fleet.before_mean if running is not None else 0.0
     return waiting.rose(least, 0.3) or waiting.grew(least, 0.5) or waiting.more_often(_SURE)
 
 
@@ -322,7 +323,7 @@ def _share_of_one(e: Evidence) -> tuple[str, bool, bool] | None:
     names = sorted({words[1].names[c] for c in np.unique(words[1].codes[words[1].codes >= 0])})
     if len(names) < 2:
         return None
-    shares = {name: e.share(f"replica {name}", partial(_on, replica=name)) for name in names}
+    shares = {name: e.share(f"replica {name}", partial(on_replica, name=name)) for name in names}
     name = max(shares, key=lambda one: shares[one].after - shares[one].before)
     found = shares[name]
     if not found.before_k:
@@ -332,10 +333,6 @@ def _share_of_one(e: Evidence) -> tuple[str, bool, bool] | None:
     grew = found.rose(0.0) and found.after >= 1.15 * found.before and len(alike) == 1
     far = grew and found.after >= 1.35 * found.before
     return f"{name} gets {found} of the requests", grew, far
-
-
-def _on(side: Side, replica: str) -> Mask:
-    return side.where("replica", replica)
 
 
 def _all_rose(e: Evidence) -> bool:

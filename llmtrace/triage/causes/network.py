@@ -7,20 +7,10 @@ import numpy as np
 from llmtrace.stats.arrays import Mask
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
-from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, support
+from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
+from llmtrace.triage.evidence import patterns
 from llmtrace.triage.evidence.changes import Shift
 from llmtrace.triage.evidence.evidence import Evidence
-from llmtrace.triage.evidence.patterns import (
-    Cuts,
-    broken,
-    failed,
-    reader_away,
-    refused_connections,
-    restarted,
-    slow_front_end,
-    starts,
-    vanished,
-)
 from llmtrace.triage.evidence.window_rows import Side
 from llmtrace.triage.result import Finding
 
@@ -32,6 +22,7 @@ _PHASES = {
     "handshake": "handshake",
     "send": "sending",
 }
+_SET_UP = ("connect", "tls", "handshake")
 _MOSTLY = 0.6
 _HALF = 0.5
 _SURE = 3.5  # standard errors
@@ -62,34 +53,35 @@ def network_path(e: Evidence) -> Finding:
     """
     path, floor = e.row("network_path_s"), e.floor("network_s")
     phases = {part: e.row(f"network_{part}_s") for part in _PHASES}
-    longer = {
-        name: one
-        for name, one in phases.items()
-        if one is not None and (one.rose(floor) or one.grew(floor))
-    }  # fmt: skip
+    longer = {name: one for name, one in phases.items()
+              if one is not None and (one.rose(floor) or one.grew(floor))}  # fmt: skip
     known = [one for one in phases.values() if one is not None]
     # A machine without CPU to spare connects slowly as well; the round trips are the path's.
     longer_path = phases["rtt"] is None or bool({"rtt", "dns"} & set(longer))
+    moved = "; ".join(say.durations(_PHASES[part], one) for part, one in longer.items())
+    # Where there is no CPU to spare, sending takes longer as well.
+    sets_up = phases["send"] is not None and "send" not in longer and path is not None and (
+        sum(longer[one].mean_change for one in _SET_UP if one in longer)
+        >= _HALF * path.mean_change > 0)  # fmt: skip
     wait, whole = e.row("network_client_wait_s"), e.row("network_s")
-    waits = None
-    if wait is not None and whole is not None:
-        grown = whole.after_mean - whole.before_mean
-        waits = wait.after_mean - wait.before_mean >= 0.5 * grown
+    waits = None if wait is None or whole is None else (
+        wait.mean_change >= _HALF * whole.mean_change)  # fmt: skip
     local = e.local("region", "network_s") or e.local("client", "network_s")
     lines = [
         gate(e.gate("network"), say.durations("network", whole), "network hooks of the client"),
         required(None if path is None else path.rose(floor) or path.grew(floor),
-                 say.durations("network without one's own pool", path),
+                 say.durations("network without one's own pool", path)
+                 + (f"; {moved}" if longer and not longer_path else ""),
                  "the network's phases (HTTP client hooks)"),
         proof(longer_path and bool(longer)
               and (e.carried("network") >= _HALF or e.felt_alone("network_s")) if known else None,
-              "; ".join(say.durations(_PHASES[part], one) for part, one in longer.items())),
+              moved),
         support(e.carried("network") >= _HALF,
                 f"network is {say.percent(e.carried('network'))} of the time added"),
         support(None if local is None else True, f"only {local}"),
         support(_engine_flat(e), "queue and prefill did not move"),
         against(waits, say.durations("wait for one's own pool", wait), strongly=True),
-        against(not longer_path and not _connects_anew(e),
+        against(not (longer_path or _connects_anew(e) or sets_up),
                 "connecting and sending wait for a machine: a round trip takes as long as ever",
                 strongly=True),
     ]  # fmt: skip
@@ -139,9 +131,9 @@ def gateway_overhead(e: Evidence) -> Finding:
     lines = [
         *seen,
         # A busy machine makes all that runs on it slower: proved is what most of the time is.
-        proof(None if own is None or whole is None else e.carried("gateway") >= _HALF and
-              own.after_mean - own.before_mean >= 0.6 * (whole.after_mean - whole.before_mean),
-              f"it is the gateway's own time; more than one attempt: {retried}"),
+        steady(proof(None if own is None or whole is None else e.carried("gateway") >= _HALF and
+              own.mean_change >= 0.6 * (whole.mean_change),
+              f"it is the gateway's own time; more than one attempt: {retried}")),
         support(e.carried("gateway") >= _HALF,
                 f"the gateway is {say.percent(e.carried('gateway'))} of the time added"),
         support(_engine_flat(e), "queue and prefill did not move"),
@@ -176,8 +168,8 @@ def rate_limit_retries(e: Evidence) -> Finding:
     wait = e.row("retry_s")
     limited, seen = _limited(e), _counts_of_limits(e)
     local = e.local("tenant", "retry_s")
-    again = restarted(e)
-    refused = e.share("connect", refused_connections)
+    again = patterns.restarted(e)
+    refused = e.share("connect", patterns.refused_connections)
     knows = bool(np.isfinite(e.after.number("attempts")).any())
     quota, busy = e.share("quota", _over_quota), e.share("busy", _retried_busy)
     counts = {"more than one attempt": retried, "429 or a quota named": quota,
@@ -256,7 +248,7 @@ def proxy_buffering(e: Evidence) -> Finding:
     if first is not None and whole is not None:
         later = bool(e.up("ttft_s")) and whole.change <= 0.5 * max(first.change, 0.0)
         # Buffered content is late, but the end of the response is not.
-        grew, at_first = (one.after_mean - one.before_mean for one in (whole, first))
+        grew, at_first = (one.mean_change for one in (whole, first))
         longer = bool(e.up("ttft_s")) and bool(e.up("e2e_s")) and grew >= 0.8 * at_first
     local = e.local("gateway", "first_chunk_s") or e.local("region", "first_chunk_s")
     lines = [
@@ -283,7 +275,7 @@ def proxy_buffering(e: Evidence) -> Finding:
 
 def _was_away(e: Evidence) -> tuple[bool | None, str]:
     """Say whether chunks came at once because the client did not read when they came."""
-    away, decode = reader_away(e), e.row("decode_s")
+    away, decode = patterns.reader_away(e), e.row("decode_s")
     if away is None or decode is None:
         return None, ""
     text = f"the client was away for {say.seconds(away)} more of each response"
@@ -319,8 +311,8 @@ def idle_timeout(e: Evidence) -> Finding:
     Later:
         Heartbeats shorter than the shortest idle time-out on the path; let clients resume.
     """
-    cut = e.share("failed", failed)
-    before, found = broken(e)
+    cut = e.share("failed", patterns.failed)
+    before, found = patterns.broken(e)
     idle = found.idle
     known = found.n == 0 or idle is not None or found.alike > 0 or _gaps_known(e.after)
     constant = found.by_timer
@@ -339,7 +331,7 @@ def idle_timeout(e: Evidence) -> Finding:
         proof(constant and found.alike >= 0.75 and found.e2e_alike <= 0.7 * found.alike,
               "the gap is always the same, the length of the streams is not"),
         support(usual, f"{say.seconds(idle or 0)} is a usual setting"),
-        support(not restarted(e), "no engine was restarted"),
+        support(not patterns.restarted(e), "no engine was restarted"),
         against(found.together >= 0.5 and found.n >= 4, "they ended at the same instant"),
         against(constant and _at_an_age(e, found),
                 "the whole length is as constant: a deadline, and not an idle time-out"),
@@ -374,8 +366,8 @@ def midstream_errors(e: Evidence) -> Finding:
     resent = e.share(
         "stream sent again", lambda side: _retried(side) & (side.number("chunks") > 0)
     )
-    _, found = broken(e)
-    again = restarted(e)
+    _, found = patterns.broken(e)
+    again = patterns.restarted(e)
     local = where_broken(e)
     at_once = found.n >= 4 and found.together >= _HALF
     hop = at_once and _by_a_hop(e)
@@ -407,8 +399,8 @@ def midstream_errors(e: Evidence) -> Finding:
 
 def _by_a_hop(e: Evidence) -> bool:
     """Return whether streams that ended at one instant did so though every engine went on."""
-    known = e.has("started") and broken(e)[0].together < _HALF
-    return known and not restarted(e) and not vanished(e)
+    known = e.has("started") and patterns.broken(e)[0].together < _HALF
+    return known and not patterns.restarted(e) and not patterns.vanished(e)
 
 
 def _waits_on_the_way(e: Evidence) -> bool | None:
@@ -431,14 +423,14 @@ def _is_between(e: Evidence) -> bool | None:
 
     `None` where too little of that is reported.
     """
-    front = slow_front_end(e)
+    front = patterns.slow_front_end(e)
     bursts, pace = e.row("burst_share"), e.row("wait_per_token_s")
     if front is None or pace is None:
         return None
     gathered = pace.after_mean <= 0.8 * pace.before_mean or (
-        bursts is not None and bursts.after_mean - bursts.before_mean >= 0.15
+        bursts is not None and bursts.mean_change >= 0.15
     )
-    return bool(e.up("first_chunk_s")) and not (front or gathered or starts(e))
+    return bool(e.up("first_chunk_s")) and not (front or gathered or patterns.starts(e))
 
 
 def _was_refused(e: Evidence, seen: list[bool], by_status: float | None) -> bool | None:
@@ -523,12 +515,12 @@ def _broken_midstream(side: Side) -> Mask:
 
 
 def _gaps_known(side: Side) -> bool:
-    return bool(np.isfinite(side.number("max_gap_s")[failed(side)]).any())
+    return bool(np.isfinite(side.number("max_gap_s")[patterns.failed(side)]).any())
 
 
-def _at_an_age(e: Evidence, found: Cuts) -> bool:
+def _at_an_age(e: Evidence, found: patterns.Cuts) -> bool:
     """Return whether streams that had delivered something broke at an age, and at any silence."""
-    began = np.isfinite(e.after.number("ttft_s")[failed(e.after)])
+    began = np.isfinite(e.after.number("ttft_s")[patterns.failed(e.after)])
     return found.e2e_alike >= max(0.95 * found.alike, _MOSTLY) and bool(began.mean() > _HALF)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llmtrace.stats.arrays import Mask
 from llmtrace.triage.causes import format_figures as say
-from llmtrace.triage.causes.scoring import gate, judge, proof, required, support
+from llmtrace.triage.causes.scoring import gate, judge, proof, required, steady, support
 from llmtrace.triage.evidence.changes import Share
 from llmtrace.triage.evidence.evidence import METRICS, Evidence
 from llmtrace.triage.evidence.window_rows import Side
@@ -44,9 +44,9 @@ def response_cache_misses(e: Evidence) -> Finding:
         required(missed.rose(_FELT) if known else None,
                  f"served from the response cache: {_rest(missed)}",
                  "the rows' `cache_hit`"),
-        proof(None if alone is None or not known else
-              alone.after_p50 <= (1 + _AS_BEFORE) * alone.before_p50,
-              say.durations("requests that miss alone", alone)),
+        steady(proof(None if alone is None or not known else
+                     alone.after_p50 <= (1 + _AS_BEFORE) * alone.before_p50,
+                     say.durations("requests that miss alone", alone))),
         support(bool(deploys) if known else None,
                 "changed shortly before: " + "; ".join(one.text for one in deploys)),
     ]  # fmt: skip
@@ -79,9 +79,9 @@ def streaming_off(e: Evidence) -> Finding:
              "the time of the first content"),
         required(whole.rose(_FELT) if known else None, f"streamed: {_rest(whole)}",
                  "the rows' `stream`"),
-        proof(None if e2e is None or not known else
-              e2e.after_p50 <= (1 + _AS_BEFORE) * e2e.before_p50,
-              say.durations("the whole response", e2e)),
+        steady(proof(None if e2e is None or not known else
+                     e2e.after_p50 <= (1 + _AS_BEFORE) * e2e.before_p50,
+                     say.durations("the whole response", e2e))),
     ]  # fmt: skip
     action = "Fix: roll back the client or gateway that stopped requesting a stream."
     return judge("streaming_off", lines, action)

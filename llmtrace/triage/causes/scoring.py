@@ -7,6 +7,7 @@ how often a status is right is measured (docs/reference/benchmarks.md).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -29,6 +30,10 @@ CONFIRMED: Final = 13
 LIKELY: Final = 7
 POSSIBLE: Final = 3
 RULED_OUT: Final = -6
+
+_NUMBER: Final = r"(\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?)(?: (ms|s|%))?"
+_PAIR: Final = re.compile(f"{_NUMBER} → {_NUMBER}")
+_COUNTS: Final = re.compile(r"\([^()]*→[^()]*\)")  # "0 of 90 → 0 of 80" says what the shares do
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +82,37 @@ def against(holds: bool | None, text: str, *, strongly: bool = False) -> Line:
     return Line("strongly_against" if strongly else "against", holds, text)
 
 
+def steady(line: Line) -> Line:
+    """Say of a line that it is about what did not move: `2 ms as before` for `2 ms → 2 ms`."""
+
+    def said(pair: re.Match[str]) -> str:
+        return f"{pair[0].split(' → ')[1]} as before" if _alike(pair) else pair[0]
+
+    return replace(line, text=_PAIR.sub(said, line.text))
+
+
+def moves(text: str) -> bool:
+    """Return whether a text shows no before and after, or some that differ as printed.
+
+    Example:
+        >>> moves("waiting p50 0 → 0, p95 0 → 2"), moves("clock 1,410 → 1,410"), moves("an XID")
+        (True, False, True)
+    """
+    pairs = list(_PAIR.finditer(_COUNTS.sub("", text)))
+    return not pairs or not all(_alike(pair) for pair in pairs)
+
+
+def _alike(pair: re.Match[str]) -> bool:
+    _, unit_before, _, unit_after = pair.groups()
+    return pair[1] == pair[3] and unit_before in (None, unit_after)
+
+
 def judge(cause: str, lines: Sequence[Line], action: str = "") -> Finding:
     """Add up the lines for one cause.
 
     A gate or a requirement that fails rules the cause out. One that is unknown leaves the cause
-    `unknown`, whatever else supports it, unless a proof replaces it.
+    `unknown`, whatever else supports it, unless a proof replaces it. What reads the same before
+    and after counts nothing, except where that is what a line is about (`steady`).
     """
     points: list[Point] = []
     score = 0
@@ -93,11 +124,12 @@ def judge(cause: str, lines: Sequence[Line], action: str = "") -> Finding:
                 missing.append(line.settle)
             open_ = open_ or line.kind in ("gate", "required")
             continue
-        counts = WEIGHTS[line.kind][0 if line.holds else 1]
+        same = line.holds and not moves(line.text)
+        counts = 0 if same else WEIGHTS[line.kind][0 if line.holds else 1]
         score += counts
         if line.kind in ("gate", "required") and not line.holds:
             failed = True
-        proved = proved or (line.kind == "proof" and line.holds)
+        proved = proved or (line.kind == "proof" and counts > 0)
         if counts or (line.holds and line.kind in ("gate", "note")):
             points.append(Point(line.text, counts))
     return Finding(

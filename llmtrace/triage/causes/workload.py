@@ -8,7 +8,7 @@ import numpy as np
 
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
-from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, support
+from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.patterns import Overlap, held_up, long_from, overlap
 from llmtrace.triage.result import Finding
@@ -104,14 +104,14 @@ def longer_outputs(e: Evidence) -> Finding:
         proof(max(parts) >= 0.5 if parts else None,
               "response lengths alone explain "
               f"{say.percent(min(max(parts, default=0.0), 1))} of the change"),
-        support(None if slower is None else slower <= 1.15,
-                say.durations("time per token", per_token)),
+        steady(support(None if slower is None else slower <= 1.15,
+                       say.durations("time per token", per_token))),
         support(None if thought is None else thought.rose(8.0, 0.15),
                 say.amounts("reasoning tokens", thought)),
         support(None if cap is None else cap.rose(8.0, 0.15), say.amounts("max_tokens", cap)),
         support(True if others else None, f"another model answers: {', '.join(others)}"),
-        support(None if volume is None else not e.up("ttft_s"),
-                say.durations("time to first chunk", volume)),
+        steady(support(None if volume is None else not e.up("ttft_s"),
+                       say.durations("time to first chunk", volume))),
         against(None if slower is None else slower >= 1.5 and not (curve or 9.0) <= 1.35,
                 say.durations("time per token", per_token)),
     ]  # fmt: skip
@@ -217,7 +217,7 @@ def _by_other_kinds(e: Evidence, found: Overlap | None) -> bool | None:
     tokens, expected = e.row("computed_tokens"), e.by_mix("computed_tokens")
     if found is None or tokens is None or expected is None:
         return None
-    grown = tokens.after_mean - tokens.before_mean
+    grown = tokens.mean_change
     return (
         tokens.grew(0.0, 0.1)
         and found.long_n > _scaled(e, found.long_before)

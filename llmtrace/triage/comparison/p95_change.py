@@ -11,15 +11,8 @@ import numpy as np
 
 from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import Columns
+from llmtrace.stats import significance
 from llmtrace.stats.arrays import Floats, Mask
-from llmtrace.stats.significance import (
-    clustered,
-    effective_count,
-    more_than,
-    quantile,
-    quantile_bounds,
-    share_bounds,
-)
 from llmtrace.triage.attribution.components import Values, slow
 from llmtrace.triage.power import smallest_share, smallest_visible
 from llmtrace.triage.result import NO_BOUNDS, Change, Side
@@ -84,7 +77,7 @@ def compare(
     metric = before.metric
     if not len(before) or not len(after):
         return _nothing_to_compare(windows, both, q)
-    low, high = (quantile(one.value, q, one.weight) for one in both)
+    low, high = (significance.quantile(one.value, q, one.weight) for one in both)
     seconds = (windows[0].seconds, windows[1].seconds)
     up = _share_above(rows, both, low, seconds, remembers=remembers)
     k, n, design_a = up.after
@@ -94,13 +87,13 @@ def compare(
     )
     floor = felt(rows[0]) if metric == "render" else 0.0
     p_value = _p_value(rows, both, q, seconds, (floor, least), remembers=remembers)
-    typical = [quantile(one.value, 0.5, one.weight) for one in both]
+    typical = [significance.quantile(one.value, 0.5, one.weight) for one in both]
     matters = _matters((low, high), floor, least) or _matters(typical, floor, least)
     enough = min(len(before), len(after)) >= MIN_COUNT
     change = Change(
         metric=metric, before=side_b, after=side_a, delta_s=_ns(high) - _ns(low),
         share_above=k / n if n else None,
-        share_above_ci=share_bounds(k / design_a, n / design_a),
+        share_above_ci=significance.share_bounds(k / design_a, n / design_a),
         p_value=p_value,
         significant=bool(enough and matters and (p_value < certain or (shown and high > low))),
     )  # fmt: skip
@@ -148,9 +141,9 @@ def _share_above(
     for columns, t, (index, above), other_s in zip(
         rows, times, found, reversed(seconds), strict=True
     ):
-        design = clustered(t, above, other_s, change, remembers=remembers)
+        design = significance.clustered(t, above, other_s, change, remembers=remembers)
         weights = columns.weights[index]
-        n = effective_count(weights)
+        n = significance.effective_count(weights)
         share = float(weights[above].sum() / weights.sum()) if n else 0.0
         counted.append((share * n, n, design))
     return _Above(counted[0], counted[1])
@@ -161,8 +154,8 @@ def _design_alone(rows: Columns, one: Values, q: float, window: Window) -> float
 
     An interval is of one window: whatever rose or fell within it is no change to be left out.
     """
-    index, above = slow(one, quantile(one.value, q, one.weight))
-    return clustered(rows.start[index] / 1e9, above, window.seconds / _STRETCHES)
+    index, above = slow(one, significance.quantile(one.value, q, one.weight))
+    return significance.clustered(rows.start[index] / 1e9, above, window.seconds / _STRETCHES)
 
 
 def _dated(times: Sequence[Floats], above: Sequence[Mask]) -> float | None:
@@ -186,13 +179,13 @@ def _p_value(
     """Return the chance of a change as clear as this, in the p95's direction if that moved."""
     turned = ((rows[1], rows[0]), (both[1], both[0]), (seconds[1], seconds[0]))
     ways = ((rows, both, seconds), turned)
-    low, high = (quantile(one.value, q, one.weight) for one in both)
+    low, high = (significance.quantile(one.value, q, one.weight) for one in both)
     by_p95 = ways[high < low]
     # Where the p95 hardly moved, typical requests may have, either way.
     chance = 1.0
     for way in (by_p95,) if _matters((low, high), *by) else ways:
         for share in (*_ALSO, q):
-            low, high = (quantile(side.value, share, side.weight) for side in way[1])
+            low, high = (significance.quantile(side.value, share, side.weight) for side in way[1])
             if (share == q and way is by_p95) or (_matters((low, high), *by) and high > low):
                 above = _share_above(way[0], way[1], low, way[2], remembers=remembers)
                 chance = min(chance, _p(above))
@@ -214,19 +207,19 @@ def felt(rows: Columns) -> float:
 def _p(found: _Above) -> float:
     (k0, n0, d0), (k1, n1, d1) = found.before, found.after
     d1 = max((n0 * d0 + n1 * d1) / (n0 + n1), d0)
-    return more_than(k1 / d1, n1 / d1, k0 / d0, n0 / d0)
+    return significance.more_than(k1 / d1, n1 / d1, k0 / d0, n0 / d0)
 
 
 def _side(one: Values, window: Window, q: float, design: float) -> Side:
     if not len(one):
         return Side(window=window, n=0, p50=None, p95=None)
-    bounds = quantile_bounds(one.value, q, design, one.weight)
+    bounds = significance.quantile_bounds(one.value, q, design, one.weight)
     low, high = (None if bound is None else _ns(bound) for bound in bounds)
     return Side(
         window=window,
         n=len(one),
-        p50=_ns(quantile(one.value, 0.5, one.weight)),
-        p95=_ns(quantile(one.value, q, one.weight)),
+        p50=_ns(significance.quantile(one.value, 0.5, one.weight)),
+        p95=_ns(significance.quantile(one.value, q, one.weight)),
         p95_ci=(low, high),
     )
 

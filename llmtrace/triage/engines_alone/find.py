@@ -168,7 +168,7 @@ def _longer(moved: Sequence[Metric], evidence: Callable[[Metric], Evidence]) -> 
     first, decode = (evidence("e2e").row(f"{name}_s") for name in ("ttft", "decode"))
     if first is None or decode is None or not {"ttft", "tpot"} <= {*moved}:
         return moved[0]
-    added = [one.after_mean - one.before_mean for one in (first, decode)]
+    added = [one.mean_change for one in (first, decode)]
     return "tpot" if added[1] > added[0] else "ttft"
 
 

@@ -65,6 +65,11 @@ class Shift:
         return max(self.after_p50 - self.before_p50, self.after_p95 - self.before_p95, key=abs)
 
     @property
+    def mean_change(self) -> float:
+        """What the mean changed by: signed."""
+        return self.after_mean - self.before_mean
+
+    @property
     def ratio(self) -> float:
         """Median after over median before; infinite from nothing to something."""
         if self.before_p50 == 0:

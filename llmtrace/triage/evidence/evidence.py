@@ -19,15 +19,8 @@ from llmtrace.core.row import TURN
 from llmtrace.dataset.case import Event, Facts, Signals, Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats, Mask
-from llmtrace.triage.evidence.changes import (
-    MIN_COUNT,
-    Share,
-    Shift,
-    foreseen,
-    matched,
-    share,
-    shift,
-)
+from llmtrace.triage.evidence import changes
+from llmtrace.triage.evidence.changes import MIN_COUNT, Share, Shift, foreseen, share
 from llmtrace.triage.evidence.kinds import by_mix
 from llmtrace.triage.evidence.signals import Moved, Series, gauges, moved, rates
 from llmtrace.triage.evidence.window_rows import Side
@@ -125,14 +118,14 @@ class Evidence:
                 values, t = values[inside], t[inside]
             sides += [values, t]
         # Tokens are counted when they are made, and not with the requests that ended meanwhile.
-        return shift(*sides, of_means=self.of_means and name.endswith("_s"))
+        return changes.shift(*sides, of_means=self.of_means and name.endswith("_s"))
 
     def turn(self, name: str) -> Shift | None:
         """Compare a field of the turns, or of requests where these have the tool times."""
 
         def compare() -> Shift | None:
             before, after = self.turns
-            return shift(before.number(name), before.t, after.number(name), after.t)
+            return changes.shift(before.number(name), before.t, after.number(name), after.t)
 
         return self.once(("turn", name), compare)
 
@@ -142,7 +135,7 @@ class Evidence:
         def compare() -> float | None:
             both = (self.before, self.after)
             b, b_by, a, a_by = (side.some(side.number(one)) for side in both for one in (name, by))
-            return matched(b, b_by, a, a_by)
+            return changes.matched(b, b_by, a, a_by)
 
         return self.once(("same", name, by), compare)
 
@@ -328,11 +321,11 @@ class Evidence:
         whole, part = self.row(metric or "ttft_s"), self.row(name)
         if whole is None or part is None or whole.after_mean <= whole.before_mean:
             return None
-        return (part.after_mean - part.before_mean) / (whole.after_mean - whole.before_mean)
+        return part.mean_change / whole.mean_change
 
     def _added(self, stage: str) -> float:
         found = self.row(f"{stage}_s")
-        return 0.0 if found is None else found.after_mean - found.before_mean
+        return 0.0 if found is None else found.mean_change
 
     def by_mix(self, name: str) -> float | None:
         """Return a field's mean before, if it had been the kinds of requests of after.

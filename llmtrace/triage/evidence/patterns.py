@@ -7,14 +7,15 @@ Rows of one client are placed by its own clock, and only against each other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
 
 from llmtrace.stats.arrays import Floats, Mask
-from llmtrace.triage.evidence.changes import MIN_COUNT
+from llmtrace.triage.evidence.changes import MIN_COUNT, Share
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.window_rows import Side
 
@@ -46,6 +47,8 @@ _STALLED: Final = 0.7
 _HALF: Final = 0.5
 _BUNCHED: Final = 0.8
 _MIN_STREAMS: Final = 2
+_PART_LOST: Final = 0.02  # of all requests
+_STEPS: Final = 4  # between two samples
 _NEAR: Final = 0.2  # of the mean distance of three ends: 2 % of chance ones are as near
 _PART: Final = 0.25  # of a typical response
 
@@ -551,9 +554,9 @@ def restarted(e: Evidence) -> Mapping[str, float]:
     return {name: t for name, t in starts(e).items() if t > first.get(name, np.inf)}
 
 
-def vanished(e: Evidence) -> list[str]:
-    """Return engines whose samples stop, or pause for several intervals, in the window after."""
-    found, window, examined = [], e.after.window, 0
+def vanished(e: Evidence) -> Mapping[str, float]:
+    """Return engines whose samples stop, or pause for several intervals, and since when."""
+    found, window, examined = {}, e.after.window, 0
     for name, series in e.series("running").items():
         before = series.within(e.before.window).t
         if len(before) < 5:  # noqa: PLR2004
@@ -561,10 +564,44 @@ def vanished(e: Evidence) -> list[str]:
         examined += 1
         usual = float(np.percentile(np.diff(before), 90))
         marks = np.concatenate([[window.start], series.within(window).t, [window.end]])
-        if np.diff(marks).max() > 3 * usual:
-            found.append(name)
+        longest = int(np.diff(marks).argmax())
+        if np.diff(marks)[longest] > 3 * usual:
+            found[name] = float(series.t[series.t <= marks[longest]][-1])
     # Several at once is a scrape that failed, as far as anyone can see.
-    return found if len(found) < max(examined, 2) else []
+    return found if len(found) < max(examined, 2) else {}
+
+
+def lost_traffic(e: Evidence, gone: Iterable[str]) -> list[tuple[str, Share]]:
+    """Return those of these engines whose share of the requests fell beyond chance, and how."""
+    shares = [(name, e.share(f"replica {name}", partial(on_replica, name=name))) for name in gone]
+    back = (Share(one.after_k, one.after_n, one.before_k, one.before_n) for _, one in shares)
+    return [one for one, fall in zip(shares, back, strict=True) if fall.rose(_PART_LOST)]
+
+
+def on_replica(side: Side, name: str) -> Mask:
+    """Return which requests went to this engine."""
+    return side.where("replica", name)
+
+
+def failures_by_end(e: Evidence) -> Share:
+    """Count the requests that failed by when they ended: what breaks had begun before."""
+    before, after = failed(e.before), failed(e.after)
+    late = before & (e.before.ends >= e.after.window.start)
+    more = int(late.sum())
+    return Share(
+        int(before.sum()) - more, len(before) - more, int(after.sum()) + more, len(after) + more
+    )
+
+
+def failed_when_it_stopped(e: Evidence, gone: Mapping[str, float]) -> int:
+    """Return how many requests failed on these engines as their samples stopped."""
+    found = 0
+    for side in (e.before, e.after):
+        for name, t in gone.items():
+            step = float(np.median(np.diff(e.series("running")[name].t)))
+            then = (side.ends >= t - step) & (side.ends <= t + _STEPS * step)
+            found += int((failed(side) & on_replica(side, name) & then).sum())
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -715,7 +752,7 @@ def cache_shrank(e: Evidence) -> bool | None:
     Then prefixes find no room in it, though what runs leaves some. `None` where it is unknown.
     """
     running, usage = e.gauge("running"), e.gauge("kv_usage")
-    if running is None or usage is None or running.fleet is None or usage.fleet is None:
+    if running is None or usage is None:
         return None
     sizes = []
     for side, ran, used in (
@@ -752,7 +789,7 @@ def reader_away(e: Evidence) -> float | None:
     It was at work on what it had read, or too busy to notice more. `None` = not known.
     """
     own, lag = e.row("render_own_s"), e.row("client_lag_s")
-    known = [one.after_mean - one.before_mean for one in (own, lag) if one is not None]
+    known = [one.mean_change for one in (own, lag) if one is not None]
     return sum(known) if known else None
 
 

@@ -6,7 +6,7 @@ are understood as well as those of the contract.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +28,7 @@ _ALIASES: Final[Mapping[str, tuple[str, float]]] = {
     "gpu_throttle": ("gpu_throttled", 1.0),
     "gpu_xid": ("gpu_last_xid", 1.0),
 }
+_AS_ONE: Final = 1.5  # times what a typical engine moved: no more is what all of them did
 _MAX: Final = 1e17  # nothing that engines and GPUs count comes to more
 # Several ranks of an engine, or reasons: these add up. Of GPUs of a replica the worst counts.
 _SUMMED: Final = frozenset(
@@ -61,16 +62,28 @@ class Moved:
         after: the samples of the window after, by instance, however few.
     """
 
-    fleet: Shift | None
+    fleet: Shift
     instances: Mapping[str, Shift]
     before: Mapping[str, Series]
     after: Mapping[str, Series]
 
-    def most(self, of: Callable[[Shift], float]) -> tuple[str, Shift] | None:
-        """Return the instance with the highest `of`, and its shift."""
-        if not self.instances:
-            return None
-        return max(self.instances.items(), key=lambda item: (of(item[1]), item[0]))
+    def most(self, *, down: bool = False) -> tuple[str | None, Shift]:
+        """Return the instance that rose (`down`: fell) most, and its shift.
+
+        Or the fleet's under no name, where a typical engine did much the same.
+        """
+        sign = -1 if down else 1
+
+        def by(shift: Shift) -> tuple[bool, float, float]:
+            sure = shift.fell(0.0, 0.0) if down else shift.rose(0.0, 0.0) or shift.grew(0.0, 0.0)
+            return sure, sign * shift.change, sign * shift.mean_change
+
+        if len(self.instances) < 2:  # noqa: PLR2004
+            return None, self.fleet
+        name, found = max(sorted(self.instances.items()), key=lambda item: by(item[1]))
+        typical = float(np.median([sign * one.change for one in self.instances.values()]))
+        as_one = sign * found.change <= _AS_ONE * max(typical, 0.0)
+        return (None, self.fleet) if as_one else (name, found)
 
     def rose(self, floor: float, relative: float = 0.1) -> bool:
         """Return whether the fleet or any one instance is up."""
@@ -92,7 +105,7 @@ class Moved:
 
     @property
     def _every(self) -> list[Shift]:
-        return [*self.instances.values(), *([self.fleet] if self.fleet else [])]
+        return [*self.instances.values(), self.fleet]
 
 
 def gauges(signals: Signals, signal: str) -> dict[str, Series]:
@@ -167,7 +180,7 @@ def moved(series: Mapping[str, Series], before: Window, after: Window) -> Moved 
         for part in ("value", "t")
     ]
     fleet = shift(*every)
-    if fleet is None and not instances:
+    if fleet is None:
         return None
     return Moved(fleet, instances, sides[0], sides[1])
 

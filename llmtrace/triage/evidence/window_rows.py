@@ -127,6 +127,13 @@ def _render_own(side: Side) -> Floats:
     return np.maximum(own, 0.0)
 
 
+def _unread(side: Side) -> Floats:
+    """For how long at least the first content waited for the client."""
+    late = side.number("ttft_s") - side.number("arrived_by_s")
+    known = np.isfinite(side.number("client_lag_s"))
+    return np.where(known, np.maximum(_or_zero(late), 0.0), np.nan)
+
+
 def _tool_waste(side: Side) -> Floats:
     """What a turn waited for tools beyond what their dependencies demand."""
     return np.maximum(side.number("tool_wall_s") - side.number("tool_critical_path_s"), 0.0)
@@ -156,6 +163,7 @@ DERIVED: Final[Mapping[str, Callable[[Side], Floats]]] = {
     "gateway_once_s": _gateway_once,
     "render_own_s": _render_own,
     "tool_waste_s": _tool_waste,
+    "unread_s": _unread,
     "wait_per_token_s": _wait_per_token,
     "acceptance": _over("spec_accepted", "spec_drafted"),
     "burst_share": _over("burst_chunks", "chunks", 4.0),

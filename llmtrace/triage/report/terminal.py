@@ -18,16 +18,8 @@ from rich.text import Text
 
 from llmtrace.display.colours import STAGE_COLOURS
 from llmtrace.display.summary_tables import ms
+from llmtrace.triage.report import naming
 from llmtrace.triage.report.links import Links
-from llmtrace.triage.report.naming import (
-    METRIC_NAMES,
-    PART_NAMES,
-    between,
-    latest,
-    signed,
-    unit,
-    verdict_words,
-)
 from llmtrace.triage.report.next_steps import next_steps, would_settle
 from llmtrace.triage.report.sentences import facts, has_split, quality_text, record_text, when
 from llmtrace.triage.result import NAMED, Contribution, Finding, Result, Status
@@ -76,15 +68,15 @@ class _Spaced:
 
 
 def _head(result: Result) -> RenderableType:
-    words, style = verdict_words(result)
+    words, style = naming.verdict_words(result)
     head = Text()
-    metric = METRIC_NAMES.get(result.metric or "", "latency")
+    metric = naming.METRIC_NAMES.get(result.metric or "", "latency")
     percent = f"p{100 * result.quantile:g}"
     before, after = result.before, result.after
     if before.p95 is not None and after.p95 is not None and result.delta_s is not None:
         head.append(f"{metric}, {percent}: ", "bold")
-        head.append(f"{ms(before.p95)} → {ms(after.p95)} {unit(result)}", "bold")
-        head.append(f"  ({signed(result.delta_s)} {unit(result)})  ", "bold")
+        head.append(f"{ms(before.p95)} → {ms(after.p95)} {naming.unit(result)}", "bold")
+        head.append(f"  ({naming.signed(result.delta_s)} {naming.unit(result)})  ", "bold")
     else:
         head.append(f"{metric}, {percent}  ", "bold")
     head.append(words, f"bold {style}")
@@ -99,7 +91,7 @@ def _split(result: Result) -> Iterator[RenderableType]:
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("where the change is")
-    table.add_column(unit(result), justify="right")
+    table.add_column(naming.unit(result), justify="right")
     table.add_column("95 % interval", justify="right")
     table.add_column("")
     largest = max((abs(one.seconds) for one in result.contributions), default=0.0)
@@ -113,7 +105,7 @@ def _split(result: Result) -> Iterator[RenderableType]:
         )
     table.add_row(
         Text("change of the p95", "bold"),
-        Text(signed(result.delta_s), "bold"),
+        Text(naming.signed(result.delta_s), "bold"),
         "",
         Text("the lines above add up to this", "dim"),
     )
@@ -130,9 +122,9 @@ def _contribution(one: Contribution, largest: float) -> tuple[RenderableType, ..
     bar = Text("█" * width, colour)
     bar.append(note, "dim")
     return (
-        Text(PART_NAMES.get(one.name, one.name), style),
-        Text(signed(one.seconds), style),
-        Text(between(one.ci), style),
+        Text(naming.PART_NAMES.get(one.name, one.name), style),
+        Text(naming.signed(one.seconds), style),
+        Text(naming.between(one.ci), style),
         bar,
     )
 
@@ -213,7 +205,7 @@ def _more(result: Result) -> Iterator[RenderableType]:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
         table.add_column("a request at the p95 is made of")
         table.add_column("before, ms", justify="right")
-        table.add_column(f"{latest(result)}, ms", justify="right")
+        table.add_column(f"{naming.latest(result)}, ms", justify="right")
         names = [*result.anatomy.before]
         names += [name for name in result.anatomy.after if name not in names]
         for name in names:
@@ -222,13 +214,13 @@ def _more(result: Result) -> Iterator[RenderableType]:
         yield table
     if result.changes:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-        ends = ("p95 before", f"p95 {latest(result)}", "slower than before")
+        ends = ("p95 before", f"p95 {naming.latest(result)}", "slower than before")
         for heading in ("every metric looked at", *ends):
             table.add_column(heading, justify="left" if not table.columns else "right")
         for one in result.changes:
             share = "-" if one.share_above is None else f"{one.share_above:.1%} (5 % expected)"
             table.add_row(
-                METRIC_NAMES.get(one.metric, one.metric),
+                naming.METRIC_NAMES.get(one.metric, one.metric),
                 ms(one.before.p95),
                 ms(one.after.p95),
                 Text(share, "bold" if one.significant else "dim"),
