@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -24,24 +24,25 @@ _FEWEST: Final = 20
 def growth_of(
     sides: tuple[Columns, Columns], both: tuple[Values, Values], design: float
 ) -> tuple[Growth, ...]:
-    """Return the kinds whose share grew and that take longer than others did, most first.
+    """Return the kinds that grew, of all requests, and that take longer than others did.
 
-    What a kind adds is its growth times how much longer its requests took before (after, where
-    there were none) than all did.
+    The most first. What a kind adds is its growth times how much longer its requests took before
+    (after, where there were none) than all did.
     """
     before, after = both
     if min(len(before), len(after)) < _FEWEST:
         return ()
     usual = float(np.average(before.value, weights=before.weight))
     found = []
-    for attributes, mine in _kinds(sides, both):
-        low, high = (float(np.average(mask, weights=one.weight))
-                     for mask, one in zip(mine, both, strict=True))  # fmt: skip
-        pooled = (low * len(before) + high * len(after)) / (len(before) + len(after))
-        spread = pooled * (1 - pooled) * (1 / len(before) + 1 / len(after)) * max(design, 1.0)
+    for attributes, mine in _kinds(sides):
+        low, high = (float(np.average(mask, weights=rows.weights))
+                     for mask, rows in zip(mine, sides, strict=True))  # fmt: skip
+        counts = [len(rows) for rows in sides]
+        pooled = (low * counts[0] + high * counts[1]) / sum(counts)
+        spread = pooled * (1 - pooled) * (1 / counts[0] + 1 / counts[1]) * max(design, 1.0)
         if high <= low or spread <= 0 or (high - low) / math.sqrt(spread) < _SURE:
             continue
-        takes = _mean(before, mine[0]) or _mean(after, mine[1])
+        takes = _mean(before, mine[0][before.index]) or _mean(after, mine[1][after.index])
         if takes is not None and takes > usual:
             found.append(
                 Growth(
@@ -62,19 +63,15 @@ def _mean(one: Values, mine: Mask) -> float | None:
     return float(np.average(one.value[mine], weights=one.weight[mine]))
 
 
-def _kinds(
-    sides: tuple[Columns, Columns], both: tuple[Values, Values]
-) -> Iterator[tuple[dict[str, str], tuple[Mask, Mask]]]:
+def _kinds(sides: Sequence[Columns]) -> Iterator[tuple[dict[str, str], tuple[Mask, Mask]]]:
     for name in _KINDS:
         words = [rows.words[name] for rows in sides]
         for value in dict.fromkeys((*words[0].names, *words[1].names)):
-            masks = [column.where(value)[one.index]
-                     for column, one in zip(words, both, strict=True)]  # fmt: skip
+            masks = [column.where(value) for column in words]
             if masks[1].any() and not masks[1].all():
                 yield {name: value}, (masks[0], masks[1])
     for name, word in _LENGTHS.items():
-        lengths = [rows.numbers[name][one.index] for rows, one in zip(sides, both, strict=True)]
-        yield from _lengths(name, word, lengths[0], lengths[1])
+        yield from _lengths(name, word, *(rows.numbers[name] for rows in sides))
 
 
 def _lengths(

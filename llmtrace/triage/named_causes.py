@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 from llmtrace.dataset.case import Case, Window
 from llmtrace.dataset.columns import Columns
@@ -11,10 +12,13 @@ from llmtrace.triage import result
 from llmtrace.triage.attribution.attribute import NAMES
 from llmtrace.triage.attribution.divide_change import Divided
 from llmtrace.triage.causes import BY_OUTCOME, causes
+from llmtrace.triage.causes.scoring import WEIGHTS
 from llmtrace.triage.causes.track_record import with_record
 from llmtrace.triage.evidence.evidence import PACE_STAGES, TTFT_STAGES, gather
 from llmtrace.triage.result import NAMED, OF_THE_WORK, OF_TRAFFIC, Finding, Metric, Verdict
 from llmtrace.triage.verdict import MIN_TRAFFIC_S, Judged
+
+_PROOF: Final = WEIGHTS["proof"][0]
 
 
 def _lacks_what(verdict: Verdict, *, blind: bool) -> str | None:
@@ -57,8 +61,11 @@ def named_causes(
         ongoing=len(start) > 0 and float(start.max()) / 1e9 < windows[1].end,
         coarse=verdict == "not_enough_data",
     )  # fmt: skip
-    # Where none came at all, it may be the recording that stopped.
-    counted = not searched and len(evidence.after) > 0 and windows[1].seconds >= MIN_TRAFFIC_S
+    # Where there are signals, but none of this time, it may be the recording that stopped.
+    sampled = case.signals.t
+    inside = (sampled >= windows[1].start) & (sampled < windows[1].end)
+    recorded = len(evidence.after) > 0 or inside.any() or not len(sampled)
+    counted = not blind and bool(recorded) and windows[1].seconds >= MIN_TRAFFIC_S
     found = _as_far_as_known(causes(evidence), verdict, blind=blind, few=few, counted=counted)
     return tuple(with_record(one, searched=searched) for one in found)
 
@@ -92,12 +99,16 @@ def with_proof(judged: Judged, found: Sequence[Finding], *, few: bool) -> Judged
         found: what the rules say.
         few: the windows have too few requests for a p95: what looks like proof may be chance.
     """
-    if judged.verdict not in ("no_change", "not_enough_data"):
+    traffic = next((one for one in found if one.id in OF_TRAFFIC and one.status in NAMED), None)
+    if judged.verdict == "traffic" and traffic is not None:
+        where = "".join(f" It is {one.text}." for one in traffic.evidence if one.points >= _PROOF)
+        return replace(judged, reason=judged.reason + where)
+    if judged.verdict not in NOTHING_FOUND:
         return judged
     cause = next((one for one in found if _has_proof(one, few=few)), None)
-    traffic = (one.evidence[0] for one in found if one.id in OF_TRAFFIC and one.status in NAMED)
-    if cause is None and (counted := next(traffic, None)):
-        return Judged("traffic", f"{judged.reason} But {counted.text}.")
+    if cause is None and traffic is not None:
+        texts = "; ".join(point.text for point in traffic.evidence)
+        return Judged("traffic", f"{judged.reason} But {texts}.")
     if cause is None:
         return judged
     proof = max(cause.evidence, key=lambda point: point.points).text

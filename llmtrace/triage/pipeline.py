@@ -17,13 +17,13 @@ from llmtrace.dataset.columns import Columns, concatenate
 from llmtrace.display.summary_tables import date_and_zone, time_span
 from llmtrace.stats.quantiles import least_values
 from llmtrace.triage.attribution.attribute import Spread, bootstrap
-from llmtrace.triage.attribution.cohorts import find_cohorts
+from llmtrace.triage.attribution.cohorts import failing_cohorts, find_cohorts
 from llmtrace.triage.attribution.components import METRICS, Values, first_content, values
 from llmtrace.triage.attribution.divide_change import Divided, divide, usual_parts
 from llmtrace.triage.attribution.exemplars import exemplars
 from llmtrace.triage.attribution.for_result import anatomy_of, contributions_of, estimates_of
 from llmtrace.triage.attribution.request_load import load_of
-from llmtrace.triage.comparison.outcomes import compare_outcomes
+from llmtrace.triage.comparison.outcomes import compare_outcomes, failed_mask
 from llmtrace.triage.comparison.p95_change import MIN_COUNT, Compared, compare
 from llmtrace.triage.comparison.which_moved import all_moved, which_moved
 from llmtrace.triage.mix_growth import growth_of
@@ -256,11 +256,16 @@ def _judge(look: Look, sides: _Sides, mine: Divided, spread: Spread | None) -> J
 
 
 def _cohorts(sides: _Sides, mine: Divided) -> tuple[Cohort, ...]:
-    """Return who is affected by a rise."""
+    """Return who is affected by a rise: of failures first."""
     change, compared = sides.change, sides.compared[sides.about]
+    failing: tuple[Cohort, ...] = ()
+    if sides.outcomes.significant:
+        failing = failing_cohorts(
+            sides.rows, (failed_mask(sides.rows[0]), failed_mask(sides.rows[1]))
+        )
     if not change.significant or (change.delta_s or 0.0) <= 0:
-        return ()
-    return find_cohorts(
+        return failing
+    return failing + find_cohorts(
         sides.rows,
         sides.of_metric,
         mine.cells,

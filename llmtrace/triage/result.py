@@ -94,15 +94,16 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cohort:
-    """Requests of one kind that are slow beyond their share.
+    """Requests of one kind that are slow, or fail, beyond their share.
 
     Attributes:
         attributes: what they have in common.
         excess_share: of the requests that are slow beyond expectation, how many are these.
         traffic_share: of all requests, how many are these.
         p95_without: the p95 of all others.
+        fails: these are requests that fail, and not slow ones.
         n: how many requests these are.
-        slow: how many of them are slower than the p95 before.
+        slow: how many of them are slower than the p95 before, or failed.
         q: chance of a false discovery, Benjamini and Hochberg.
     """
 
@@ -113,6 +114,7 @@ class Cohort:
     n: int
     slow: int
     q: float
+    fails: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +217,7 @@ class Outcomes:
         significant: that share rose beyond chance.
         cancelled_before, cancelled_after: share of requests that their client cancelled.
         gave_up: that share rose beyond chance.
+        failures: what failed after, by outcome, HTTP status and error type, the commonest first.
     """
 
     before: Mapping[str, int]
@@ -226,6 +229,7 @@ class Outcomes:
     cancelled_before: float | None
     cancelled_after: float | None
     gave_up: bool
+    failures: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,7 @@ import numpy as np
 
 from llmtrace.api_clients.collector_client import Collector
 from llmtrace.core.errors import DataError, LlmtraceError
-from llmtrace.dataset import case
-from llmtrace.dataset.case import Case, Window, facts_from, no_signals, read_case, signals_from
+from llmtrace.dataset import case as cases
 from llmtrace.dataset.columns import Builder, Columns, Words, concatenate, from_rows
 from llmtrace.dataset.files import read_columns
 from llmtrace.triage.windows.choose import EARLIER_DAYS, earlier
@@ -26,7 +25,7 @@ from llmtrace.triage.windows.choose import EARLIER_DAYS, earlier
 Progress = Callable[[str, float], None]
 Filters = Mapping[str, tuple[str, ...]]
 # Reads the case of a stretch of time; filters are by row field, and a source may ignore them.
-Read = Callable[[Window, Progress, Filters], Case]
+Read = Callable[[cases.Window, Progress, Filters], cases.Case]
 # Imports a module of the collector, which this package knows by name alone: name, what wants it.
 Bring = Callable[[str, str], Any]
 
@@ -48,20 +47,20 @@ def reader(options: argparse.Namespace, bring: Bring) -> Read:
     """
     rows = _rows(options, bring)
 
-    def read(window: Window, progress: Progress, filters: Filters) -> Case:
+    def read(window: cases.Window, progress: Progress, filters: Filters) -> cases.Case:
         return with_replicas(rows(window, progress, filters))
 
     if options.prometheus is None:
         return read
     prometheus = bring("scrape.from_prometheus", "--prometheus")
 
-    def both(window: Window, progress: Progress, filters: Filters) -> Case:
+    def both(window: cases.Window, progress: Progress, filters: Filters) -> cases.Case:
         case = rows(window, progress, filters)
         searched = case.searched or window
         t = case.rows.within(searched.start, searched.end).start / 1e9
         if not len(t):
             t = case.rows.start / 1e9
-        around = Window(float(np.min(t)) - _AROUND_S, float(np.max(t)) + _AROUND_S)
+        around = cases.Window(float(np.min(t)) - _AROUND_S, float(np.max(t)) + _AROUND_S)
         signals, odd = prometheus.read_signals(
             options.prometheus, options.prometheus_token_file, around, progress
         )
@@ -71,7 +70,7 @@ def reader(options: argparse.Namespace, bring: Bring) -> Read:
     return both
 
 
-def with_replicas(case: Case) -> Case:
+def with_replicas(case: cases.Case) -> cases.Case:
     """Name the replica of rows that lack it, where their `server` is an engine with signals.
 
     Engines that report their times in the response do not report their name. A gateway's signals
@@ -87,7 +86,7 @@ def with_replicas(case: Case) -> Case:
     return replace(case, rows=replace(case.rows, words={**case.rows.words, "replica": named}))
 
 
-def _engines(signals: case.Signals) -> set[str]:
+def _engines(signals: cases.Signals) -> set[str]:
     """Return the instances that report an engine's load, and nothing of a gateway."""
 
     def telling(names: Iterable[str]) -> set[str]:
@@ -100,7 +99,7 @@ def _engines(signals: case.Signals) -> set[str]:
 
 def _rows(options: argparse.Namespace, bring: Bring) -> Read:
     if options.case is not None:
-        return lambda _window, progress, _filters: read_case(options.case, progress)
+        return lambda _window, progress, _filters: cases.read_case(options.case, progress)
     if options.rows is not None:
         return lambda _window, progress, _filters: from_file(options.rows, progress)
     if options.langfuse:
@@ -108,8 +107,8 @@ def _rows(options: argparse.Namespace, bring: Bring) -> Read:
     if options.store is not None:
         store = bring("store.export_case", "--store")
 
-        def stored(window: Window, progress: Progress, filters: Filters) -> Case:
-            case: Case = store.read_case(options.store, window, progress, filters)
+        def stored(window: cases.Window, progress: Progress, filters: Filters) -> cases.Case:
+            case: cases.Case = store.read_case(options.store, window, progress, filters)
             return case
 
         return with_earlier_days(stored)
@@ -125,7 +124,7 @@ def with_earlier_days(read: Read) -> Read:
     They are what a daily pattern is known by. Where they cannot be read, there are none.
     """
 
-    def more(window: Window, progress: Progress, filters: Filters) -> Case:
+    def more(window: cases.Window, progress: Progress, filters: Filters) -> cases.Case:
         case = read(window, progress, filters)
         parts = [case.rows]
         for days in EARLIER_DAYS:
@@ -141,7 +140,7 @@ def with_earlier_days(read: Read) -> Read:
     return more
 
 
-def from_file(path: Path, progress: Progress) -> Case:
+def from_file(path: Path, progress: Progress) -> cases.Case:
     """Read rows alone: JSON lines, gzipped or not, or Parquet. There are no signals then.
 
     Raises:
@@ -151,7 +150,7 @@ def from_file(path: Path, progress: Progress) -> Case:
     return _rows_alone(read_columns(path, progress), str(path))
 
 
-def from_langfuse(window: Window, progress: Progress) -> Case:
+def from_langfuse(window: cases.Window, progress: Progress) -> cases.Case:
     """Read the generations of a Langfuse project, which its `LANGFUSE_*` variables name.
 
     Raises:
@@ -174,15 +173,15 @@ def from_langfuse(window: Window, progress: Progress) -> Case:
     return replace(case, warnings=(*case.warnings, *odd))
 
 
-def _rows_alone(rows: Columns, source: str) -> Case:
+def _rows_alone(rows: Columns, source: str) -> cases.Case:
     if not rows.n:
         raise DataError(f"{source} has no rows of that time")
-    return Case(rows=rows, signals=no_signals(), warnings=rows.warnings)
+    return cases.Case(rows=rows, signals=cases.no_signals(), warnings=rows.warnings)
 
 
 def from_collector(
-    collector: Collector, window: Window, progress: Progress, filters: Filters | None = None
-) -> Case:
+    collector: Collector, window: cases.Window, progress: Progress, filters: Filters | None = None
+) -> cases.Case:
     """Read a case from a running collector.
 
     Args:
@@ -212,11 +211,11 @@ def from_collector(
             "(unix seconds); see `llmtrace top` for what it receives"
         )
     progress("reading signals", 0.0)
-    signals, odd_signals = signals_from(collector.lines("signals", **span))
+    signals, odd_signals = cases.signals_from(collector.lines("signals", **span))
     progress("reading signals", 1.0)
     reported = dict(collector.get("facts", at=f"{window.end:.6f}"))
     reported["events"] = collector.get("events", **span)["events"]
-    facts, odd_facts = facts_from(reported)
+    facts, odd_facts = cases.facts_from(reported)
     cut = []
     if rows.n >= _MAX_ROWS:  # they come by time: what is missing is the latest
         until = float(np.max(rows.start)) / 1e9
@@ -224,7 +223,7 @@ def from_collector(
             f"only the first {rows.n:,} rows were read, up to {until:.0f} (unix seconds): "
             "take a shorter --last, or read the store itself with --store"
         )
-    return Case(
+    return cases.Case(
         rows=rows,
         signals=signals,
         facts=facts,
@@ -239,7 +238,7 @@ def _columns(rows: Iterable[Mapping[str, Any]]) -> Columns:
 
 
 def _with_progress(
-    rows: Iterator[dict[str, Any]], window: Window, progress: Progress
+    rows: Iterator[dict[str, Any]], window: cases.Window, progress: Progress
 ) -> Iterator[dict[str, Any]]:
     """Pass rows on, which come by time, and say how far through the window they are."""
     for number, row in enumerate(rows):

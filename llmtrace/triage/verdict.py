@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from llmtrace.dataset.case import Window
@@ -26,6 +26,7 @@ _OWN: Final = ("network", "gateway", "render")  # stages no engine is shared in
 MIN_TRAFFIC_S: Final = 30.0
 _CROWD: Final = 1.5  # times as many requests a second, or as few
 _BURSTS: Final = 3.0  # slow requests that are worth one: fewer need no word
+_KINDS: Final = 3  # of failures that are said
 _CANCELS: Final = 0.1  # share of the p95 that two opposite moves must each come to
 
 
@@ -87,7 +88,8 @@ def judge(
         )
     if broken and found.delta < 0:
         return Judged("regression", broken)  # a request that fails early does not wait for long
-    return _moved_verdict(change, found, spread, load, broken=bool(broken))
+    judged = _moved_verdict(change, found, spread, load, broken=bool(broken))
+    return replace(judged, reason=f"{broken} {judged.reason}") if broken else judged
 
 
 def _not_seen(
@@ -287,7 +289,8 @@ def _hidden(
 def _broken(outcomes: Outcomes) -> str | None:
     if outcomes.significant:
         low, high = outcomes.failed_before or 0.0, outcomes.failed_after or 0.0
-        return f"{100 * high:.1f} % of requests fail, and {100 * low:.1f} % did before."
+        kinds = ", ".join(f"{kind}: {n:,}" for kind, n in [*outcomes.failures.items()][:_KINDS])
+        return f"{100 * high:.1f} % of requests fail ({kinds}), and {100 * low:.1f} % did before."
     if outcomes.gave_up:
         low, high = outcomes.cancelled_before or 0.0, outcomes.cancelled_after or 0.0
         return f"{100 * high:.1f} % of requests are cancelled, and {100 * low:.1f} % were before."

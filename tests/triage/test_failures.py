@@ -10,6 +10,7 @@ import numpy as np
 from llmtrace.dataset.case import Case, Window, no_signals
 from llmtrace.dataset.columns import from_dicts
 from llmtrace.triage.pipeline import Settings, triage
+from llmtrace.triage.report.naming import failures
 from llmtrace.triage.result import NAMED, Finding, Result
 
 ONSET = 1_790_000_000 + 3600.0
@@ -108,3 +109,43 @@ def test_clients_that_cancel_or_shorten_their_deadline_are_counted_alike_everywh
 
         assert finding.status == "confirmed"
         assert said.format(n=n) in finding.evidence[0].text
+
+
+def test_failures_are_localised_and_their_kind_is_said():
+    """The headline has shares and the commonest kind; affected is who fails; none grew."""
+    result = triaged(
+        case(lambda row, _: failed(row, http_status=401) if row["tenant"] == "a" else row)
+    )
+
+    assert failures(result).startswith("failed requests: 0.0% → ")
+    assert "HTTP 401: " in result.reason
+    (one,) = result.cohorts
+    assert one.attributes == {"tenant": "a"}
+    assert one.fails
+    assert one.excess_share > 0.95
+    assert not result.grew
+
+
+def test_failures_everywhere_affect_all():
+    """What fails alike in all tenants and regions is of none of them."""
+    assert not triaged(a_third(http_status=500)).cohorts
+
+
+def test_a_region_that_stops_is_found():
+    """In given windows and without; with its shares."""
+    lost = case(lambda row, _: None if row["region"] == "us" else row)
+    for one in (lost, Case(rows=lost.rows, signals=no_signals())):
+        result = triaged(one)
+
+        assert result.verdict == "traffic"
+        assert "region=us (3" in result.reason
+        assert "→ 0 % of requests" in result.reason
+
+
+def test_no_rows_are_no_requests_where_there_are_no_signals():
+    """A window that was given, and in which no request began, is a total loss."""
+    result = triaged(case(lambda _row, _dice: None))
+
+    assert result.verdict == "traffic"
+    assert result.load["after"].requests_per_s == 0
+    assert next(iter(result.causes)).id == "traffic_lost"

@@ -11,9 +11,8 @@ from urllib.parse import quote
 
 from llmtrace.core.row import OUTCOMES, TURN
 from llmtrace.core.stages import PARTITION
-from llmtrace_collector.serve import page_frame
+from llmtrace_collector.serve import page_frame as frame
 from llmtrace_collector.serve.list_query import address, earlier
-from llmtrace_collector.serve.page_frame import legend, moment, ms, navigation, stage_bar, text
 from llmtrace_collector.store.request_list import CHOSEN_BY, KINDS, SORTS, ListQuery, Place
 
 # The columns of CSV, in this order; durations in seconds, empty = not reported.
@@ -57,9 +56,9 @@ class ListView:
 def list_html(view: ListView) -> str:
     """Return the HTML body of the request list, filters included."""
     return (
-        f"{navigation()}<main><h1>Requests</h1>"
+        f"{frame.navigation()}<main><h1>Requests</h1>"
         f"<section>{_form(view)}{_spans(view)}</section>"
-        f"<section>{_count(view)}{legend() if view.rows else ''}{_table(view)}{_pages(view)}"
+        f"<section>{_count(view)}{frame.legend() if view.rows else ''}{_table(view)}{_pages(view)}"
         f"</section></main>"
     )
 
@@ -82,7 +81,7 @@ def _form(view: ListView) -> str:
     given = view.given
 
     def field(name: str, label: str, more: str = "") -> str:
-        value = text(given.get(name, ""))
+        value = frame.text(given.get(name, ""))
         return f'<label>{label} <input name="{name}" value="{value}"{more}></label>'
 
     words = "".join(
@@ -105,7 +104,7 @@ def _form(view: ListView) -> str:
 
 
 def _known(name: str, values: Sequence[str]) -> str:
-    options = "".join(f'<option value="{text(value)}">' for value in values)
+    options = "".join(f'<option value="{frame.text(value)}">' for value in values)
     return f'<datalist id="known-{name}">{options}</datalist>'
 
 
@@ -124,9 +123,9 @@ def _sort_words(name: str) -> str:
 
 def _spans(view: ListView) -> str:
     links = " ".join(
-        f'<a href="?{text(address(view.query, start=f"-{span}", end=None, after=None, id=None))}">'
+        f'<a href="?{frame.text(address(view.query, start=at, end=None, after=None, id=None))}">'
         f"{span}</a>"
-        for span in _SPANS
+        for at, span in ((f"-{span}", span) for span in _SPANS)
     )
     return f'<p class="pages"><span class="soft">The last</span> {links}</p>'
 
@@ -138,9 +137,9 @@ def _count(view: ListView) -> str:
     what = " or ".join(f"{kind}{several}" for kind in kinds)
     number = f"{'' if view.is_all else 'up to '}{view.total:,} {what}"
     if query.name is not None:
-        when = f"with the id {text(query.name)}"
+        when = f"with the id {frame.text(query.name)}"
     else:
-        when = f"from {moment(query.start_ns)} to {moment(query.end_ns)}"
+        when = f"from {frame.moment(query.start_ns)} to {frame.moment(query.end_ns)}"
     known = f" whose {query.sort} is known" if query.sort != "start" else ""
     part = f", {shown} shown" if shown < view.total else ""
     return f"<p>{number}{known}{part}, {_sort_words(query.sort)} first, {when}</p>"
@@ -158,7 +157,7 @@ def _table(view: ListView) -> str:
     lines = "".join(_line(row, longest, extra) for row in view.rows)
     return (
         '<div class="scroll"><table class="cards"><thead><tr><th scope="col">began</th>'
-        f'{heads}<th scope="col">stages, {ms(longest)} wide</th>{words}</tr></thead>'
+        f'{heads}<th scope="col">stages, {frame.ms(longest)} wide</th>{words}</tr></thead>'
         f"<tbody>{lines}</tbody></table></div>"
     )
 
@@ -169,30 +168,30 @@ def _line(row: Mapping[str, Any], longest: float, extra: str | None) -> str:
     kind = "turn " if row.get("operation") == TURN else ""
     outcome = row.get("outcome", "success")
     bad = "" if outcome == "success" else " bad"
-    ended = text(" ".join(filter(None, (outcome, row.get("error_type")))))
+    ended = frame.text(" ".join(filter(None, (outcome, row.get("error_type")))))
     stages = {stage: float(row.get(f"{stage}_s") or 0) for stage in PARTITION}
     words = "".join(
         f'<td class="name"{_titled(row.get(field))} data-of="{field}">{_word(row.get(field))}</td>'
         for field in _WORDS
     )
     numbers = "".join(
-        f'<td class="n" data-of="{figure}">{ms(row.get(f"{figure}_s"))}</td>'
+        f'<td class="n" data-of="{figure}">{frame.ms(row.get(f"{figure}_s"))}</td>'
         for figure in ("e2e", "ttft", *([extra] if extra else []))
     )
     return (
-        f'<tr><td><a href="{href}">{moment(int(row["start"]))}</a></td>{numbers}'
-        f'<td class="wide">{stage_bar(stages, longest)}</td>'
+        f'<tr><td><a href="{href}">{frame.moment(int(row["start"]))}</a></td>{numbers}'
+        f'<td class="wide">{frame.stage_bar(stages, longest)}</td>'
         f'<td class="name{bad}" title="{ended}">{ended}</td>'
         f'<td class="name"{_titled(name)}>{kind}{_word(name)}</td>{words}</tr>'
     )
 
 
 def _word(value: object) -> str:
-    return page_frame.UNKNOWN if value in (None, "") else text(value)
+    return frame.UNKNOWN if value in (None, "") else frame.text(value)
 
 
 def _titled(value: object) -> str:
-    return f' title="{text(value)}"' if value else ""
+    return f' title="{frame.text(value)}"' if value else ""
 
 
 def _pages(view: ListView) -> str:
@@ -203,12 +202,13 @@ def _links(view: ListView) -> Iterator[str]:
     query = view.query
     if view.following is not None:
         place = ":".join(map(str, view.following))
-        yield f'<a rel="next" href="?{text(address(query, after=place))}">Next {query.limit}</a>'
+        later = frame.text(address(query, after=place))
+        yield f'<a rel="next" href="?{later}">Next {query.limit}</a>'
     if query.after is not None:
-        yield f'<a href="?{text(address(query, after=None))}">First page</a>'
+        yield f'<a href="?{frame.text(address(query, after=None))}">First page</a>'
     if query.name is None:
-        yield f'<a href="?{text(earlier(query, 1))}">Earlier</a>'
-        yield f'<a href="?{text(earlier(query, -1))}">Later</a>'
-    yield f'<a href="?{text(address(query))}">Link to this</a>'
-    yield f'<a href="requests.csv?{text(address(query))}">CSV</a>'
-    yield f'<a href="requests.json?{text(address(query))}">JSON</a>'
+        yield f'<a href="?{frame.text(earlier(query, 1))}">Earlier</a>'
+        yield f'<a href="?{frame.text(earlier(query, -1))}">Later</a>'
+    yield f'<a href="?{frame.text(address(query))}">Link to this</a>'
+    yield f'<a href="requests.csv?{frame.text(address(query))}">CSV</a>'
+    yield f'<a href="requests.json?{frame.text(address(query))}">JSON</a>'

@@ -8,7 +8,6 @@ from typing import Final
 from llmtrace.display.colours import NEUTRAL, OVER, STAGE_COLOURS, WITHIN
 from llmtrace_dashboards import promql
 from llmtrace_dashboards.boards import shared_panels
-from llmtrace_dashboards.boards.shared_panels import NO_REQUESTS, OUTCOMES, graph, side_by_side
 from llmtrace_dashboards.panels import Board, Column, Panel, Query, Row, Step
 from llmtrace_dashboards.promql import INSTANCES, RANGE, SUCCEEDED, anatomy, named, quantile, total
 from llmtrace_dashboards.variables import BEFORE, FULL, INSTANCE, MARKS, RECORDED_BEFORE, REQUESTS
@@ -108,7 +107,7 @@ _WHAT_MOVED: Final = Row(
         _moved("p95, TTFT", _TTFT, "p95 of the time to first content"),
         _moved("p95, TPOT", _TPOT, "p95 of the time of a token after the first"),
         replace(shared_panels.NOT_SUCCEEDED, width=6, height=4),
-        graph(
+        shared_panels.graph(
             "p95 now, and $before earlier",
             "The thick line leaves the thin one where the trouble began. Dots are "
             "single requests: click one to open its trace, if the data source knows where traces "
@@ -116,7 +115,7 @@ _WHAT_MOVED: Final = Row(
             Query(expr=quantile(0.95, _E2E), legend="now", exemplar=True),
             Query(expr=quantile(0.95, _E2E, before=_BEFORE), legend="before"),
             unit="s",
-            empty=NO_REQUESTS,
+            empty=shared_panels.NO_REQUESTS,
             colours={"now": "#FF8833", "before": NEUTRAL},
             height=9,
         ),
@@ -158,7 +157,7 @@ _WHAT_MOVED: Final = Row(
             empty=_NO_BEFORE,
             width=12,
             height=11,
-            transformations=side_by_side("before", "now", "change"),
+            transformations=shared_panels.side_by_side("before", "now", "change"),
             columns=(Column(name="change", unit="s", steps=_MOVED),),
             sort=("change", True),
         ),
@@ -187,7 +186,7 @@ _WHAT_MOVED: Final = Row(
             width=12,
             height=11,
             transformations=(
-                *side_by_side("before", "now", order=("quantity", "before", "now")),
+                *shared_panels.side_by_side("before", "now", order=("quantity", "before", "now")),
                 (
                     "calculateField",
                     {
@@ -238,7 +237,7 @@ def _by(label: str, title: str, empty: str, more: str = "") -> Panel:
         empty=empty,
         width=8,
         height=7,
-        transformations=side_by_side(
+        transformations=shared_panels.side_by_side(
             "p95 now", "p95 before", "requests", order=(label, "requests", "p95 before", "p95 now")
         ),
         columns=(Column(name="requests", unit="locale", decimals=0),),
@@ -310,7 +309,7 @@ _WHO: Final = Row(
             empty=shared_panels.NO_ENGINES,
             width=24,
             height=7,
-            transformations=side_by_side(
+            transformations=shared_panels.side_by_side(
                 "p95 TTFT",
                 "p95 queue",
                 "p95 prefill",
@@ -327,8 +326,8 @@ _WHO: Final = Row(
             ),
             sort=("p95 TTFT", True),
         ),
-        replace(OUTCOMES, width=12, height=7),
-        graph(
+        replace(shared_panels.OUTCOMES, width=12, height=7),
+        shared_panels.graph(
             "Mean time in each stage before the first content",
             "What TTFT is made of, over time. The stage that widens first is usually "
             "the cause; those that follow are its consequences.",
@@ -338,7 +337,7 @@ _WHO: Final = Row(
                 legend="{{stage}}",
             ),
             unit="s",
-            empty=NO_REQUESTS,
+            empty=shared_panels.NO_REQUESTS,
             stacked="normal",
             colours={
                 stage: colour

@@ -15,14 +15,8 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from llmtrace.exporters.prometheus.buckets import LATENCY_S
+from llmtrace_dashboards.rules import recording_series as names
 from llmtrace_dashboards.rules.burn_rate import RuleSettings, Severity, Window, seconds
-from llmtrace_dashboards.rules.recording_series import (
-    SITE_LEVEL,
-    SITES,
-    SLO_LEVEL,
-    bad_ratio,
-    valid_count,
-)
 from llmtrace_dashboards.rules.slo import Slo, bound, plain, quoted
 
 BUDGET_DASHBOARD: Final = "llmtrace-budget"
@@ -31,13 +25,14 @@ TRIAGE_DASHBOARD: Final = "llmtrace-triage"
 _BEFORE: Final = 4  # a window is shown and compared with so many times as much before it
 _USUAL_S: Final = 21_600  # what `llmtrace triage` looks back by itself
 _BY: Final = ("model", "route", "service")
-_AND_SITES: Final = ", ".join((*_BY, *SITES))
+_AND_SITES: Final = ", ".join((*_BY, *names.SITES))
 # Named in a text, and chosen on a dashboard, where Prometheus labels its series with them.
 _AT: Final = "".join(
-    f"{{{{ with $labels.{one} }}}}, {one} {{{{ . }}}}{{{{ end }}}}" for one in SITES
+    f"{{{{ with $labels.{one} }}}}, {one} {{{{ . }}}}{{{{ end }}}}" for one in names.SITES
 )
 _CHOSEN: Final = "".join(
-    f"{{{{ with $labels.{one} }}}}&var-{one}={{{{ . | urlquery }}}}{{{{ end }}}}" for one in SITES
+    f"{{{{ with $labels.{one} }}}}&var-{one}={{{{ . | urlquery }}}}{{{{ end }}}}"
+    for one in names.SITES
 )
 # Thresholds of what no budget covers: shares of the requests, and how many it takes at least.
 IN_STREAM_SHARE: Final = 0.01
@@ -105,8 +100,8 @@ def _burn(slo: Slo, window: Window, settings: RuleSettings) -> Alert:
         severity=window.severity,
         # Where it burns; and over all places, where it burns in none by itself.
         expression=(
-            f"{_burns(slo, window, settings, SITE_LEVEL)}\n"
-            f"or on (budget, slo)\n{_burns(slo, window, settings, SLO_LEVEL)}"
+            f"{_burns(slo, window, settings, names.SITE_LEVEL)}\n"
+            f"or on (budget, slo)\n{_burns(slo, window, settings, names.SLO_LEVEL)}"
         ),
         lasting=None,
         labels={
@@ -136,9 +131,9 @@ def _burns(slo: Slo, window: Window, settings: RuleSettings, level: str) -> str:
     where = f"{{budget={quoted(slo.budget)}, slo={quoted(slo.name)}}}"
     most = f"{window.threshold(slo.allowed):g}"
     return (
-        f"({bad_ratio(window.long, level)}{where} > {most}\n"
-        f"and {bad_ratio(window.short, level)}{where} > {most}\n"
-        f"and {valid_count(window.short, level)}{where} >= {settings.least_requests})"
+        f"({names.bad_ratio(window.long, level)}{where} > {most}\n"
+        f"and {names.bad_ratio(window.short, level)}{where} > {most}\n"
+        f"and {names.valid_count(window.short, level)}{where} >= {settings.least_requests})"
     )
 
 
@@ -160,7 +155,7 @@ def unmeasured(slos: Iterable[Slo], settings: RuleSettings) -> Iterator[Alert]:
             name=name,
             severity="ticket",
             expression=(
-                f"count by (service, instance, {', '.join(SITES)}) (\n"
+                f"count by (service, instance, {', '.join(names.SITES)}) (\n"
                 f"(rate({metric}_count{{{where}}}[10m]) > 0 and {metric}_count{{{where}}})\n"
                 f"unless ignoring (le) {metric}_bucket{{{edge}}}\n)"
             ),
@@ -218,7 +213,7 @@ def lost(settings: RuleSettings) -> Iterator[Alert]:
 def _stalled(settings: RuleSettings) -> Alert:
     name = "LlmtraceCollectorStalled"
     collector = f"{{job={quoted(settings.collector_job)}}}"
-    job = f"(job, {', '.join(SITES)})"
+    job = f"(job, {', '.join(names.SITES)})"
     return Alert(
         name=name,
         severity="page",

@@ -21,7 +21,7 @@ def load_of(rows: Columns, window: Window) -> Load:
 
     def rate(name: str | None) -> float | None:
         if name is None:
-            return float(weight.sum()) / seconds if len(rows) else None
+            return float(weight.sum()) / seconds
         column = rows.numbers[name]
         known = ~np.isnan(column)
         return float((column[known] * weight[known]).sum()) / seconds if known.any() else None

@@ -21,6 +21,8 @@ _COLUMNS: Final = (
 )  # fmt: skip
 _MOST: Final = 0.8  # of the change: the value that holds as much is where it happened
 _CALM: Final = 0.25  # the rest changed by less than this share of what it was
+_STOPPED: Final = 0.1  # of its requests, at most, still come
+_PARTS: Final = 8
 _REST: Final = 0.1  # of all requests before: with less of them there is no rest
 
 
@@ -28,7 +30,8 @@ def traffic_lost(e: Evidence) -> Finding:
     """Requests stop coming, or far fewer come: they are lost before they get here.
 
     Looks like:
-        Requests a second fall while those that arrive are answered as ever. A route, a region, a
+        Requests a second fall while those that arrive are answered as ever; or all those of one
+        kind stop, and others come as before. A route, a region, a
         tenant or a client that is gone altogether says where; all of them at once is in front of
         all: DNS, a load balancer, a certificate, a release.
 
@@ -46,15 +49,15 @@ def traffic_lost(e: Evidence) -> Finding:
         synthetic request through the front door.
     """
     before, after = e.request_rate
-    where = _where(e)
+    where, gone = _where(e)
     failing = e.outcome("error", "truncated", "timeout")
     stopped = not after
     text = "no request came at all" if stopped else f"only {where}"
     lines = [
-        required(before >= _TIMES * after and e.count_z <= -_SURE,
+        required((before >= _TIMES * after or gone) and e.count_z <= -_SURE,
                  say.rates("requests", before, after)),
         proof(stopped or where is not None, text),
-        support(not e.moved, "requests that come are answered as fast as before"),
+        support(bool(after) and not e.moved, "requests that come are answered as fast as before"),
         against(bool(e.moved), "requests take longer: who waits sends fewer", strongly=True),
         against(failing.rose(0.01), f"requests fail: {failing}"),
     ]  # fmt: skip
@@ -83,7 +86,7 @@ def traffic_surge(e: Evidence) -> Finding:
         Limits for each tenant; an alert on a tenant's share of all requests.
     """
     before, after = e.request_rate
-    where = _where(e)
+    where, _ = _where(e)
     lines = [
         required(after >= _TIMES * before > 0 and e.count_z >= _SURE,
                  say.rates("requests", before, after)),
@@ -105,10 +108,11 @@ def _slower_too(e: Evidence, times: float) -> bool:
     return any(high - low >= _HALF * (times - 1) * low for low, high in pairs)
 
 
-def _where(e: Evidence) -> str | None:
+def _where(e: Evidence) -> tuple[str | None, bool]:
     """Return the one value of a column that makes most of a change of the number of requests.
 
-    `None` where the rest changed as well, or no column names it.
+    And whether it stopped, having come all along. `None` where the rest changed as well, or no
+    column names it.
     """
     for column in _COLUMNS:
         rates = dict(_by_value(e, column))
@@ -120,8 +124,19 @@ def _where(e: Evidence) -> str | None:
         rest = before - low
         calm = rest >= _REST * before and abs(after - high - rest) <= _CALM * rest
         if calm and (high - low) / change >= _MOST:
-            return f"{column}={name} ({say.amount(low)} → {say.amount(high)} a second)"
-    return None
+            shares = [
+                say.percent(one / max(of, 1e-9)) for one, of in ((low, before), (high, after))
+            ]
+            text = (f"{column}={name} ({' → '.join(shares)} of requests, {say.amount(low)} → "
+                    f"{say.amount(high)} a second)")  # fmt: skip
+            return text, high <= _STOPPED * low and _all_along(e, column, name)
+    return None, False
+
+
+def _all_along(e: Evidence, column: str, name: str) -> bool:
+    """Return whether requests with this word came in every part of the window before."""
+    window, t = e.before.window, e.before.t[e.before.where(column, name)]
+    return bool(np.histogram(t, _PARTS, (window.start, window.end))[0].min() > 0)
 
 
 def _by_value(e: Evidence, column: str) -> Iterator[tuple[str, tuple[float, float]]]:

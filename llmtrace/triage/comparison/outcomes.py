@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 import numpy as np
@@ -14,6 +15,8 @@ from llmtrace.triage.result import Outcomes
 
 FAILED: Final = ("error", "truncated", "timeout")
 _CERTAIN: Final = 0.001
+_REFUSED: Final = 400
+_KINDS: Final = 10
 _MIN: Final = 0.01  # share of requests: fewer failures more are no incident
 
 
@@ -38,7 +41,7 @@ def compare_outcomes(before: Columns, after: Columns) -> Outcomes:
         before=_count(sides[0]), after=_count(sides[1]), failed_before=shares[0],
         failed_after=shares[1], p_value=p_failed, significant=_matters(p_failed, shares),
         cancelled_before=given_up[0], cancelled_after=given_up[1],
-        gave_up=_matters(p_cancelled, given_up),
+        gave_up=_matters(p_cancelled, given_up), failures=_kinds(sides[1].take(failed[1])),
     )  # fmt: skip
 
 
@@ -74,6 +77,22 @@ def _count(rows: Columns) -> dict[str, int]:
     if unknown := round(counts[0]):
         found["unknown"] = unknown
     return dict(sorted(found.items(), key=lambda item: _rank(item[0])))
+
+
+def _kinds(failed: Columns) -> dict[str, int]:
+    """Count failures by outcome, HTTP status and error type, the commonest first."""
+    counts: Counter[str] = Counter()
+    words = [failed.words[name] for name in ("outcome", "error_type")]
+    for status, weight, *codes in zip(
+        failed.numbers["http_status"], failed.weights, *(one.codes for one in words), strict=True
+    ):
+        outcome, kind = (
+            one.names[i] if i >= 0 else "" for one, i in zip(words, codes, strict=True)
+        )
+        answer = f"HTTP {status:.0f}" if status >= _REFUSED else ""
+        known = outcome != "error" or not (answer or kind)
+        counts[" ".join(filter(None, (outcome if known else "", answer, kind)))] += weight
+    return {name: round(count) for name, count in counts.most_common(_KINDS)}
 
 
 def _rank(name: str) -> tuple[int, str]:

@@ -40,6 +40,7 @@ def summary(alert: Alert, result: Result, link: str | None) -> str:
     """Say in a few lines what was found, for a chat or an annotation."""
     metric = METRIC_NAMES.get(result.metric or "", "latency")
     lines = [f"{alert.name}: {verdict_words(result)[0]}"]
+    lines += [result.reason] if "errors" in result.moved else []
     if result.before.p95 is not None and result.after.p95 is not None:
         lines.append(
             f"{metric} p95 {ms(result.before.p95)} → {ms(result.after.p95)} {unit(result)}"

@@ -21,7 +21,7 @@ from llmtrace.display.summary_tables import ms
 from llmtrace.triage.causes import RULES
 from llmtrace.triage.report import charts, waterfall
 from llmtrace.triage.report.links import Links
-from llmtrace.triage.report.naming import signed, unit, verdict_words
+from llmtrace.triage.report.naming import failures, signed, unit, verdict_words
 from llmtrace.triage.report.next_steps import next_steps, would_settle
 from llmtrace.triage.report.runbooks import page as runbook
 from llmtrace.triage.report.sentences import facts, quality_text, record_text, similar_text, when
@@ -99,10 +99,11 @@ def _head(result: Result) -> str:
         if result.delta_s is None
         else f" <small>{signed(result.delta_s)} {unit(result)}</small>"
     )
+    failed = f"{failures(result)} · " if failures(result) else ""
     lines = "".join(f'<p class="soft">{escape(line)}</p>' for line in when(result))
     return (
         f"<h1>{escape(charts.title_of(result))}</h1>"
-        f'<p class="verdict">{change}{delta} '
+        f'<p class="verdict">{failed}{change}{delta} '
         f'<span class="pill" style="--c:{colour}">{escape(words)}</span></p>'
         f"<p>{escape(result.reason)}</p>{lines}"
     )
@@ -134,17 +135,19 @@ def _cohorts(result: Result) -> str:
 
 def _cohort(one: Cohort) -> str:
     names = ", ".join(f"{name} = {value}" for name, value in one.attributes.items())
+    what = "fails" if one.fails else "is slow"
+    others = "" if one.p95_without is None else f"{ms(one.p95_without)} ms"
     bars = "".join(
         f'<div class="two"><i style="width:{100 * min(max(share, 0.0), 1.0):.1f}%;'
-        f'background:{colour}"></i></div><div class="soft">{share:.0%} of {what}</div>'
-        for share, what, colour in (
-            (one.excess_share, "what is slow beyond expectation", OVER),
+        f'background:{colour}"></i></div><div class="soft">{share:.0%} of {whose}</div>'
+        for share, whose, colour in (
+            (one.excess_share, f"what {what} beyond expectation", OVER),
             (one.traffic_share, "traffic", NEUTRAL),
         )
     )
     return (
         f'<tr><td class="whose">{escape(names)}</td><td class="wide">{bars}</td>'
-        f'<td class="n">{ms(one.p95_without)} ms</td><td class="n">{one.n:,}</td></tr>'
+        f'<td class="n">{others}</td><td class="n">{one.n:,}</td></tr>'
     )
 
 

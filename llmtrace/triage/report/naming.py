@@ -42,6 +42,14 @@ def verdict_words(result: Result) -> tuple[str, str]:
     return words, colour
 
 
+def failures(result: Result) -> str:
+    """Say which share of requests failed before and now; empty = it did not rise beyond chance."""
+    outcomes = result.outcomes
+    if outcomes is None or not outcomes.significant:
+        return ""
+    return f"failed requests: {outcomes.failed_before:.1%} → {outcomes.failed_after:.1%}"
+
+
 def is_over(result: Result) -> bool:
     """Return whether the incident ended within the data."""
     return result.state is not None and result.recovered_at is not None

@@ -10,7 +10,7 @@ from typing import Final
 
 from llmtrace.display.summary_tables import date_and_zone, ms, time_span
 from llmtrace.triage.over_time import Growth, Impact, Incident, NearEvent, Similar
-from llmtrace.triage.report.naming import METRIC_NAMES, duration, latest, signed, unit
+from llmtrace.triage.report.naming import METRIC_NAMES, duration, failures, latest, signed, unit
 from llmtrace.triage.result import Cohort, Estimate, Finding, Load, Outcomes, Result, Side
 
 _MAX_COHORTS: Final = 3
@@ -211,9 +211,11 @@ def load_text(before: Load, after: Load) -> str:
 
 def affected(result: Result) -> str:
     """Return a sentence that names the affected cohorts."""
-    if not result.localised or not result.cohorts:
-        return _scope(result.quality.values)
-    return "; ".join(cohort_text(one) for one in result.cohorts[:_MAX_COHORTS])
+    texts = [cohort_text(one) for one in result.cohorts[:_MAX_COHORTS]]
+    everyone = _scope(result.quality.values)
+    if texts and failures(result) and not any(one.fails for one in result.cohorts):
+        texts.insert(0, f"failures: {everyone}")
+    return "; ".join(texts) or everyone
 
 
 def _scope(values: Mapping[str, int]) -> str:
@@ -228,28 +230,21 @@ def _scope(values: Mapping[str, int]) -> str:
 
 
 def cohort_text(cohort: Cohort) -> str:
-    """Say which share of what is slow one cohort has, and what the p95 is without it."""
+    """Say which share of what is slow or fails one cohort has, and what is left without it."""
     names = ", ".join(f"{name}={value}" for name, value in cohort.attributes.items())
+    what = "fails" if cohort.fails else "is slow"
     without = "" if cohort.p95_without is None else f"; p95 without: {ms(cohort.p95_without)} ms"
     return (
-        f"{names}: {cohort.excess_share:.0%} of what is slow beyond expectation, "
+        f"{names}: {cohort.excess_share:.0%} of what {what} beyond expectation, "
         f"{cohort.traffic_share:.0%} of traffic{without}"
     )
 
 
 def endings(outcomes: Outcomes) -> str:
     """Say how requests ended, before and in the incident."""
-    shares = [
-        _share("failed", outcomes.failed_before, outcomes.failed_after),
-        _share("cancelled", outcomes.cancelled_before, outcomes.cancelled_after),
-    ]
-    risen = [
-        name
-        for name, rose in (("failures", outcomes.significant), ("cancellations", outcomes.gave_up))
-        if rose
-    ]
-    text = " · ".join(shares)
-    return f"{text}  ({' and '.join(risen)} rose beyond chance)" if risen else text
+    failed = _share("failed", outcomes.failed_before, outcomes.failed_after)
+    cancelled = _share("cancelled", outcomes.cancelled_before, outcomes.cancelled_after)
+    return f"{failed} · {cancelled}"
 
 
 def _share(name: str, before: float | None, after: float | None) -> str:

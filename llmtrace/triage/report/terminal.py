@@ -73,6 +73,8 @@ def _head(result: Result) -> RenderableType:
     metric = naming.METRIC_NAMES.get(result.metric or "", "latency")
     percent = f"p{100 * result.quantile:g}"
     before, after = result.before, result.after
+    if failed := naming.failures(result):
+        head.append(f"{failed} · ", "bold")
     if before.p95 is not None and after.p95 is not None and result.delta_s is not None:
         head.append(f"{metric}, {percent}: ", "bold")
         head.append(f"{ms(before.p95)} → {ms(after.p95)} {naming.unit(result)}", "bold")

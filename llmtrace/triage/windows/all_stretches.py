@@ -29,6 +29,9 @@ from llmtrace.triage.windows.unrecorded import closed_up, opened
 
 _MOST: Final = 4  # of one metric and direction
 _TOUCHES: Final = 2.0  # bins between two stretches that are one
+_KINDS: Final = ("region", "tenant", "model", "route", "provider", "gateway", "client")
+_LARGE, _WHOLE = 0.1, 0.9  # of the requests: a kind of which there is a rest
+_GONE: Final = 0.1  # of the requests of a kind that stopped, at most, still come
 _MOSTLY: Final = 0.5  # of the time: what lasts longer is the usual level
 _SHARED: Final = 0.5
 
@@ -63,7 +66,7 @@ def find_all(
         failed = failed_mask(rows).astype(np.float64)
         watched = _Watched("errors", t, failed, lambda t, k, bins: find_failures(t, k > 0, bins))
         found += [_described(watched, one, "up", span) for one in _merged(_each(watched))]
-        found += _traffic(t, span, gaps)
+        found += _traffic(t, span, gaps) or _stopped(rows, span, gaps)
     return tuple(sorted(found, key=lambda one: (one.start, one.metric)))
 
 
@@ -202,6 +205,23 @@ def _traffic(t: Floats, whole: Window, gaps: Sequence[Window]) -> list[Incident]
             ),
         )  # fmt: skip
     return list(found.values())
+
+
+def _stopped(rows: Columns, span: Window, gaps: Sequence[Window]) -> list[Incident]:
+    """Return since when all requests of one kind stopped, that had come for most of the time."""
+    t, found = rows.start / 1e9, []
+    for column in _KINDS:
+        words = rows.words[column]
+        counts = np.bincount(words.codes[words.codes >= 0])
+        for code in np.flatnonzero((counts >= _LARGE * len(t)) & (counts < _WHOLE * len(t))):
+            for one in _traffic(t[words.codes == code], span, gaps):
+                lasts = span.end - one.start
+                gone = (one.level or 0.0) <= _GONE * (one.usual or 0.0)
+                if one.end is None and gone and lasts <= _MOSTLY * span.seconds:
+                    later = int(np.count_nonzero(t >= one.start))
+                    usual = (len(t) - later) / (span.seconds - lasts)
+                    found.append(replace(one, usual=usual, level=later / lasts, requests=later))
+    return sorted(found, key=lambda one: one.p_value)[:1]
 
 
 def _inside(t: Floats, found: Spike) -> Mask:

@@ -21,15 +21,9 @@ from llmtrace.triage.comparison.outcomes import failed_mask
 from llmtrace.triage.over_time import Incident
 from llmtrace.triage.result import Metric
 from llmtrace.triage.rows_in_order import thinned
+from llmtrace.triage.windows import other_changes as others
 from llmtrace.triage.windows.bins import bins_for
 from llmtrace.triage.windows.highest_stretch import CERTAIN, Spike
-from llmtrace.triage.windows.other_changes import (
-    clearer_ramp,
-    other_change,
-    since_other_work,
-    since_others_rose,
-    with_bursts,
-)
 from llmtrace.triage.windows.same_work import Series, find_in_parts, find_other_work
 from llmtrace.triage.windows.spike import find_failures, find_slow
 from llmtrace.triage.windows.unrecorded import from_gap, recorded_part
@@ -103,15 +97,15 @@ def choose(
     if spike is not None and part is not None:
         spike = _as_sure_as(spike, part, t)
     if spike is not None and since is None and at is None:
-        spike = since_others_rose(incidents, spike, t)
-        spike = clearer_ramp(incidents, spike, t) or with_bursts(incidents, spike, t)
-        spike = since_other_work(spike, find_other_work(fewer))
+        spike = others.since_others_rose(incidents, spike, t)
+        spike = others.clearer_ramp(incidents, spike, t) or others.with_bursts(incidents, spike, t)
+        spike = others.since_other_work(spike, find_other_work(fewer))
     if spike is not None:
         spike = _since_it_fell(spike, t)
     elif since is None and at is None:
         end = float(t[-1]) + 1e-3 if len(t) else 1.0
         few = highest is not None and _carries(t, highest, end)
-        spike = other_change(incidents, t, find_other_work(fewer), few=few) or part
+        spike = others.other_change(incidents, t, find_other_work(fewer), few=few) or part
     after, guard, warnings = _after(t, (spike, highest), before, at, gaps)
     after = recorded_part(after, gaps, t)
     if before is None:
