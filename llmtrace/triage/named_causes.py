@@ -103,7 +103,7 @@ def with_proof(judged: Judged, found: Sequence[Finding], *, few: bool) -> Judged
     if judged.verdict == "traffic" and traffic is not None:
         where = "".join(f" It is {one.text}." for one in traffic.evidence if one.points >= _PROOF)
         return replace(judged, reason=judged.reason + where)
-    if judged.verdict not in NOTHING_FOUND:
+    if judged.verdict not in result.NOTHING_FOUND:
         return judged
     cause = next((one for one in found if _has_proof(one, few=few)), None)
     if cause is None and traffic is not None:

@@ -12,7 +12,6 @@ from typing import Final
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
-from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
@@ -34,6 +33,7 @@ _STATUS_STYLES: Final[dict[Status, str]] = {
 _MAX_CAUSES: Final = 3
 _MAX_LINES: Final = 4
 _BAR: Final = 24
+_RULE: Final = 80  # characters of a line across, however wide what reads it is
 
 
 def screen(result: Result, *, explain: bool = False, links: Links | None = None) -> RenderableType:
@@ -149,7 +149,7 @@ def _facts(result: Result) -> RenderableType:
 def _causes(result: Result, links: Links, *, explain: bool) -> RenderableType:
     named = [one for one in result.causes if one.status in NAMED]
     shown = named if explain else named[:_MAX_CAUSES]
-    parts: list[RenderableType] = [Rule("causes", style="dim", align="left")]
+    parts: list[RenderableType] = [Text("causes ".ljust(_RULE, "─"), "dim")]
     if not named:
         parts.append(Text("none is supported by the evidence", "yellow"))
     parts += (Text(f"→ {text}", "bold") for text in next_steps(result))
