@@ -13,12 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from llmtrace.api_clients.prometheus_client import Prometheus
-from llmtrace_collector.scrape.from_prometheus import (
-    instance_of,
-    labels_of,
-    name_batches,
-    written_labels,
-)
+from llmtrace_collector.scrape import from_prometheus
 from llmtrace_collector.signals.definitions import SIGNALS, Signal, suffixes
 from llmtrace_collector.signals.normalise import Normaliser, Reading
 from llmtrace_collector.signals.profile import Profile, builtin_profiles
@@ -115,13 +110,14 @@ def engine_gaps(server: Prometheus) -> Gaps:
 def _pages(server: Prometheus, names: Sequence[str]) -> dict[str, str]:
     """Return the last values of series with these names as a metrics page for each instance."""
     lines: dict[str, list[str]] = defaultdict(list)
-    for batch in name_batches(names):
+    for batch in from_prometheus.name_batches(names):
         for series in server.ask("query", query=f'{{__name__=~"{"|".join(batch)}"}}'):
-            labels = labels_of(series)
+            labels = from_prometheus.labels_of(series)
             own = {k: v for k, v in labels.items() if k != "__name__"}
             _, value = series["value"]
-            line = f"{labels['__name__']}{{{','.join(written_labels(own))}}} {value}\n"
-            lines[instance_of(labels)].append(line)
+            written = ",".join(from_prometheus.written_labels(own))
+            line = f"{labels['__name__']}{{{written}}} {value}\n"
+            lines[from_prometheus.instance_of(labels)].append(line)
     return {instance: "".join(page) for instance, page in lines.items()}
 
 

@@ -9,25 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from opentelemetry.sdk.metrics.export import (
-    AggregationTemporality,
-    HistogramDataPoint,
-    Metric,
-    MetricsData,
-    NumberDataPoint,
-    ResourceMetrics,
-    ScopeMetrics,
-    Sum,
-)
+from opentelemetry.sdk.metrics import export
 from opentelemetry.sdk.metrics.export import Histogram as HistogramData
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from llmtrace.exporters.genai_metrics.instruments import (
-    metric_attributes,
-    token_attributes,
-    tool_attributes,
-    turn_attributes,
-)
+from llmtrace.exporters.genai_metrics import instruments
 from llmtrace.exporters.otlp.resource import resource
 from llmtrace.exporters.prometheus.agent_metrics import Agents, ToolLabels, TurnLabels
 from llmtrace.exporters.prometheus.aggregate import Aggregate, Cell, Histogram, Labels, fold
@@ -38,7 +24,7 @@ _BOUNDS_NS: Final = tuple(round(bound * _NS) for bound in wire.DURATION_BOUNDS_S
 
 # A service, and a set of attributes as sorted pairs.
 Key = tuple[str, tuple[tuple[str, str | int], ...]]
-Point = HistogramDataPoint | NumberDataPoint
+Point = export.HistogramDataPoint | export.NumberDataPoint
 
 
 def metrics_data(
@@ -49,7 +35,7 @@ def metrics_data(
     now_unix_ns: int,
     *,
     delta: bool,
-) -> MetricsData:
+) -> export.MetricsData:
     """Make the GenAI client metrics out of an aggregate.
 
     Args:
@@ -60,7 +46,9 @@ def metrics_data(
         now_unix_ns: until when it went.
         delta: give differences rather than running totals.
     """
-    kind = AggregationTemporality.DELTA if delta else AggregationTemporality.CUMULATIVE
+    kind = (
+        export.AggregationTemporality.DELTA if delta else export.AggregationTemporality.CUMULATIVE
+    )
     span = (since_unix_ns, now_unix_ns)
     by_service: dict[str, dict[str, list[Point]]] = {}
     for (service, attributes), cell in aggregate.by(_key, reset=delta).items():
@@ -70,12 +58,12 @@ def metrics_data(
     for service, name, point in _agent_points(agents, names, span, reset=delta):
         by_service.setdefault(service, {}).setdefault(name, []).append(point)
     scope = InstrumentationScope(wire.SCOPE, schema_url=names.schema_url)
-    return MetricsData(
+    return export.MetricsData(
         [
-            ResourceMetrics(
+            export.ResourceMetrics(
                 resource=resource(service),
                 scope_metrics=[
-                    ScopeMetrics(
+                    export.ScopeMetrics(
                         scope=scope,
                         metrics=[
                             _metric(name, _added_up(points), kind, names)
@@ -95,18 +83,18 @@ def _added_up(points: list[Point]) -> list[Point]:
     """Add up counters of the same attributes, as of requests that failed and that did not."""
     found: dict[tuple[tuple[str, Any], ...], Point] = {}
     for number, point in enumerate(points):
-        if not isinstance(point, NumberDataPoint):
+        if not isinstance(point, export.NumberDataPoint):
             found[("", number),] = point
             continue
         key = tuple(sorted((point.attributes or {}).items()))
         before = found.get(key)
-        more = before.value if isinstance(before, NumberDataPoint) else 0
+        more = before.value if isinstance(before, export.NumberDataPoint) else 0
         found[key] = replace(point, value=point.value + more)
     return list(found.values())
 
 
 def _key(labels: Labels) -> Key:
-    attributes = metric_attributes(
+    attributes = instruments.metric_attributes(
         operation=labels.operation,
         provider=labels.provider,
         model=labels.model,
@@ -142,12 +130,12 @@ def _agent_points(
 
 
 def _turn_key(labels: TurnLabels) -> Key:
-    attributes = turn_attributes(labels.agent, labels.outcome, labels.error_type)
+    attributes = instruments.turn_attributes(labels.agent, labels.outcome, labels.error_type)
     return labels.service, tuple(sorted(attributes.items()))
 
 
 def _tool_key(labels: ToolLabels) -> Key:
-    attributes = tool_attributes(labels.tool, labels.outcome, labels.error_type)
+    attributes = instruments.tool_attributes(labels.tool, labels.outcome, labels.error_type)
     return labels.service, tuple(sorted(attributes.items()))
 
 
@@ -179,12 +167,12 @@ def _points(
         "reasoning": cell.reasoning_tokens,
     }
     for kind, name in (names.tokens_total or {}).items():
-        yield name, _sum(totals[kind], token_attributes(attributes), span)
+        yield name, _sum(totals[kind], instruments.token_attributes(attributes), span)
 
 
 def _of_tokens(
     tokens: Histogram, zeros: int, attributes: Mapping[str, Any], span: tuple[int, int]
-) -> HistogramDataPoint:
+) -> export.HistogramDataPoint:
     counts = [tokens.counts[0] + zeros, *tokens.counts[1:]]
     return _histogram(counts, wire.TOKEN_BOUNDS, tokens.total, attributes, span)
 
@@ -195,9 +183,9 @@ def _histogram(
     total: float,
     attributes: Mapping[str, Any],
     span: tuple[int, int],
-) -> HistogramDataPoint:
+) -> export.HistogramDataPoint:
     unknown: Any = None  # the aggregate keeps neither the smallest nor the largest value
-    return HistogramDataPoint(
+    return export.HistogramDataPoint(
         attributes=attributes,
         start_time_unix_nano=span[0],
         time_unix_nano=span[1],
@@ -210,21 +198,23 @@ def _histogram(
     )
 
 
-def _sum(value: int, attributes: Mapping[str, Any], span: tuple[int, int]) -> NumberDataPoint:
-    return NumberDataPoint(
+def _sum(
+    value: int, attributes: Mapping[str, Any], span: tuple[int, int]
+) -> export.NumberDataPoint:
+    return export.NumberDataPoint(
         attributes=attributes, start_time_unix_nano=span[0], time_unix_nano=span[1], value=value
     )
 
 
 def _metric(
-    name: str, points: list[Any], kind: AggregationTemporality, names: wire.ClientMetrics
-) -> Metric:
-    counter = isinstance(points[0], NumberDataPoint)
+    name: str, points: list[Any], kind: export.AggregationTemporality, names: wire.ClientMetrics
+) -> export.Metric:
+    counter = isinstance(points[0], export.NumberDataPoint)
     data: Any = (
-        Sum(points, aggregation_temporality=kind, is_monotonic=True)
+        export.Sum(points, aggregation_temporality=kind, is_monotonic=True)
         if counter
         else HistogramData(points, aggregation_temporality=kind)
     )
     units = {called: wire.CALL_UNITS[kind] for kind, called in (names.calls or {}).items()}
     unit = units.get(name, "{token}" if "token" in name else "s")
-    return Metric(name=name, description="", unit=unit, data=data)
+    return export.Metric(name=name, description="", unit=unit, data=data)

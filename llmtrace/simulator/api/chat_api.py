@@ -8,21 +8,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from llmtrace.simulator.api import request_body
+from llmtrace.simulator.api import wire_format as wire
 from llmtrace.simulator.api.fault_header import EngineFailedError
-from llmtrace.simulator.api.wire_format import (
-    DONE,
-    Answer,
-    Dialect,
-    Json,
-    Reply,
-    call_id,
-    inband,
-    openai_error,
-    openai_refusal,
-    parts,
-    same_part,
-    sse,
-)
 from llmtrace.simulator.engine.scheduler import Figures
 from llmtrace.simulator.engine.text import Piece
 
@@ -41,34 +28,38 @@ def _read_completion(body: request_body.Body) -> request_body.ParsedRequest:
     return request_body.read_request(body, request_body.text_of(prompt), ("max_tokens",))
 
 
-async def _stream_chat(reply: Reply, answer: Answer) -> AsyncIterator[bytes]:
+async def _stream_chat(reply: wire.Reply, answer: wire.Answer) -> AsyncIterator[bytes]:
     """Tell a chat: the role with the first token, a chunk a token, usage with figures, done."""
     figures = None
     before: Piece | None = None
     try:
         async for piece, token in answer:
             figures = token.figures
-            choice: Json = {"index": 0, "delta": _delta(reply, before, piece), "logprobs": None}
+            choice: wire.Json = {
+                "index": 0,
+                "delta": _delta(reply, before, piece),
+                "logprobs": None,
+            }
             choice["finish_reason"] = reply.finish if figures else None
             if figures:
                 choice["stop_reason"] = None
             choice["token_ids"] = None
-            chunk = sse(_chunk(reply, choice, token.number + 1))
+            chunk = wire.sse(_chunk(reply, choice, token.number + 1))
             yield _role_chunk(reply) + chunk if before is None else chunk
             before = piece
     except EngineFailedError as failed:
-        yield sse(openai_error(str(failed), 500))
+        yield wire.sse(wire.openai_error(str(failed), 500))
     if figures and reply.ask.include_usage:
-        yield sse(_usage_chunk(reply, "chat.completion.chunk", figures))
-    yield DONE
+        yield wire.sse(_usage_chunk(reply, "chat.completion.chunk", figures))
+    yield wire.DONE
 
 
-async def _stream_completion(reply: Reply, answer: Answer) -> AsyncIterator[bytes]:
+async def _stream_completion(reply: wire.Reply, answer: wire.Answer) -> AsyncIterator[bytes]:
     figures = None
     try:
         async for piece, token in answer:
             figures = token.figures
-            choice: Json = {
+            choice: wire.Json = {
                 "index": 0,
                 "text": piece.text,
                 "logprobs": None,
@@ -77,26 +68,26 @@ async def _stream_completion(reply: Reply, answer: Answer) -> AsyncIterator[byte
                 "prompt_token_ids": None,
                 "token_ids": None,
             }
-            yield sse(_chunk(reply, choice, token.number + 1, "text_completion"))
+            yield wire.sse(_chunk(reply, choice, token.number + 1, "text_completion"))
     except EngineFailedError as failed:
-        yield sse(openai_error(str(failed), 500))
+        yield wire.sse(wire.openai_error(str(failed), 500))
     if figures and reply.ask.include_usage:
-        yield sse(_usage_chunk(reply, "text_completion", figures))
-    yield DONE
+        yield wire.sse(_usage_chunk(reply, "text_completion", figures))
+    yield wire.DONE
 
 
-def _whole_chat(reply: Reply, figures: Figures) -> Json:
-    grouped = parts(reply.pieces)
+def _whole_chat(reply: wire.Reply, figures: Figures) -> wire.Json:
+    grouped = wire.parts(reply.pieces)
     calls = [
         {
-            "id": call_id(reply, piece),
+            "id": wire.call_id(reply, piece),
             "type": "function",
             "function": {"name": reply.ask.tool, "arguments": text},
         }
         for piece, text in grouped
         if piece.kind == "tool"
     ]
-    message: Json = {
+    message: wire.Json = {
         "role": "assistant",
         "content": _joined(grouped, "text"),
         "refusal": None,
@@ -110,13 +101,13 @@ def _whole_chat(reply: Reply, figures: Figures) -> Json:
     return _whole(reply, "chat.completion", {"message": message}, figures)
 
 
-def _whole_completion(reply: Reply, figures: Figures) -> Json:
+def _whole_completion(reply: wire.Reply, figures: Figures) -> wire.Json:
     text = "".join(piece.text for piece in reply.pieces)
     return _whole(reply, "text_completion", {"text": text}, figures)
 
 
-def _whole(reply: Reply, kind: str, said: Json, figures: Figures) -> Json:
-    choice: Json = {"index": 0, **said, "logprobs": None, "finish_reason": reply.finish}
+def _whole(reply: wire.Reply, kind: str, said: wire.Json, figures: Figures) -> wire.Json:
+    choice: wire.Json = {"index": 0, **said, "logprobs": None, "finish_reason": reply.finish}
     choice |= {"stop_reason": None, "token_ids": None}
     return {
         "id": reply.reply_id,
@@ -127,7 +118,7 @@ def _whole(reply: Reply, kind: str, said: Json, figures: Figures) -> Json:
         "service_tier": None,
         "system_fingerprint": reply.fingerprint,
         "usage": {**_usage(reply, figures), "completion_tokens_details": None},
-        "metrics": {**inband(figures), "speculative_decoding": None},
+        "metrics": {**wire.inband(figures), "speculative_decoding": None},
     }
 
 
@@ -135,26 +126,28 @@ def _joined(grouped: list[tuple[Piece, str]], kind: str) -> str | None:
     return "".join(text for piece, text in grouped if piece.kind == kind) or None
 
 
-def _delta(reply: Reply, before: Piece | None, piece: Piece) -> Json:
+def _delta(reply: wire.Reply, before: Piece | None, piece: Piece) -> wire.Json:
     if piece.kind == "text":
         return {"content": piece.text}
     if piece.kind == "reasoning":
         return {"reasoning_content": piece.text}
-    call: Json = {"index": piece.call, "function": {"arguments": piece.text}}
-    if not same_part(before, piece):
-        call["id"] = call_id(reply, piece)
+    call: wire.Json = {"index": piece.call, "function": {"arguments": piece.text}}
+    if not wire.same_part(before, piece):
+        call["id"] = wire.call_id(reply, piece)
         call["type"] = "function"
         call["function"] = {"name": reply.ask.tool, "arguments": piece.text}
     return {"tool_calls": [call]}
 
 
-def _role_chunk(reply: Reply) -> bytes:
+def _role_chunk(reply: wire.Reply) -> bytes:
     delta = {"role": "assistant", "content": ""}
-    choice: Json = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
-    return sse(_chunk(reply, choice, 0) | {"prompt_token_ids": None, "prompt_text": None})
+    choice: wire.Json = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
+    return wire.sse(_chunk(reply, choice, 0) | {"prompt_token_ids": None, "prompt_text": None})
 
 
-def _chunk(reply: Reply, choice: Json, produced: int, kind: str = "chat.completion.chunk") -> Json:
+def _chunk(
+    reply: wire.Reply, choice: wire.Json, produced: int, kind: str = "chat.completion.chunk"
+) -> wire.Json:
     chunk = _head(reply, kind) | {"choices": [choice]}
     if reply.ask.continuous_usage and reply.ask.include_usage:
         chunk["usage"] = {
@@ -166,12 +159,12 @@ def _chunk(reply: Reply, choice: Json, produced: int, kind: str = "chat.completi
     return chunk
 
 
-def _usage_chunk(reply: Reply, kind: str, figures: Figures) -> Json:
+def _usage_chunk(reply: wire.Reply, kind: str, figures: Figures) -> wire.Json:
     head = _head(reply, kind)
-    return head | {"choices": [], "usage": _usage(reply, figures), "metrics": inband(figures)}
+    return head | {"choices": [], "usage": _usage(reply, figures), "metrics": wire.inband(figures)}
 
 
-def _head(reply: Reply, kind: str) -> Json:
+def _head(reply: wire.Reply, kind: str) -> wire.Json:
     return {
         "id": reply.reply_id,
         "object": kind,
@@ -181,7 +174,7 @@ def _head(reply: Reply, kind: str) -> Json:
     }
 
 
-def _usage(reply: Reply, figures: Figures) -> Json:
+def _usage(reply: wire.Reply, figures: Figures) -> wire.Json:
     produced = figures.request.output_tokens
     return {
         "prompt_tokens": reply.prompt_tokens,
@@ -194,19 +187,19 @@ def _usage(reply: Reply, figures: Figures) -> Json:
     }
 
 
-CHAT = Dialect(
+CHAT = wire.Dialect(
     path="/v1/chat/completions",
     id_prefix="chatcmpl-",
     read=_read_chat,
     stream=_stream_chat,
     whole=_whole_chat,
-    refusal=openai_refusal,
+    refusal=wire.openai_refusal,
 )
-COMPLETIONS = Dialect(
+COMPLETIONS = wire.Dialect(
     path="/v1/completions",
     id_prefix="cmpl-",
     read=_read_completion,
     stream=_stream_completion,
     whole=_whole_completion,
-    refusal=openai_refusal,
+    refusal=wire.openai_refusal,
 )

@@ -9,15 +9,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator, Callable
 
-from llmtrace.simulator.api import wire_format
+from llmtrace.simulator.api import request_body, wire_format
 from llmtrace.simulator.api.fault_header import EngineFailedError
-from llmtrace.simulator.api.request_body import (
-    Body,
-    ParsedRequest,
-    messages_text,
-    read_request,
-    text_of,
-)
 from llmtrace.simulator.engine.scheduler import Figures
 from llmtrace.simulator.engine.text import Piece
 
@@ -29,11 +22,13 @@ _DELTAS = {
 }
 
 
-def _read(body: Body) -> ParsedRequest:
+def _read(body: request_body.Body) -> request_body.ParsedRequest:
     given = body.get("input")
-    prompt_text = given if isinstance(given, str) and given else messages_text(body, "input")
-    prompt = text_of(body.get("instructions")) + prompt_text
-    return read_request(body, prompt, ("max_output_tokens",))
+    prompt_text = (
+        given if isinstance(given, str) and given else request_body.messages_text(body, "input")
+    )
+    prompt = request_body.text_of(body.get("instructions")) + prompt_text
+    return request_body.read_request(body, prompt, ("max_output_tokens",))
 
 
 async def _stream(reply: wire_format.Reply, answer: wire_format.Answer) -> AsyncIterator[bytes]:

@@ -8,13 +8,7 @@ from itertools import pairwise
 from typing import Final
 
 from llmtrace.dataset.columns import Columns
-from llmtrace.triage.attribution.attribute import (
-    Attribution,
-    Cut,
-    Requests,
-    attribute,
-    requests,
-)
+from llmtrace.triage.attribution import attribute as division
 from llmtrace.triage.attribution.components import Values, split, values
 from llmtrace.triage.attribution.shapley import Index
 from llmtrace.triage.attribution.workload_mix import MIN_COUNT, Cells, Codes, cells
@@ -35,11 +29,11 @@ class Divided:
         cut: puts some of the requests into cells as these are.
     """
 
-    before: Requests
-    after: Requests
+    before: division.Requests
+    after: division.Requests
     cells: Cells
-    found: Attribution | None
-    cut: Cut
+    found: division.Attribution | None
+    cut: division.Cut
 
 
 def divide(sides: tuple[Columns, Columns], both: tuple[Values, Values], q: float) -> Divided:
@@ -98,10 +92,12 @@ def _divide(
     name = both[0].metric
     made = cells(sides, (both[0].index, both[1].index), name, fewest)
     before, after = (
-        requests(rows.start[one.index], one.value, split(rows, name, one.index), one.weight, cell)
+        division.requests(
+            rows.start[one.index], one.value, split(rows, name, one.index), one.weight, cell
+        )
         for rows, one, cell in zip(sides, both, (made.before, made.after), strict=True)
     )
-    found = attribute(before, after, q) if len(before) and len(after) else None
+    found = division.attribute(before, after, q) if len(before) and len(after) else None
 
     def cut(*rows: Index) -> tuple[Codes, Codes]:
         of_all = max(map(len, both)) / max(*map(len, rows), 1)

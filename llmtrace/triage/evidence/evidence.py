@@ -228,7 +228,17 @@ class Evidence:
         elif name.startswith(_AFTER_FIRST):
             whole = "e2e_s"
         found = self.row(whole) or self.row("e2e_s")
-        return 0.0 if found is None else _FLOOR * found.before_p50
+        least = 0.0 if found is None else _FLOOR * found.before_p50
+        return max(least, self.once(("step", name), lambda: self._step(name)))
+
+    def _step(self, name: str) -> float:
+        """Return more than one step of what comes in whole milliseconds, or the like.
+
+        A median that moves by one step may have moved by nothing.
+        """
+        both = np.concatenate([side.number(name) for side in (self.before, self.after)])
+        steps = np.diff(np.unique(both[np.isfinite(both)]))
+        return 1.5 * float(steps.min()) if len(steps) else 0.0
 
     def up(self, name: str, relative: float = 0.1) -> bool | None:
         """Return whether a field of the requests rose; `None` = not known."""
