@@ -285,7 +285,7 @@ def test_forty_requests_are_enough_for_what_is_plain():
     assert result.after.p95_ci[1] is None
 
 
-@pytest.mark.parametrize("n", [(4000, 9), (9, 4000), (0, 500), (500, 0), (0, 0), (1, 1)])
+@pytest.mark.parametrize("n", [(4000, 9), (9, 4000), (0, 500), (0, 0), (1, 1)])
 def test_too_few_requests_are_not_enough(n):
     """No verdict, no cause, and what would settle it."""
     result = triage(day(after=Kind(queued_share=0.5), n=n), QUICK)
