@@ -237,8 +237,10 @@ class Evidence:
         A median that moves by one step may have moved by nothing.
         """
         both = np.concatenate([side.number(name) for side in (self.before, self.after)])
-        steps = np.diff(np.unique(both[np.isfinite(both)]))
-        return 1.5 * float(steps.min()) if len(steps) else 0.0
+        values = np.unique(both[np.isfinite(both)])
+        step = float(np.diff(values).min()) if len(values) > 2 else 0.0  # noqa: PLR2004
+        on_steps = step > 0 and np.allclose(values / step, np.rint(values / step), atol=0.01)
+        return 1.5 * step if on_steps else 0.0
 
     def up(self, name: str, relative: float = 0.1) -> bool | None:
         """Return whether a field of the requests rose; `None` = not known."""
