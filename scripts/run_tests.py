@@ -1,6 +1,6 @@
 """Run all tests, in parts side by side; `make test` and `.ci/run` call it.
 
-A part is a pytest process with a cache of its own in `.pytest_cache`. One part more runs at a time
+A part is a pytest process with a cache of its own in `.pytest_cache`. Two parts more run at a time
 than there are cores, since much of the real parts is waiting. What a part prints is shown once it
 is over. With `--again` only those tests of time (marked `timing`) that failed before are run, one
 after the other; any other failure stays one, and so does a run that did not come to its end.
@@ -58,7 +58,7 @@ PARTS: Final[Mapping[str, Sequence[str]]] = {
     ],
     "others": [],
 }
-# So that, by a clock, three at a time end together; what triage compiles, demos find compiled.
+# So that, by a clock, four at a time end together; what triage compiles, demos find compiled.
 _ORDER: Final = (
     "real", "triage", "others", "demos", "store", "programs", "engines", "instrumentation",
     "collector", "contact",
@@ -151,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--again", action="store_true", help="only tests of time that failed")
     parser.add_argument(
-        "--workers", type=int, default=(os.cpu_count() or 1) + 1, help="parts at a time"
+        "--workers", type=int, default=(os.cpu_count() or 1) + 2, help="parts at a time"
     )
     options = parser.parse_args(arguments)
     # What a script runs in the background ignores Ctrl-C, which some of the tests are about.
