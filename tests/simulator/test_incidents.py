@@ -61,6 +61,11 @@ def total(rows: list[Row], stage: str) -> float:
     return sum(getattr(row.stages, stage) or 0 for row in rows) / 1e9
 
 
+def least(rows: list[Row], stage: str) -> float:
+    """Return the fewest seconds in a stage of any row: a busy machine only adds to them."""
+    return min(getattr(row.stages, stage) or 0 for row in rows) / 1e9
+
+
 @pytest.mark.parametrize("cause", INCIDENTS)
 def test_a_fault_begins_and_ends_while_the_engine_runs(cause):
     """The server goes on answering, before, during and after."""
@@ -83,11 +88,11 @@ def test_faults_show_in_their_stage_and_on_the_pages():
         well = ask(server, long)
         clock = page(server, "/gpu/metrics")["DCGM_FI_DEV_SM_CLOCK"]
         server.change(incident(CONFIG, "gateway_overhead", 1))
-        assert total(ask(server, long), "gateway") > total(well, "gateway") + 6 * 0.19
+        assert least(ask(server, long), "gateway") > least(well, "gateway") + 0.19
         server.change(incident(CONFIG, "prefix_cache_collapse", 3))
         assert sum(row.cached_tokens or 0 for row in ask(server, long)) == 0
         server.change(incident(CONFIG, "gpu_throttle", 3))
-        assert total(ask(server, long), "decode") > 1.5 * total(well, "decode")
+        assert least(ask(server, long), "decode") > 1.5 * least(well, "decode")
         assert page(server, "/gpu/metrics")["DCGM_FI_DEV_SM_CLOCK"] < 0.5 * clock
         server.change(incident(CONFIG, "queue_saturation", 3))
         assert total(ask(server, long), "queue") > total(well, "queue")
