@@ -135,8 +135,8 @@ def impact_text(impact: Impact, result: Result) -> str:
         word = "tenant" if impact.tenants_hit == 1 else "tenants"
         parts.append(f"{impact.tenants_hit} {word}: {listed}{rest}")
     if impact.budget_used is not None:
-        whose = "the error budget" if impact.from_budget else "an error budget of 5 %"
-        parts.append(f"{impact.budget_used:.0%} of {whose} of the time searched")
+        size = "" if impact.from_budget else " (5 % of its requests)"
+        parts.append(f"{impact.budget_used:.0%} of the error budget of the time searched{size}")
     return " · ".join(parts)
 
 
