@@ -52,20 +52,14 @@ IDS: Final = tuple(ID_OF.values())
 REQUESTS: Final = "kind IN ('row', 'genai')"
 # The key by which all parts of a trace are found.
 _TRACE_KEY: Final = "cityHash64('trace', trace_id)"
+# The keys of the ids that a part names.
+_ID_KEYS: Final = from_file("id_keys")
 _LAST: Final = "ORDER BY arrived DESC LIMIT 1 BY trace_id, span_id, kind"
-
-
-def id_keys() -> str:
-    """Return the expression of the keys of the ids that a part names."""
-    return (
-        "arrayConcat(if(response_id = '', [], [cityHash64('response', response_id)]),"
-        " if(request_id = '', [], [cityHash64('request', request_id)]))"
-    )
 
 
 def keys_select(parts: str) -> str:
     """Return the query that makes lines of `part_keys` of lines of `request_parts`."""
-    return from_file("part_keys", trace_key=_TRACE_KEY, id_keys=id_keys(), parts=parts)
+    return from_file("part_keys", trace_key=_TRACE_KEY, id_keys=_ID_KEYS, parts=parts)
 
 
 def missing_keys(since: str) -> str:
@@ -76,7 +70,7 @@ def missing_keys(since: str) -> str:
 
 def fresh(since: str, until: str) -> str:
     """Return the query of the parts that arrived after one moment, and not after another."""
-    return from_file("join_fresh", id_keys=id_keys(), since=since, until=until)
+    return from_file("join_fresh", id_keys=_ID_KEYS, since=since, until=until)
 
 
 def traces(local: str = "") -> str:
@@ -108,7 +102,7 @@ def named() -> str:
 
     Records of engines that came before the request was affected, and requests of the same id.
     """
-    keyed = f"key GLOBAL IN (SELECT arrayJoin({id_keys()}) FROM join_affected)"
+    keyed = f"key GLOBAL IN (SELECT arrayJoin({_ID_KEYS}) FROM join_affected)"
     stored = _stored(keyed, from_file("names_affected"))
     return from_file("join_named", figure=_figure(), stored=stored)
 
@@ -129,11 +123,8 @@ def _figure() -> str:
 
 
 def without_row() -> str:
-    """Return the expression of the reason why a fresh part makes no row; '' = it makes one."""
-    return (
-        f"multiIf(NOT {REQUESTS}, '', e2e_ns IS NULL, 'unreadable', e2e_ns < 0, 'negative',"
-        f" e2e_ns > {_MAX_NS}, 'too_long', '')"
-    )
+    """Return the query of the reasons why fresh parts make no row, with how many each."""
+    return from_file("without_row", requests=REQUESTS, longest_ns=str(_MAX_NS))
 
 
 SMALL_TRACE: Final = "trace_id IN (SELECT trace_id FROM join_traces WHERE NOT large)"

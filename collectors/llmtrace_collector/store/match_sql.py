@@ -69,12 +69,7 @@ def found(
     for who in records:
         query = _seen(query, who, kinds, placed=placed)
         joined += [who, f"{who}_joined"]
-    made = "if(made_parts > 0, made_start, start) AS made_start, toUInt32(parts) AS parts"
-    return f"""\
-SELECT {", ".join(("trace_id", "span_id", made, *joined))}
-FROM (
-{query}
-) WHERE parts >= made_parts"""
+    return from_file("join_found", columns="".join(f", {name}" for name in joined), rows=query)
 
 
 def _matched(keys: Mapping[str, str], records: Sequence[str], local: str, *, placed: bool) -> str:

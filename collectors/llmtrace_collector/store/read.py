@@ -64,16 +64,12 @@ def rows(
     while left is None or left > 0:
         ask = _PAGE if left is None else min(_PAGE, left)
         begin, parameters = start_ns, {**given, "until": end_ns}
-        words = "start < fromUnixTimestamp64Nano({until:Int64})"
+        words = BETWEEN
         if after is not None:
             begin = max(begin, after[0])
             parameters |= {"after": after[0], "trace": after[1], "span": after[2]}
-            words += (
-                " AND (start, trace_id, span_id) > (fromUnixTimestamp64Nano({after:Int64}),"
-                " {trace:String}, {span:String})"
-            )
+            words += f" AND {_BEHIND}"
         parameters["since"] = begin
-        words += " AND start >= fromUnixTimestamp64Nano({since:Int64})"
         order = f"ORDER BY start, trace_id, span_id LIMIT {ask}"
         page = flat_rows(store, f"{words}{where} {order}", parameters, columns, known_ns)
         yield from page
@@ -86,7 +82,7 @@ def rows(
 
 def _written(store: Readable) -> int:
     """Return the version up to which all rows can be read; 0 = that is not known."""
-    [(version,)] = store.query("SELECT maxIf(version_ns, until_ns > 0) FROM joins")
+    [(_, version)] = store.query(from_file("written_until"))
     return int(version)
 
 
@@ -102,7 +98,7 @@ def settled(store: Readable, settle_s: float) -> int:
 
 def joined_until_ns(store: Readable) -> int:
     """Return up to when parts were joined, unix ns by the clock of then; 0 = none were yet."""
-    [(until,)] = store.query("SELECT max(until_ns) FROM joins")
+    [(until, _)] = store.query(from_file("written_until"))
     return int(until)
 
 
@@ -117,12 +113,7 @@ def changed(store: Readable, since: int, until: int) -> Iterator[dict[str, Any]]
     """Yield the rows whose last version is after one and up to another, whenever they began."""
     given: dict[str, object] = {"since": since, "until": until}
     [(began,)] = store.query(from_file("first_changed"), given)
-    yield from flat_rows(
-        store,
-        "start >= fromUnixTimestamp64Nano({began:Int64})"
-        " AND version_ns > {since:UInt64} AND version_ns <= {until:UInt64} ORDER BY version_ns",
-        {"began": int(began), **given},
-    )
+    yield from flat_rows(store, from_file("rows_changed"), {"began": int(began), **given})
 
 
 def slowest(
@@ -146,8 +137,7 @@ def slowest(
     traces, spans = zip(*chosen, strict=True)
     found = flat_rows(
         store,
-        f"{BETWEEN} AND trace_id IN {{traces:Array(String)}}"
-        " AND span_id IN {spans:Array(String)}",
+        f"{BETWEEN} AND {_CHOSEN}",
         _between(start_ns, end_ns, {"traces": [*traces], "spans": [*spans]}),
     )
     order = {pair: place for place, pair in enumerate(chosen)}
@@ -159,8 +149,7 @@ def request(store: Readable, name: str) -> list[dict[str, Any]]:
     """Return the rows that have this request, response or trace id, by time."""
     return flat_rows(
         store,
-        "(trace_id = {name:String} OR request_id = {name:String} OR response_id = {name:String})"
-        f" ORDER BY start, span_id LIMIT {_MAX_ROWS}",
+        f"{HAS_ID} ORDER BY start, span_id LIMIT {_MAX_ROWS}",
         {"name": name},
     )
 
@@ -281,22 +270,18 @@ def signals(
         if value is not None:
             given[name] = value
             words += f" AND {name} = {{{name}:String}}"
-    within = (
-        "t >= fromUnixTimestamp64Nano({since:Int64})"
-        f" AND t < fromUnixTimestamp64Nano({{until:Int64}}) AND isFinite(value){words}"
-    )
     # By slices of time, since a sample has no key of its own to go on from.
     begin = start_ns
     while begin < end_ns:
         found = store.query(
-            from_file("signals", where=within),
+            from_file("signals", conditions=words),
             {**given, "since": begin, "until": min(begin + _SLICE_NS, end_ns)},
         )
         begin += _SLICE_NS
         if not found and begin < end_ns:
             # What holds nothing is left out at once, however long it is.
             [(count, first)] = store.query(
-                f"SELECT count(), toUnixTimestamp64Milli(min(t)) FROM signals WHERE {within}",
+                from_file("first_signal", conditions=words),
                 {**given, "since": begin, "until": end_ns},
             )
             begin = max(begin, int(first) * 10**6) if int(count) else end_ns
@@ -327,10 +312,10 @@ def facts(store: Readable, at_ns: int) -> dict[str, dict[str, Any]]:
 
 # --- a stored row in the words of `Row.as_dict` -------------------------------------------------
 
-BETWEEN: Final = (
-    "start >= fromUnixTimestamp64Nano({since:Int64})"
-    " AND start < fromUnixTimestamp64Nano({until:Int64})"
-)
+BETWEEN: Final = from_file("began_within")
+HAS_ID: Final = from_file("has_id")
+_BEHIND: Final = from_file("began_behind")
+_CHOSEN: Final = from_file("rows_by_ids")
 _REQUESTS: Final = f"operation != '{TURN}'"
 
 
@@ -399,9 +384,8 @@ def _selected(store: Readable, where: str, parameters: Mapping[str, object]) -> 
     counted = {
         name: counting for name in _COLUMNS if (counting := _COUNTING.get(name)) is not None
     }
-    [counts] = store.query(
-        f"SELECT {', '.join(counted.values())} FROM requests WHERE {where}", parameters
-    )
+    query = from_file("count_requests", figures=", ".join(counted.values()), where=where)
+    [counts] = store.query(query, parameters)
     silent = {name for name, count in zip(counted, counts, strict=True) if not int(count)}
     return tuple(name for name in _COLUMNS if name not in silent)
 

@@ -97,10 +97,8 @@ def _tops(
     value = _value(query.sort)
     if query.after is not None:
         given = {**given, "at_value": query.after[0], "at_start": query.after[1]}
-        where += (
-            f" AND ({value}, start) <= ({{at_value:Int64}},"
-            " fromUnixTimestamp64Nano({at_start:Int64}))"
-        )
+        behind = from_file("list_behind", value=value)
+        where += f" AND {behind}"
     found = store.query(from_file("list_tops", value=value, where=where, limit=f"{most:d}"), given)
     return {(int(top), int(start)) for top, start in found}
 
@@ -137,13 +135,10 @@ def _current(
 
 
 def counted(store: Readable, query: ListQuery) -> int:
-    """Return how many requests are on all pages of a query, at most.
-
-    A row that was written again counts twice until the store has merged it, so that counting costs
-    a tenth of what finding those would.
-    """
+    """Return how many requests are on all pages of a query, at most."""
     where, given = _conditions(query)
-    [(count,)] = store.query(f"SELECT count() FROM requests WHERE {where}", given)
+    sql = from_file("count_requests", figures="count()", where=where)
+    [(count,)] = store.query(sql, given)
     return int(count)
 
 
@@ -151,7 +146,7 @@ def choices(store: Readable, start_ns: int, end_ns: int) -> dict[str, list[str]]
     """Return the values that requests of a stretch of time have, by what is filtered by."""
     columns = ", ".join(f"groupUniqArray({_MAX_CHOICES})({name})" for name in CHOSEN_BY)
     [found] = store.query(
-        f"SELECT {columns} FROM requests WHERE {read.BETWEEN}",
+        from_file("count_requests", figures=columns, where=read.BETWEEN),
         {"since": start_ns, "until": end_ns},
     )
     return {
@@ -178,10 +173,7 @@ def _conditions(query: ListQuery) -> tuple[str, dict[str, object]]:
     given: dict[str, object] = {}
     if query.name is not None:
         given = {"name": query.name, "since": query.start_ns}
-        return (
-            "(trace_id = {name:String} OR request_id = {name:String}"
-            " OR response_id = {name:String})" + _known(query.sort), given,
-        )  # fmt: skip
+        return read.HAS_ID + _known(query.sort), given
     where, filters = read.where_of(query.filters)
     given = {**filters, "since": query.start_ns, "until": query.end_ns}
     words = f"{read.BETWEEN}{KINDS[query.kind]}{where}"

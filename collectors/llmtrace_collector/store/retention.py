@@ -39,11 +39,7 @@ class Trimmed:
 
 def size(engine: Engine) -> dict[str, int]:
     """Return how many bytes each table takes on disk."""
-    lines = engine.read(
-        "SELECT table, sum(bytes_on_disk) FROM system.parts WHERE active"
-        " AND database = currentDatabase() GROUP BY table ORDER BY table",
-        "JSONCompactEachRow",
-    )
+    lines = engine.read(from_file("bytes_by_table"), "JSONCompactEachRow")
     return {name: int(count) for name, count in map(json.loads, lines.splitlines())}
 
 
@@ -95,13 +91,8 @@ def _days(engine: Engine, table: str) -> list[tuple[str, int]]:
 
 def _delete_older(engine: Engine, share: float) -> None:
     """Delete so large a share of today's spans, the oldest."""
-    [until] = engine.read(
-        f"SELECT quantile({share:.4f})(toUnixTimestamp64Nano(Timestamp)) FROM otel_traces", "TSV"
-    ).split()
-    engine.run(
-        f"ALTER TABLE otel_traces DELETE WHERE toUnixTimestamp64Nano(Timestamp) <= {float(until):.0f}"
-        " SETTINGS mutations_sync = 1"
-    )
+    [until] = engine.read(from_file("oldest_spans", share=f"{share:.4f}"), "TSV").split()
+    engine.run(from_file("delete_spans", until_ns=f"{float(until):.0f}"))
 
 
 def follow(engine: Engine, keep: Keep) -> None:

@@ -185,17 +185,22 @@ VERSIONS: Final = "schema_versions"
 def _create(
     table: Table, keep: Keep, *, name: str | None = None, engine: str | None = None, on: str = ""
 ) -> str:
-    primary = f"PRIMARY KEY ({table.primary})\n" if table.primary else ""
-    more = f",\n    {table.settings}" if table.settings else ""
-    return f"""\
-CREATE TABLE IF NOT EXISTS {name or table.name}{on} (
-    {table.columns}
-) ENGINE = {engine or table.engine}
-PARTITION BY {table.partition}
-{primary}ORDER BY ({table.order})
-TTL {table.time} + INTERVAL {days_kept(table, keep)} DAY
-SETTINGS index_granularity = {table.granularity}, ttl_only_drop_parts = 1,
-    {"replicated" if on else "non_replicated"}_deduplication_window = {REMEMBERED}{more}"""
+    return from_file(
+        "create_table",
+        name=name or table.name,
+        on=on,
+        columns=table.columns,
+        engine=engine or table.engine,
+        partition=table.partition,
+        primary=f"PRIMARY KEY ({table.primary})\n" if table.primary else "",
+        order=table.order,
+        time=table.time,
+        days=str(days_kept(table, keep)),
+        granularity=str(table.granularity),
+        replicated="replicated" if on else "non_replicated",
+        remembered=str(REMEMBERED),
+        settings=f",\n    {table.settings}" if table.settings else "",
+    )
 
 
 def statements(keep: Keep = _KEEP) -> Iterator[str]:
@@ -208,7 +213,7 @@ def table_statements(keep: Keep = _KEEP) -> Iterator[str]:
     """Yield the statements that make the tables on one node."""
     for table in TABLES:
         yield from creating(table, None, keep)
-    yield _create_versions("MergeTree", VERSIONS, "")
+    yield from_file("create_versions", name=VERSIONS, on="", engine="MergeTree")
 
 
 def cluster_statements(cluster: str, keep: Keep = _KEEP) -> Iterator[str]:
@@ -225,7 +230,8 @@ def cluster_table_statements(cluster: str, keep: Keep = _KEEP) -> Iterator[str]:
     on, suffix = places(cluster)
     for table in TABLES:
         yield from creating(table, cluster, keep)
-    yield _create_versions(f"ReplicatedMergeTree({_ZOO})", f"{VERSIONS}{suffix}", on)
+    engine = f"ReplicatedMergeTree({_ZOO})"
+    yield from_file("create_versions", name=f"{VERSIONS}{suffix}", on=on, engine=engine)
     yield _distributed(VERSIONS, cluster, "rand()")
 
 
@@ -248,17 +254,8 @@ def places(cluster: str | None) -> tuple[str, str]:
 
 def _distributed(name: str, cluster: str, shard: str) -> str:
     on, suffix = places(cluster)
-    return (
-        f"CREATE TABLE IF NOT EXISTS {name}{on} AS {name}{suffix}\n"
-        f"ENGINE = Distributed('{quoted(cluster)}', currentDatabase(), {name}{suffix}, {shard})"
-    )
-
-
-def _create_versions(engine: str, name: str, on: str) -> str:
-    """Return the statement of the table that holds the schema's number; see `upgrade`."""
-    return (
-        f"CREATE TABLE IF NOT EXISTS {name}{on} (\n    version UInt32,\n"
-        f"    at DateTime64(6, 'UTC') DEFAULT now64(6)\n) ENGINE = {engine}\nORDER BY version"
+    return from_file(
+        "create_distributed", name=name, on=on, cluster=quoted(cluster), local=suffix, shard=shard
     )
 
 
@@ -268,10 +265,8 @@ def view_selects(local: str = "") -> dict[str, str]:
         "reporting_of_spans": parts.reporting_select(f"otel_traces{local}"),
         "request_parts_of_spans": parts.parts_select("reporting_spans"),
         "keys_of_parts": join_inputs_sql.keys_select(f"request_parts{local}"),
-        "keys_of_requests": "SELECT trace_id, span_id, start, parts, version_ns"
-        f" FROM requests{local}",
-        "joins_of_requests": "SELECT max(version_ns) AS version_ns, count() AS rows,"
-        f" min(start) AS first_start FROM requests{local}",
+        "keys_of_requests": from_file("keys_of_requests", requests=f"requests{local}"),
+        "joins_of_requests": from_file("joins_of_requests", requests=f"requests{local}"),
         "spans_of_otlp": spans.traces_select("otlp"),
     }
 

@@ -1,6 +1,8 @@
--- Samples of engines, gateways and GPUs by time.
+-- Samples of engines, gateways and GPUs in a stretch of time, by time.
 --
--- {where}  the condition of a stretch of time, and of what is sampled
+-- since, until  unix nanoseconds; the end is not in it
+-- {conditions}  of what is sampled
 SELECT toUnixTimestamp64Milli(t), instance, signal, value, labels FROM signals
-WHERE {where}
+WHERE t >= fromUnixTimestamp64Nano({since:Int64}) AND t < fromUnixTimestamp64Nano({until:Int64})
+  AND isFinite(value){conditions}
 ORDER BY t, instance, signal
