@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import socket
-import threading
-import time
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 
 import httpx
 import openai
-import uvicorn
 from recipe import LENGTH, Engine
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -18,6 +16,9 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from llmtrace import gateway
+
+sys.path.append(str(Path(__file__).parents[1]))  # what all examples share
+from engine import serving
 
 Chat = Callable[[Request], Awaitable[Response]]
 
@@ -69,23 +70,7 @@ def before(
     own = Route("/v1/chat/completions", chat, methods=["POST"])
     app = Starlette(routes=[own, *routes], lifespan=connected)
     app.add_middleware(gateway.Middleware, name=name)
-    with serving(app) as root:
+    with serving(app) as address:
+        root = f"http://{address}"
         client = openai.OpenAI(base_url=f"{root}/v1", api_key="none", max_retries=0, timeout=600)
         yield Engine(client, model, root, options)
-
-
-@contextmanager
-def serving(app: Starlette) -> Iterator[str]:
-    """Serve an application on loopback, in a thread; yield its address."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="websockets-sansio"))
-    thread = threading.Thread(target=server.run, args=([listener],))
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
-        listener.close()

@@ -25,6 +25,7 @@ from llmtrace.browser.pending_rows import PendingRows
 from llmtrace.core.browser_timing import ON_WIRE, flatten
 from llmtrace.core.errors import ConfigError, DataError
 from llmtrace.core.failopen import count_internal, internal_error
+from llmtrace.core.row_fields import FAILED
 from llmtrace.core.span import Span
 from llmtrace.runtime.runtime import Runtime, active, awaited
 
@@ -232,7 +233,7 @@ def page_span(beacon: Beacon, service: str, ended: int) -> Span:
         ended: unix nanoseconds at which the response was over, by the server's clock.
     """
     browser = beacon.browser
-    failed = browser.outcome in {"error", "timeout", "truncated"}
+    failed = browser.outcome in FAILED
     return Span(
         name=SPAN_NAME,
         kind="client",

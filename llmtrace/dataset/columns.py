@@ -16,7 +16,16 @@ from numpy.typing import NDArray
 
 from llmtrace.core.attempts import MAX_S
 from llmtrace.core.row import Row
-from llmtrace.core.row_fields import MARKS, NETWORK, OUTCOMES, PLAIN, RAW, REPORTED, UNSPLIT
+from llmtrace.core.row_fields import (
+    FAILED,
+    MARKS,
+    NETWORK,
+    OUTCOMES,
+    PLAIN,
+    RAW,
+    REPORTED,
+    UNSPLIT,
+)
 from llmtrace.core.sanitize import printable
 from llmtrace.core.stages import STAGES
 from llmtrace.stats.arrays import Floats, Mask
@@ -124,6 +133,11 @@ class Columns:
         """How many requests each row stands for; 1 where not reported."""
         weight = self.numbers["weight"]
         return np.where(np.isnan(weight), 1.0, weight)
+
+    @property
+    def failed(self) -> Mask:
+        """Which requests failed, shape (n,); one that its client cancelled did not."""
+        return self.words["outcome"].where(*FAILED)
 
     def id(self, name: str, index: int) -> str | None:
         """Return one row's id as text; `None` = unknown."""

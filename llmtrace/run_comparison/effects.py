@@ -91,24 +91,23 @@ class Effect:
     smallest: float | None
 
 
-def effects(samples: Mapping[str, tuple[Sample, Sample]], seed: int = 0) -> list[Effect]:
+def effects(samples: Mapping[str, tuple[Sample, Sample]]) -> list[Effect]:
     """Compare each duration of two runs; together they err in one of twenty comparisons.
 
     Args:
         samples: by name, the values of the run before and after.
-        seed: of the resampling behind the intervals.
     """
-    found = [_effect(name, *sides, seed, len(samples)) for name, sides in samples.items()]
+    found = [_effect(name, *sides, len(samples)) for name, sides in samples.items()]
     return [_shown(effect, p) for effect, p in zip(found, _holm(found), strict=True)]
 
 
-def _effect(name: str, before: Sample, after: Sample, seed: int, compared: int) -> Effect:
+def _effect(name: str, before: Sample, after: Sample, compared: int) -> Effect:
     if min(len(before.values), len(after.values)) < MIN_COUNT:
         return Effect(
             name=name, before=before, after=after, changes={}, p_value=None, direction=None,
             smallest=None,
         )  # fmt: skip
-    moved = _resampled(before, after, seed)
+    moved = _resampled(before, after)
     changes = {}
     for q, draws in moved.items():
         first, second = before.quantile(q), after.quantile(q)
@@ -205,9 +204,9 @@ def _batch_means(scores: Floats, weights: Floats) -> Floats:
     return mean
 
 
-def _resampled(before: Sample, after: Sample, seed: int) -> dict[float, Floats]:
+def _resampled(before: Sample, after: Sample) -> dict[float, Floats]:
     """Return changes of each quantile, batches of both runs being drawn again and again."""
-    draws = np.random.default_rng(seed)
+    draws = np.random.default_rng(0)
     first, second = _resampled_quantiles(before, draws), _resampled_quantiles(after, draws)
     return {q: second[:, i] - first[:, i] for i, q in enumerate(QUANTILES)}
 

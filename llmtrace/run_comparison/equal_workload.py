@@ -26,13 +26,11 @@ class Workload:
     Attributes:
         same: the runs say so themselves, by the hash of their workload.
         reweighted: requests after count so that their mix is that before.
-        unmatched: share of the requests after that no request before is like.
         matched_on: fields that were held equal.
     """
 
     same: bool
     reweighted: bool = False
-    unmatched: float = 0.0
     matched_on: tuple[str, ...] = ()
 
 
@@ -69,5 +67,5 @@ def matched(sides: Sequence[Columns]) -> tuple[Workload, list[Floats]]:
             f"the runs had different work to do: {new if unmatched else ''}weights would leave "
             f"{effective_count(kept[1]):.0f} of {second.n}; run the same workload twice"
         )
-    held = Workload(same=False, reweighted=True, unmatched=unmatched, matched_on=found.matched_on)
+    held = Workload(same=False, reweighted=True, matched_on=found.matched_on)
     return held, kept

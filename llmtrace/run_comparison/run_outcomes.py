@@ -15,12 +15,6 @@ from llmtrace.stats.significance import clustered, more_than
 _NS: Final = 1_000_000_000
 
 
-def failed(rows: Columns) -> Mask:
-    """Return a mask of shape (n,): true where a request neither succeeded nor was cancelled."""
-    outcome = rows.words["outcome"]
-    return ~outcome.where("success", "cancelled") & (outcome.codes >= 0)
-
-
 def shares_p(sides: Sequence[Columns], masks: Sequence[Mask]) -> float:
     """Return the two-sided p-value of a difference in the share of requests that masks select."""
     counts = []

@@ -17,7 +17,7 @@ from llmtrace.run_comparison.durations import DURATIONS, durations
 from llmtrace.run_comparison.effects import ALPHA, Effect, Sample, effects
 from llmtrace.run_comparison.engine_signals import signal_figures
 from llmtrace.run_comparison.equal_workload import Workload, matched, unweighted
-from llmtrace.run_comparison.run_outcomes import failed, identical_answers, other_answers, shares_p
+from llmtrace.run_comparison.run_outcomes import identical_answers, other_answers, shares_p
 from llmtrace.run_comparison.run_totals import Totals, costs, succeeded, sum_up
 from llmtrace.stats.arrays import Floats
 from llmtrace.stats.significance import share_bounds
@@ -146,7 +146,7 @@ def compare(
         effects=effects(varied),
         zero=frozenset(samples.keys() - varied.keys()),
         totals=totals,
-        failures_p=shares_p(rows, [failed(side) for side in rows]),
+        failures_p=shares_p(rows, [side.failed for side in rows]),
         answers=answers,
         other_answers=tuple(other_answers(done, weights, answers)),
         costs={} if price_per_hour is None else costs(totals, price_per_hour),

@@ -14,7 +14,6 @@ from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.stats.significance import quantile
 from llmtrace.triage.attribution.components import Values
-from llmtrace.triage.comparison.outcomes import failed_mask
 from llmtrace.triage.over_time import Impact
 
 _CHUNKS: Final = 20  # of the incident: the worst and the last of them are compared
@@ -34,7 +33,7 @@ def impact_of(
     inside = (t >= incident.start) & (t < incident.end)
     if not inside.any():
         return None
-    bad = failed_mask(rows)
+    bad = rows.failed
     if limit is not None:
         bad[one.index] |= one.value > limit
         bad[one.censored] |= one.at_least > limit

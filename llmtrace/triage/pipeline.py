@@ -23,7 +23,7 @@ from llmtrace.triage.attribution.divide_change import Divided, divide, usual_par
 from llmtrace.triage.attribution.exemplars import exemplars
 from llmtrace.triage.attribution.for_result import anatomy_of, contributions_of, estimates_of
 from llmtrace.triage.attribution.request_load import load_of
-from llmtrace.triage.comparison.outcomes import compare_outcomes, failed_mask
+from llmtrace.triage.comparison.outcomes import compare_outcomes
 from llmtrace.triage.comparison.p95_change import MIN_COUNT, Compared, compare
 from llmtrace.triage.comparison.which_moved import all_moved, which_moved
 from llmtrace.triage.mix_growth import growth_of
@@ -260,9 +260,7 @@ def _cohorts(sides: _Sides, mine: Divided) -> tuple[Cohort, ...]:
     change, compared = sides.change, sides.compared[sides.about]
     failing: tuple[Cohort, ...] = ()
     if sides.outcomes.significant:
-        failing = failing_cohorts(
-            sides.rows, (failed_mask(sides.rows[0]), failed_mask(sides.rows[1]))
-        )
+        failing = failing_cohorts(sides.rows, (sides.rows[0].failed, sides.rows[1].failed))
     if not change.significant or (change.delta_s or 0.0) <= 0:
         return failing
     return failing + find_cohorts(

@@ -16,10 +16,11 @@ from typing import Final, Literal
 
 from llmtrace.budget import Budget, regex
 from llmtrace.core.errors import ConfigError
+from llmtrace.core.row_fields import FAILED as FAILED_OUTCOMES
 
 SloName = Literal["e2e", "ttft", "tpot", "turn_ttft", "availability"]
 
-FAILED: Final = 'outcome=~"error|truncated|timeout"'
+FAILED: Final = f'outcome=~"{"|".join(FAILED_OUTCOMES)}"'
 # What an alert may still mean: with more than a tenth allowed, nothing burns.
 MIN_OBJECTIVE: Final = 0.9
 _NS: Final = 1_000_000_000

@@ -8,21 +8,16 @@ from typing import Final
 import numpy as np
 
 from llmtrace.core.row import OUTCOMES, TURN
+from llmtrace.core.row_fields import FAILED
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Mask
 from llmtrace.stats.significance import clustered, effective_count, more_than
 from llmtrace.triage.result import Outcomes
 
-FAILED: Final = ("error", "truncated", "timeout")
 _CERTAIN: Final = 0.001
 _REFUSED: Final = 400
 _KINDS: Final = 10
 _MIN: Final = 0.01  # share of requests: fewer failures more are no incident
-
-
-def failed_mask(rows: Columns) -> Mask:
-    """Return which requests failed; one that its client cancelled did not."""
-    return rows.words["outcome"].where(*FAILED)
 
 
 def compare_outcomes(before: Columns, after: Columns) -> Outcomes:

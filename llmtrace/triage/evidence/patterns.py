@@ -455,7 +455,7 @@ def cuts(side: Side) -> Cuts:
 
 def failed(side: Side) -> Mask:
     """Return which requests ended without a whole response, and not by their client's wish."""
-    return side.where("outcome", "truncated", "timeout", "error")
+    return side.rows.failed
 
 
 def _at_once(side: Side, n: int) -> float:

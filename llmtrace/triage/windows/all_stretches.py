@@ -17,7 +17,6 @@ from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.attribution.components import METRICS
-from llmtrace.triage.comparison.outcomes import failed_mask
 from llmtrace.triage.over_time import Incident, Searched
 from llmtrace.triage.result import Metric
 from llmtrace.triage.windows.bins import Bins, bins_for
@@ -63,7 +62,7 @@ def find_all(
         )
     t = rows.start / 1e9
     if metric is None and len(t):
-        failed = failed_mask(rows).astype(np.float64)
+        failed = rows.failed.astype(np.float64)
         watched = _Watched("errors", t, failed, lambda t, k, bins: find_failures(t, k > 0, bins))
         found += [_described(watched, one, "up", span) for one in _merged(_each(watched))]
         found += _traffic(t, span, gaps) or _stopped(rows, span, gaps)

@@ -17,7 +17,6 @@ from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats
 from llmtrace.triage.attribution.components import METRICS
-from llmtrace.triage.comparison.outcomes import failed_mask
 from llmtrace.triage.over_time import Incident
 from llmtrace.triage.result import Metric
 from llmtrace.triage.rows_in_order import thinned
@@ -185,7 +184,7 @@ def _search(
     if since is not None:
         at = max(since, at or since)
     if metric is None:
-        best = _clearer(best, find_failures(rows.start / 1e9, failed_mask(rows), bins, at))
+        best = _clearer(best, find_failures(rows.start / 1e9, rows.failed, bins, at))
     for name in METRICS if metric is None else (metric,):
         for t, value in series(name):
             best = _clearer(best, find_slow(t, value, bins, at))

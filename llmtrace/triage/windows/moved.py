@@ -8,10 +8,10 @@ from typing import Final
 
 import numpy as np
 
+from llmtrace.core.row_fields import FAILED
 from llmtrace.dataset.case import Window
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.attribution.components import METRICS
-from llmtrace.triage.comparison.outcomes import FAILED
 from llmtrace.triage.comparison.p95_change import Compared
 from llmtrace.triage.result import Metric, Result
 from llmtrace.triage.windows.date_change import log_likelihood
