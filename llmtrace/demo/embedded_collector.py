@@ -27,6 +27,7 @@ _HOST: Final = "127.0.0.1"
 _START_S: Final = 60.0
 _STOP_S: Final = 20.0
 _SCRAPE_S: Final = 2.0
+_PATIENCE_S: Final = 30.0
 _SAID: Final = 2_000
 
 
@@ -37,13 +38,13 @@ class EmbeddedCollector:
     otlp: str
     url: str
 
-    def wait_for(self, rows: int, start: float, patience_s: float = 30.0) -> int:
+    def wait_for(self, rows: int, start: float) -> int:
         """Wait until it has so many rows that began after `start`, unix seconds; return how many.
 
         Raises:
             SourceError: it does not answer.
         """
-        collector, give_up = Collector(self.url), time.monotonic() + patience_s
+        collector, give_up = Collector(self.url), time.monotonic() + _PATIENCE_S
         while True:
             found = sum(1 for _ in collector.lines("rows", start=f"{start:.3f}", limit=rows))
             if found >= rows or time.monotonic() > give_up:

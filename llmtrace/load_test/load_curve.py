@@ -94,7 +94,7 @@ def point(value: float, measured: Measured, budget: Budget) -> Point:
     )
 
 
-def grown(points: Sequence[Point], name: str, seed: int = 0) -> Growth | None:
+def grown(points: Sequence[Point], name: str) -> Growth | None:
     """Return how a duration's median grows with the tokens of the prompt; `None` = too little."""
     lengths, values = [], []
     for one in points:
@@ -106,7 +106,7 @@ def grown(points: Sequence[Point], name: str, seed: int = 0) -> Growth | None:
     x = np.array(lengths)
     if len(np.unique(x)) < _MIN_POINTS:
         return None
-    draws = np.random.default_rng(seed)
+    draws = np.random.default_rng(0)
     again = [
         _exponent(x, np.array([np.median(draws.choice(side, len(side))) for side in values]))
         for _ in range(_DRAWS)

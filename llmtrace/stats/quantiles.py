@@ -13,6 +13,7 @@ from typing import Final
 
 # Keeps 0.07 * 100, which is a little more than 7 in floating point, at rank 7.
 _ROUNDING: Final = 1e-9
+_CONFIDENCE: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,8 @@ def quantile(ordered: Sequence[float], q: float) -> float:
     return ordered[max(rank, 1) - 1]
 
 
-def interval(ordered: Sequence[float], q: float, confidence: float = 0.95) -> Interval:
-    """Return bounds that cover the true quantile `q` with a probability of `confidence` or more.
+def interval(ordered: Sequence[float], q: float) -> Interval:
+    """Return bounds that cover the true quantile `q` with a probability of 95 % or more.
 
     How many of n values lie below the true quantile is binomial, whatever their distribution: the
     bounds are the values whose ranks leave half of the rest on either side.
@@ -52,14 +53,13 @@ def interval(ordered: Sequence[float], q: float, confidence: float = 0.95) -> In
     Args:
         ordered: the values, smallest first.
         q: between 0 and 1.
-        confidence: between 0 and 1.
 
     Example:
         >>> interval([float(n) for n in range(1, 201)], 0.95)
         Interval(low=184.0, high=197.0)
     """
     n = len(ordered)
-    tail = (1 - confidence) / 2
+    tail = (1 - _CONFIDENCE) / 2
     low: float | None = None
     below = 0.0
     for rank in range(1, n + 1):
@@ -72,14 +72,14 @@ def interval(ordered: Sequence[float], q: float, confidence: float = 0.95) -> In
     return Interval(low, None)
 
 
-def least_values(q: float, confidence: float = 0.95) -> int:
+def least_values(q: float) -> int:
     """Return how many values it takes until `interval` has an upper bound.
 
     Example:
         >>> least_values(0.95)
         72
     """
-    return math.ceil(math.log((1 - confidence) / 2) / math.log(q) - _ROUNDING)
+    return math.ceil(math.log((1 - _CONFIDENCE) / 2) / math.log(q) - _ROUNDING)
 
 
 def _binomial(n: int, k: int, p: float) -> float:

@@ -82,7 +82,6 @@ def test_an_interval_in_which_nothing_happened_has_no_averages():
 
     assert interval.means == {}
     assert interval.frontend_s is None
-    assert interval.given_up is None
     assert interval.generation_tokens == 0
 
 

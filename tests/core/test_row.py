@@ -11,7 +11,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from llmtrace.core.attempts import Attempt
 from llmtrace.core.errors import DataError
 from llmtrace.core.row import OUTCOMES, Row, from_dict, seconds, with_figures
 from llmtrace.core.stages import PARTITION, STAGES, EngineFigures, Network, Reported, Timeline
@@ -237,15 +236,6 @@ def test_a_wrong_value_is_named(key, value):
 
     with pytest.raises(DataError, match=key):
         from_dict(flat)
-
-
-def test_keys_by_their_former_names_are_read():
-    """Files that an earlier version wrote hold the same rows."""
-    attempt = Attempt(start_ns=0, duration_ns=5_000, status=503)
-    row = replace(make_row(), attempt_log=(attempt,), response_headers={"retry-after": "7"})
-    flat = row.as_dict()
-    former = {"attempt_log": "tries", "response_headers": "evidence"}
-    assert from_dict({former.get(key, key): value for key, value in flat.items()}) == row
 
 
 @pytest.mark.parametrize("key", ["trace_id", "start", "service", "e2e_s"])

@@ -9,7 +9,6 @@ from hypothesis import given
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
 
-from llmtrace.core.attempts import Attempt
 from llmtrace.core.errors import DataError
 from llmtrace.core.row import Row
 from llmtrace.core.row_fields import PLAIN
@@ -18,7 +17,6 @@ from llmtrace.semconv.attributes import LATEST, RELEASED, SPECIAL, client_metric
 from llmtrace.semconv.convert import (
     from_attributes,
     is_row,
-    kind_of,
     reserved,
     split_server,
     to_attributes,
@@ -61,28 +59,6 @@ def bare(**given):
 def test_round_trip(row):
     """Whatever a row holds comes back from its attributes, to the nanosecond."""
     assert row == back(row, to_attributes(row))
-
-
-FORMER = {
-    "llmtrace.attempt_log": "llmtrace.tries",
-    "llmtrace.consumer_time.before": "llmtrace.held.before",
-    "llmtrace.consumer_time.after": "llmtrace.held.after",
-    "llmtrace.response_header.retry-after": "llmtrace.evidence.retry-after",
-}
-
-
-def test_attributes_by_their_former_names_are_read():
-    """Spans that an earlier version wrote hold the same rows."""
-    row = bare(
-        attempts=2,
-        attempt_log=(Attempt(start_ns=0, duration_ns=5_000, status=503),),
-        response_headers={"retry-after": "7"},
-        timeline=Timeline(e2e=2_000_000_000, ttft=10**9, held_before=3_000, held_after=4_000),
-    )
-    written = to_attributes(row)
-    assert set(FORMER) <= set(written)
-    assert row == back(row, {FORMER.get(name, name): value for name, value in written.items()})
-    assert [kind_of(name) for name in FORMER] == [kind_of(name) for name in FORMER.values()]
 
 
 @given(rows)

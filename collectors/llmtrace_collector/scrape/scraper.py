@@ -83,7 +83,6 @@ class TargetState:
         pages: read so far; `failures` = how often not, by reason.
         problem: what went wrong last, in words; `None` while it is up.
         took_s: the last reading, from asking to understanding.
-        read_at: when, in seconds of this machine's monotonic clock.
         late: readings left out because the one before was not over.
     """
 
@@ -96,7 +95,6 @@ class TargetState:
     failures: Counter[str] = field(default_factory=Counter)
     problem: str | None = None
     took_s: float | None = None
-    read_at: float | None = None
     late: int = 0
     reported_missing: frozenset[tuple[str, str]] = frozenset()
 
@@ -291,7 +289,6 @@ class Scraper:
         state.intervals = engine_intervals(before, reading) if before is not None else ()
         state.reading, state.up, state.problem = reading, True, None
         state.pages += 1
-        state.read_at = time.monotonic()
         with suppress(Exception):  # a broken logging handler is no reason to stop
             self._tell_missing(state, reading)
 

@@ -22,6 +22,7 @@ _MINUTE_S: Final = 60
 # Rows are found by when they began: one that took longer than this is not among "just over".
 _MAX_NS: Final = 30 * _MINUTE_S * _NS
 _FEW: Final = 2
+_BACK_MIN: Final = 60
 
 _COLUMNS: Final[Mapping[str, str]] = {
     **{name: f"{name}_ns" for name in (*PARTITION, "ttft", "e2e")},
@@ -77,20 +78,19 @@ def _sources(name: str) -> str:
     return "[]"
 
 
-def minutes(store: Store, end_ns: int, budget: Budget, back: int = 60) -> Minutes:
+def minutes(store: Store, end_ns: int, budget: Budget) -> Minutes:
     """Return the quantile of each stage and metric, a minute each, of those that succeeded.
 
     Args:
         store: of the rows.
         end_ns: unix nanoseconds.
         budget: whose objective it is.
-        back: minutes before that.
     """
     columns = ", ".join(
         f"quantileExact({level(budget.objective)})({_COLUMNS[name]})" for name in NAMES
     )
     some = ", ".join(f"count({_COLUMNS[name]})" for name in NAMES)
-    start_ns = (end_ns // (_MINUTE_S * _NS) - back) * _MINUTE_S * _NS
+    start_ns = (end_ns // (_MINUTE_S * _NS) - _BACK_MIN) * _MINUTE_S * _NS
     where, given = _where(start_ns, end_ns, budget)
     found = store.query(
         from_file("live_minutes", over=_OVER, known=some, figures=columns, where=where), given
@@ -139,12 +139,7 @@ def _where(start_ns: int, end_ns: int, budget: Budget) -> tuple[str, dict[str, o
     given: dict[str, object] = {
         "earliest": start_ns - _MAX_NS, "since": start_ns, "until": end_ns, "turn": TURN,
     }  # fmt: skip
-    words = (
-        "start >= fromUnixTimestamp64Nano({earliest:Int64})"
-        " AND start < fromUnixTimestamp64Nano({until:Int64})"
-        f" AND {_OVER} >= {{since:Int64}} AND {_OVER} < {{until:Int64}}"
-        " AND operation != {turn:String} AND e2e_ns IS NOT NULL"
-    )
+    words = from_file("over_within", over=_OVER)
     for name in ("model", "route"):
         patterns: Sequence[str] = getattr(budget, name)
         if patterns:

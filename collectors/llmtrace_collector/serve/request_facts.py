@@ -12,7 +12,7 @@ from llmtrace.core.attempts import Attempt, from_plain
 from llmtrace.core.errors import DataError
 from llmtrace.core.row import Row, from_dict
 from llmtrace.dataset.explain_request import ENGINE_SIGNALS, HOUR_NS, Explanation, explain
-from llmtrace.semconv.attributes import ATTEMPT_LOG, RESPONSE_HEADER, TOOL_NAME, current_name
+from llmtrace.semconv.attributes import ATTEMPT_LOG, RESPONSE_HEADER, TOOL_NAME
 from llmtrace_collector.store import read, request_list
 from llmtrace_collector.store.protocol import Readable
 
@@ -121,8 +121,7 @@ def _chosen(rows: Sequence[Row], span_id: str | None) -> Row | None:
 
 
 def _attributes(span: Mapping[str, Any] | None) -> dict[str, str]:
-    listed = {} if span is None else span["attributes"]
-    return {current_name(name): value for name, value in listed.items()}
+    return {} if span is None else span["attributes"]
 
 
 def _attempt_log(written: str | None) -> tuple[Attempt, ...]:

@@ -36,8 +36,6 @@ class EngineInterval:
         restarted: the engine began anew meanwhile, so this holds what came after that.
         means: average of each duration the engine times, by signal.
         frontend_s: TTFT less queue and prefill: template, tokenising, IPC; never below 0.
-        given_up: share of requests that got a first token and did not finish in it. Rough:
-            requests also finish later than they start.
         prefix_hit_ratio, spec_accept_ratio: 0 to 1; `spec_accept_length` = tokens a draft yields.
         step_tokens: average an engine step.
         kv_usage: at the end of the interval, 0 to 1.
@@ -49,7 +47,6 @@ class EngineInterval:
     restarted: bool
     means: Mapping[str, Mean]
     frontend_s: float | None
-    given_up: float | None
     prefix_hit_ratio: float | None
     spec_accept_ratio: float | None
     spec_accept_length: float | None
@@ -139,7 +136,6 @@ def _interval(labels: Labels, old: _Side, new: _Side, *, fresh: bool) -> EngineI
         restarted=restarted and bool(old),
         means=means,
         frontend_s=_frontend(means),
-        given_up=_given_up(base, new),
         prefix_hit_ratio=ratio_of("prefix_hit_ratio", queries, _ratio(hits, queries)),
         spec_accept_ratio=ratio_of("spec_accept_ratio", drafted, _ratio(accepted, drafted)),
         spec_accept_length=ratio_of(
@@ -182,14 +178,6 @@ def _frontend(means: Mapping[str, Mean]) -> float | None:
         return None
     # TTFT also counts requests that are aborted later, so in odd windows it may lie below.
     return max(0.0, ttft.mean_s - queue.mean_s - prefill.mean_s)
-
-
-def _given_up(old: _Side, new: _Side) -> float | None:
-    started = _rise(old.get(("ttft", "")), new.get(("ttft", "")))
-    ended = _rise(old.get(("e2e", "")), new.get(("e2e", "")))
-    if not started or ended is None:
-        return None
-    return max(0.0, 1 - ended / started)
 
 
 def _ratio(part: float | None, whole: float | None) -> float | None:

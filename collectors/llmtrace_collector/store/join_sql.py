@@ -70,7 +70,7 @@ class Joiner:
             "INSERT INTO joins (until_ns, version_ns, seconds) VALUES"
             f" ({until}, {self._version}, {seconds:.6f})"
         )
-        return JoinReport(rows, until, seconds, large_traces=int(large), without_row=without)
+        return JoinReport(rows, seconds, large_traces=int(large), without_row=without)
 
     def _since(self, until: int) -> int:
         """Return after which moment parts are new, though the clock may have been set since."""
@@ -93,10 +93,7 @@ class Joiner:
         return int(count) > 0
 
     def _without_row(self) -> dict[str, int]:
-        found = self._read(
-            f"SELECT {join_inputs_sql.without_row()} AS reason, count() FROM join_fresh"
-            " WHERE reason != '' GROUP BY reason"
-        )
+        found = self._read(join_inputs_sql.without_row())
         return {str(reason): int(count) for reason, count in found}
 
     def _write(self) -> int:

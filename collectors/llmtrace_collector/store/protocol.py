@@ -93,7 +93,6 @@ class JoinReport:
 
     Attributes:
         rows: written anew or again, because a part of them came late.
-        until_ns: parts that arrived before this moment (unix ns, the store's clock) are in rows.
         seconds: how long it took.
         large_traces: of those with fresh parts, how many have too many to tell whose they are by
             their place in the trace.
@@ -101,7 +100,6 @@ class JoinReport:
     """
 
     rows: int
-    until_ns: int
     seconds: float
     large_traces: int = 0
     without_row: Mapping[str, int] = field(default_factory=dict)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from llmtrace.core.errors import ConfigError
@@ -62,7 +61,6 @@ def plan_reply(
     faults: Faults,
     request_id: str,
     arrived_s: float,
-    wall_clock: Callable[[], float] = time.time,
 ) -> tuple[Reply, Request]:
     """Decide the answer to one request: how long, why it ends, and its very words.
 
@@ -91,7 +89,7 @@ def plan_reply(
         ask=ask,
         reply_id=dialect.id_prefix + request_id,
         model=config.model,
-        created=int(wall_clock()),
+        created=int(time.time()),
         fingerprint=config.fingerprint,
         prompt_tokens=prompt_tokens,
         finish=("tool_calls" if faults.tool_calls else "stop") if stops else "length",

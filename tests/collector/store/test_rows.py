@@ -6,9 +6,7 @@ import time
 from dataclasses import replace
 
 from llmtrace.core.browser_timing import IN_JSON, flatten
-from llmtrace.core.span import Span
 from llmtrace.core.stages import STAGES
-from llmtrace.semconv.convert import to_attributes
 from llmtrace_collector.store import read
 from llmtrace_collector.store.row_columns import FIELDS
 from tests.collector.collecting import some_rows
@@ -133,25 +131,6 @@ def test_rows_arrive_as_they_were(store):
         assert actual["e2e_ns"] == actual["unattributed_ns"] + sum(
             actual[f"{stage}_ns"] or 0 for stage in STAGES
         )
-
-
-def test_the_consumer_time_of_an_earlier_versions_span_is_read(store):
-    """A sender may be older than the collector."""
-    [row] = distinct(drawn(STORABLE, 1))
-    timeline = replace(row.timeline, held_before=3_000, held_after=4_000)
-    attributes = to_attributes(replace(row, timeline=timeline))
-    for when in ("before", "after"):
-        attributes[f"llmtrace.held.{when}"] = attributes.pop(f"llmtrace.consumer_time.{when}")
-    span = Span(
-        name="chat", trace_id=row.trace_id, span_id=row.span_id, service="shop", start=row.start,
-        duration_ns=row.e2e_ns, attributes=attributes,
-    )  # fmt: skip
-
-    send(store, [span])
-    join(store)
-
-    stored = fetch(store, RAW, "span_id = {id:String}", id=row.span_id)[row.span_id]
-    assert (stored["held_before_ns"], stored["held_after_ns"]) == (3_000, 4_000)
 
 
 class _Meanwhile:
