@@ -24,6 +24,7 @@ from llmtrace.core.row import from_dict
 from llmtrace.core.row_fields import MARKS, NETWORK, PLAIN, RAW, REPORTED, UNSPLIT
 from llmtrace.exporters.prometheus.sink import LABELS, PrometheusSink
 from llmtrace.semconv import docs
+from llmtrace.semconv.attributes import STAGE_TIMES
 from llmtrace_collector.config.fields import leaves, variable
 from llmtrace_collector.config.schema import PREFIX, Config
 from llmtrace_collector.serve.routes import ADDRESSES
@@ -281,22 +282,56 @@ _ROW: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 
 
+# Keys that are no field with a name on the wire. A source belongs to the duration of its name.
+_OTHER_KEYS: Final[Mapping[str, str]] = {
+    "trace_id": "trace id, 32 hexadecimal digits",
+    "span_id": "span id, 16 hexadecimal digits",
+    "parent_span_id": "span id of the parent, if there is one",
+    "start": "when the request began, Unix time in nanoseconds",
+    "service": "the application's `service.name`",
+    "finish_reason": "why the model stopped, as the server reported it",
+    "server": "host of the server, with its port where given",
+    "nested": "whether the time is part of another row's, as of a request in a turn",
+    "stream": "whether the response came as a stream",
+    "unwatched": "true if consumer time was not observed; absent if it was",
+    "e2e_s": "end-to-end latency: start to the end of the stream",
+    "ttft_s": "time to first token: start to the first content",
+    "ttft_arrival_s": "the least that `ttft_s` would have been if the consumer had read at once",
+    "tpot_s": "time per output token after the first",
+    "retry_s": "failed attempts and the backoff after them",
+    "unattributed_s": "the rest of `e2e_s`, which no stage can be given",
+    "inconsistent": "stages whose reported figure did not fit into the latency and was cut",
+    "attempt_log": "the HTTP attempts, if there were several or one failed: see the example",
+    "attributes": "attributes that the application added, by name",
+    "response_headers": "the response headers that are kept, by name in lower case",
+    "parts": "tool calls and nested turns, on a turn",
+}
+_NOT_LISTED: Final = ("browser_", "marked_")
+
+
+def _row_key_meanings() -> dict[str, str]:
+    """Return the meaning of each key of a row's JSON."""
+    keys = dict(_OTHER_KEYS)
+    for one in (*PLAIN, *STAGE_TIMES, *MARKS, *UNSPLIT, *RAW, *REPORTED, *NETWORK):
+        name = one.key or one.field
+        keys[f"{name}_s" if one.kind == "seconds" else name] = one.meaning
+    sources = (key for key in flat_kinds() if key.endswith("_source"))
+    return keys | {key: f"source of `{key.removesuffix('_source')}_s`" for key in sources}
+
+
 def row_keys() -> str:
     """List the keys of a row's JSON, and print a row as the code reads and writes it."""
     flat = from_dict(_ROW).as_dict()
     lines = ["```json", json.dumps(flat, indent=1), "```", "", "| key | value | meaning |"]
     lines.append("|---|---|---|")
-    wired = (*PLAIN, *MARKS, *UNSPLIT, *RAW, *REPORTED, *NETWORK)
-    keys = {f"{one.key}_s" if one.kind == "seconds" else one.key: one.meaning for one in wired}
-    kinds = flat_kinds()
     names = {str: "text", int: "whole number", float: "number", bool: "true or false"}
-    lines += [f"| `{key}` | {names[kinds[key]]} | {words} |" for key, words in keys.items()]
-    rest = (
-        key for key in kinds if key not in keys and not key.startswith(("browser_", "marked_"))
-    )
-    return "\n".join(
-        [*lines, "", f"Keys without a line: {', '.join(f'`{key}`' for key in rest)}."]
-    )
+    keys, kinds = _row_key_meanings(), flat_kinds()
+    names_of = {"inconsistent": "list", "attempt_log": "list", "parts": "list"}
+    for key, kind in kinds.items():
+        if not key.startswith(_NOT_LISTED):
+            value = names.get(kind) or names_of.get(key, "object")
+            lines.append(f"| `{key}` | {value} | {keys[key]} |")
+    return "\n".join(lines)
 
 
 GENERATORS: Final[Mapping[str, Callable[[], str]]] = {

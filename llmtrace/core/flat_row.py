@@ -27,8 +27,6 @@ _RAW: Final = {f"{line.key}_s": line.field for line in RAW}
 _NETWORK: Final = {f"{line.key}_s": line.field for line in NETWORK}
 _REPORTS: Final = {line.key: line.field for line in REPORTED}
 _DERIVED: Final = ("stream", "e2e_s", "ttft_s", "ttft_arrival_s", "tpot_s", "retry_s")
-# What files of before the first release call these keys.
-_FORMER: Final = {"tries": "attempt_log", "evidence": "response_headers"}
 _KINDS: Final = {
     "str": str, "Outcome": str, "bool": bool, "int": int, "float": int | float,
 }  # fmt: skip
@@ -121,8 +119,6 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
         AttributeError, KeyError, OverflowError, TypeError, ValueError: a key is missing or holds a
             value of the wrong kind, or the stages come to more than the whole wait.
     """
-    if not _FORMER.keys().isdisjoint(flat):
-        flat = {_FORMER.get(key, key): value for key, value in flat.items()}
     plain = {name: value for name in _PLAIN if (value := _plain(flat, name)) is not None}
     marks: dict[str, Any] = {name: _ns(flat, key) for name, key in _MARKS.items()}
     timeline = _timeline(flat)

@@ -14,6 +14,8 @@ from llmtrace.core.wire_names import wired, wired_fields
 
 Outcome = Literal["success", "error", "cancelled", "truncated", "timeout"]
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
+# A cancelled request did not fail: its client ended it.
+FAILED: Final[tuple[Outcome, ...]] = ("error", "truncated", "timeout")
 _ONE_OF_OUTCOMES: Final = f"one of {', '.join(OUTCOMES)}"
 
 
@@ -47,95 +49,123 @@ class RowFields:
     parent_span_id: str | None = None
     start: int
     service: str
-    operation: str = wired("gen_ai.operation.name", "`chat`, `text_completion`, …", "chat")
-    agent: str | None = wired("gen_ai.agent.name", "of a turn: its name", in_columns=False)
-    provider: str | None = wired("gen_ai.provider.name", "who serves the model")
+    operation: str = wired(
+        "gen_ai.operation.name", "the operation: `chat`, `text_completion`, …", "chat"
+    )
+    agent: str | None = wired("gen_ai.agent.name", "the agent's name; on a turn", in_columns=False)
+    provider: str | None = wired("gen_ai.provider.name", "the provider that serves the model")
     model: str | None = wired("gen_ai.request.model", "the requested model")
-    response_model: str | None = wired("gen_ai.response.model", "the model that answered")
-    max_tokens: int | None = wired("gen_ai.request.max_tokens", "most tokens of the answer")
-    response_id: str | None = wired("gen_ai.response.id", "the id in the answer", in_columns=False)
-    prompt_tokens: int | None = wired("gen_ai.usage.input_tokens", "tokens of the prompt")
+    response_model: str | None = wired("gen_ai.response.model", "the model named in the response")
+    max_tokens: int | None = wired("gen_ai.request.max_tokens", "limit on output tokens")
+    response_id: str | None = wired(
+        "gen_ai.response.id", "the id in the response", in_columns=False
+    )
+    prompt_tokens: int | None = wired("gen_ai.usage.input_tokens", "prompt tokens")
     cached_tokens: int | None = wired(
-        "gen_ai.usage.cache_read.input_tokens", "of them, from a cache"
+        "gen_ai.usage.cache_read.input_tokens", "prompt tokens read from a cache"
     )
     cache_write_tokens: int | None = wired(
-        "gen_ai.usage.cache_write.input_tokens", "of them, written to the provider's cache"
+        "gen_ai.usage.cache_write.input_tokens", "prompt tokens written to the provider's cache"
     )
-    output_tokens: int | None = wired("gen_ai.usage.output_tokens", "tokens of the answer")
+    output_tokens: int | None = wired(
+        "gen_ai.usage.output_tokens", "output tokens, those of reasoning included"
+    )
     reasoning_tokens: int | None = wired(
-        "gen_ai.usage.reasoning.output_tokens", "of them, of reasoning"
+        "gen_ai.usage.reasoning.output_tokens", "output tokens of reasoning"
     )
     error_type: str | None = wired(
-        "error.type", "the provider's code, else class of what was raised"
+        "error.type", "the provider's error code, else the class of the exception"
     )
-    http_status: int | None = wired("http.response.status_code", "status of the last attempt")
-    version: str | None = wired("service.version", "version of the application")
+    http_status: int | None = wired("http.response.status_code", "HTTP status of the last attempt")
+    version: str | None = wired("service.version", "the application's version")
     outcome: Outcome = wired("llmtrace.outcome", _ONE_OF_OUTCOMES, "success")  # noqa: RUF009 - as `field`
     finish_reason: str | None = None
-    request_id: str | None = wired("llmtrace.request_id", "the `x-request-id` sent")
+    request_id: str | None = wired("llmtrace.request_id", "the `x-request-id` that was sent")
     route: str | None = wired(
         "llmtrace.route", "the feature of the application that made the request"
     )
-    tenant: str | None = wired("llmtrace.tenant", "on whose behalf")
-    region: str | None = wired("llmtrace.region", "where the application runs")
+    tenant: str | None = wired(
+        "llmtrace.tenant", "the customer or team on whose behalf the request was made"
+    )
+    region: str | None = wired("llmtrace.region", "the region in which the application runs")
     replica: str | None = wired("llmtrace.replica", "the engine instance that answered")
-    gateway: str | None = wired("llmtrace.gateway", "name of the gateway in between")
-    client: str | None = wired("llmtrace.client", "client library")
+    gateway: str | None = wired("llmtrace.gateway", "the gateway's name")
+    client: str | None = wired("llmtrace.client", "the client library and its version")
     server: str | None = None
-    cache_hit: bool | None = wired("llmtrace.cache_hit", "whether a cache answered and no engine")
+    cache_hit: bool | None = wired(
+        "llmtrace.cache_hit", "whether a response cache answered instead of an engine"
+    )
     attempts: int = wired("llmtrace.attempts", "HTTP attempts, retries included", 1)
     chunks: int = wired("llmtrace.chunks", "chunks with content", 0)
-    burst_chunks: int | None = wired("llmtrace.burst_chunks", "of them, there at once")
-    preemptions: int | None = wired("llmtrace.preemptions", "times the engine preempted it")
-    spec_drafted: int | None = wired("llmtrace.spec_drafted", "speculative tokens drafted")
-    spec_accepted: int | None = wired("llmtrace.spec_accepted", "of them, accepted")
+    burst_chunks: int | None = wired(
+        "llmtrace.burst_chunks",
+        "chunks after the first that were there at once; where many were, something gathers them",
+    )
+    preemptions: int | None = wired(
+        "llmtrace.preemptions", "how often the engine preempted the request"
+    )
+    spec_drafted: int | None = wired(
+        "llmtrace.spec_drafted", "draft tokens of speculative decoding"
+    )
+    spec_accepted: int | None = wired("llmtrace.spec_accepted", "draft tokens that were accepted")
     kv_connector: str | None = wired(
         "llmtrace.kv_connector",
-        "the engine's connector for KV blocks: `queue` may hold their transfer",
+        "the engine's KV connector: `queue` may contain the transfer of KV blocks",
     )
     inference_calls: int | None = wired(
-        "llmtrace.inference_calls", "of a turn: requests to a model"
+        "llmtrace.inference_calls", "requests to a model; on a turn"
     )
-    tool_calls: int | None = wired("llmtrace.tool_calls", "tool calls run")
-    tool_wall_s: float | None = wired("llmtrace.tool_wall", "s while any tool call ran")
-    tool_serial_s: float | None = wired("llmtrace.tool_serial", "s of all tool calls added up")
+    tool_calls: int | None = wired("llmtrace.tool_calls", "tool calls; on a turn")
+    tool_wall_s: float | None = wired(
+        "llmtrace.tool_wall", "seconds in which at least one tool call ran"
+    )
+    tool_serial_s: float | None = wired(
+        "llmtrace.tool_serial", "seconds of all tool calls added up"
+    )
     tool_critical_path_s: float | None = wired(
-        "llmtrace.tool_critical_path", "s of the longest chain of dependent tool calls"
+        "llmtrace.tool_critical_path", "seconds of the longest chain of dependent tool calls"
     )
     tool_serial_loss_s: float | None = wired(
-        "llmtrace.tool_serial_loss", "s that independent tool calls lost by taking turns"
+        "llmtrace.tool_serial_loss",
+        "seconds that independent tool calls lost by running one after another",
     )
     nested: bool = False
-    weight: float = wired("llmtrace.weight", "requests this row stands for", 1.0)
-    max_gap_ns: int | None = wired("llmtrace.max_gap", "longest wait for a later chunk")
+    weight: float = wired(
+        "llmtrace.weight", "how many requests this row stands for, where rows are sampled", 1.0
+    )
+    max_gap_ns: int | None = wired("llmtrace.max_gap", "longest wait for a chunk after the first")
     gaps: str | None = wired(
         "llmtrace.gaps",
-        "of up to 32 equal slots from the first content on: their length, then the longest wait"
-        " that ended in each (`-`: none did), in µs",
+        "waits over time, in µs: the length of up to 32 equal slots from the first content on,"
+        " then the longest wait that ended in each (`-`: none did)",
         in_columns=False,
     )
-    answered_ns: int | None = wired("llmtrace.answered", "start to the headers of the answer")
-    first_byte_ns: int | None = wired("llmtrace.first_byte", "start to first byte of the body")
+    answered_ns: int | None = wired("llmtrace.answered", "start to the response headers")
+    first_byte_ns: int | None = wired(
+        "llmtrace.first_byte", "start to the first byte of the response body"
+    )
     first_event_ns: int | None = wired(
-        "llmtrace.first_event", "start to first event, any kind", in_columns=False
+        "llmtrace.first_event", "start to the first event of any kind", in_columns=False
     )
     first_reasoning_ns: int | None = wired(
-        "llmtrace.first_reasoning", "start to first reasoning", in_columns=False
+        "llmtrace.first_reasoning", "start to the first reasoning", in_columns=False
     )
     first_text_ns: int | None = wired(
-        "llmtrace.first_text", "start to first visible text", in_columns=False
+        "llmtrace.first_text", "start to the first visible text", in_columns=False
     )
     first_tool_call_ns: int | None = wired(
-        "llmtrace.first_tool_call", "start to first tool-call chunk", in_columns=False
+        "llmtrace.first_tool_call", "start to the first chunk of a tool call", in_columns=False
     )
-    last_content_ns: int | None = wired("llmtrace.last_content", "start to last content")
+    last_content_ns: int | None = wired("llmtrace.last_content", "start to the last content")
     arrived_by_ns: int | None = wired(
         "llmtrace.arrived_by",
-        "start to the first content on this machine, at most; absent if not known to be earlier",
+        "upper bound of start to the first content on this machine; only where that was earlier"
+        " than it was read",
     )
     client_lag_ns: int | None = wired(
         "llmtrace.client_lag",
-        "of the waits, at least: the data was on this machine and the client did not notice",
+        "lower bound of the time for which data was on this machine and the client, busy with"
+        " something else, did not read it",
     )
 
 

@@ -97,16 +97,18 @@ class Network:
     """
 
     client_wait: int | None = wired(
-        "llmtrace.network.client_wait", "waiting for a connection", key="network_client_wait"
+        "llmtrace.network.client_wait",
+        "wait for a connection of the pool",
+        key="network_client_wait",
     )
-    dns: int | None = wired("llmtrace.network.dns", "name resolution", key="network_dns")
+    dns: int | None = wired("llmtrace.network.dns", "DNS lookup", key="network_dns")
     connect: int | None = wired("llmtrace.network.connect", "TCP handshake", key="network_connect")
     tls: int | None = wired("llmtrace.network.tls", "TLS handshake", key="network_tls")
     handshake: int | None = wired(
-        "llmtrace.network.handshake", "WebSocket handshake", key="network_handshake"
+        "llmtrace.network.handshake", "WebSocket opening handshake", key="network_handshake"
     )
-    send: int | None = wired("llmtrace.network.send", "sending the request", key="network_send")
-    rtt: int | None = wired("llmtrace.network.rtt", "one round trip", key="network_rtt")
+    send: int | None = wired("llmtrace.network.send", "sending of the request", key="network_send")
+    rtt: int | None = wired("llmtrace.network.rtt", "one network round trip", key="network_rtt")
     rtt_source: Source | None = None
 
     @property
@@ -163,50 +165,64 @@ class Timeline:
         "the application's own time before the request was handed to its HTTP client",
     )
     held_before: int = wired(
-        "llmtrace.consumer_time.before", "the consumer's own time before content", 0
+        "llmtrace.consumer_time.before", "consumer time before the first content", 0
     )
-    held_after: int = wired("llmtrace.consumer_time.after", "the consumer's own time after it", 0)
+    held_after: int = wired(
+        "llmtrace.consumer_time.after", "consumer time after the first content", 0
+    )
     network: Network = field(default_factory=Network)
     retry_network: int = wired(
-        "llmtrace.retry.network", "failed attempts without a status", 0, in_columns=False
+        "llmtrace.retry.network",
+        "failed attempts that got no HTTP status, with their backoff",
+        0,
+        in_columns=False,
     )
     retry_gateway: int = wired(
-        "llmtrace.retry.gateway", "failed attempts with a status", 0, in_columns=False
+        "llmtrace.retry.gateway",
+        "failed attempts that got an HTTP error status, with their backoff",
+        0,
+        in_columns=False,
     )
     gateway: Reported | None = wired(
         "llmtrace.reported.gateway",
-        "self time of gateways",
+        "self time of gateways, as reported",
         key="reported_gateway",
         in_columns=False,
     )
     queue: Reported | None = wired(
         "llmtrace.reported.queue",
-        "in the engine's scheduler",
+        "wait in the engine's scheduler, as reported",
         key="reported_queue",
         in_columns=False,
     )
     prefill: Reported | None = wired(
         "llmtrace.reported.prefill",
-        "scheduled to first token",
+        "scheduled to first token, as reported",
         key="reported_prefill",
         in_columns=False,
     )
     engine_decode: Reported | None = wired(
-        "llmtrace.reported.decode", "first to last token", key="reported_decode", in_columns=False
+        "llmtrace.reported.decode",
+        "first to last token, as reported",
+        key="reported_decode",
+        in_columns=False,
     )
     frontend: Reported | None = wired(
-        "llmtrace.reported.frontend", "the engine's front end", key="first_chunk_frontend"
+        "llmtrace.reported.frontend",
+        "the engine's own time outside queue and prefill, as reported; a part of `first_chunk`",
+        key="first_chunk_frontend",
     )
     kv_transfer: Reported | None = wired(
         "llmtrace.reported.kv_transfer",
-        "wait of the engine that decodes for the KV cache of the one that did the prefill",
+        "wait of the decode engine for the KV cache of the prefill engine, as reported; a part of"
+        " `first_chunk`",
         key="first_chunk_kv_transfer",
     )
     marked_before: Mapping[StageName, int] = field(default_factory=dict)
     marked_after: Mapping[StageName, int] = field(default_factory=dict)
     unsplit: int = wired(
         "llmtrace.unsplit",
-        "of a turn: its requests' time that cannot be split",
+        "time of a turn's requests that cannot be split",
         0,
         in_columns=False,
     )

@@ -22,13 +22,6 @@ STAGE_SOURCE: Final = "llmtrace.stage.source"  # on a child span: its source
 RESPONSE_HEADER: Final = "llmtrace.response_header."  # its name in lower case follows
 ATTEMPT: Final = "llmtrace.attempt"  # on a child span: the number of the HTTP attempt it is
 ATTEMPT_LOG: Final = "llmtrace.attempt_log"
-# What spans of before the first release call these: read, never written.
-FORMER: Final = {
-    "llmtrace.tries": ATTEMPT_LOG,
-    "llmtrace.held.before": "llmtrace.consumer_time.before",
-    "llmtrace.held.after": "llmtrace.consumer_time.after",
-}
-_FORMER_HEADER: Final = "llmtrace.evidence."
 CACHE_HIT: Final = "llmtrace.cache_hit"
 E2E: Final = "llmtrace.e2e"  # on every row's span, and on no other: distinguishes rows from spans
 # Child spans lie end to end in this order. Server time that cannot be split lies before
@@ -38,50 +31,46 @@ ORDER: Final = (
 )  # fmt: skip
 
 
-def current_name(name: str) -> str:
-    """Return the present name of an attribute, whichever version wrote it.
-
-    Example:
-        >>> current_name("llmtrace.evidence.retry-after"), current_name("llmtrace.e2e")
-        ('llmtrace.response_header.retry-after', 'llmtrace.e2e')
-    """
-    if name.startswith(_FORMER_HEADER):
-        return RESPONSE_HEADER + name.removeprefix(_FORMER_HEADER)
-    return FORMER.get(name, name)
-
-
 _BROWSER: Final[tuple[tuple[str, Kind, str], ...]] = (
-    ("kind", "string", "`fetch` or `eventsource`; `whole` if the page read the answer in one go"),
-    ("outcome", "string", "how it ended for the page; absent if not known"),
+    ("kind", "string", "`fetch` or `eventsource`; `whole` if the page read the response at once"),
+    ("outcome", "string", "the outcome as the page saw it; absent if not known"),
     ("error_type", "string", "name of the exception, or `HTTP503`"),
-    ("http_status", "int", "of the answer the page got"),
-    ("protocol", "string", "to the server: `http/1.1`, `h2`, `h3`"),
-    ("e2e_ns", "seconds", "the call to the stream's end, or to the paint of its last content"),
-    ("ttft_ns", "seconds", "the call to the first content in the page's hands"),
-    ("held_before_ns", "seconds", "the page's own time up to the first content"),
-    ("held_after_ns", "seconds", "the page's own time after it"),
-    ("blocked_ns", "seconds", "of both, long tasks while the page waited for a piece"),
-    ("first_byte_ns", "seconds", "the call to the first piece of the body"),
-    ("last_content_ns", "seconds", "the call to the last content"),
-    ("max_gap_ns", "seconds", "longest wait for a later piece"),
-    ("client_wait_ns", "seconds", "before the request was sent, less what follows"),
-    ("dns_ns", "seconds", "name resolution; 0 on a connection that was open"),
-    ("connect_ns", "seconds", "TCP handshake, or QUIC's"),
+    ("http_status", "int", "HTTP status of the response that the page got"),
+    ("protocol", "string", "protocol to the server: `http/1.1`, `h2`, `h3`"),
+    ("e2e_ns", "seconds", "start to the end of the stream, or to the paint of its last content"),
+    ("ttft_ns", "seconds", "start to the first content that the page read"),
+    ("held_before_ns", "seconds", "consumer time of the page before the first content"),
+    ("held_after_ns", "seconds", "consumer time of the page after the first content"),
+    (
+        "blocked_ns",
+        "seconds",
+        "long tasks while the page waited for data; a part of both consumer times",
+    ),
+    ("first_byte_ns", "seconds", "start to the first data of the response body"),
+    ("last_content_ns", "seconds", "start to the last content"),
+    ("max_gap_ns", "seconds", "longest wait for data after the first content"),
+    ("client_wait_ns", "seconds", "time before the request was sent, without DNS, TCP and TLS"),
+    ("dns_ns", "seconds", "DNS lookup; 0 on an open connection"),
+    ("connect_ns", "seconds", "TCP or QUIC handshake"),
     ("tls_ns", "seconds", "TLS handshake"),
     ("gateway_ns", "seconds", "self time of gateways, as `Server-Timing` reported to the page"),
-    ("chunks", "int", "pieces with content"),
+    ("chunks", "int", "chunks with content"),
     ("renders", "int", "times the page changed the document, from the first content on"),
     ("paints", "int", "frames that showed such a change"),
-    ("first_paint_ns", "seconds", "the call to the first of these"),
-    ("paint_lag_ns", "seconds", "content in hand to content painted, mean"),
-    ("max_paint_lag_ns", "seconds", "the same, longest"),
+    ("first_paint_ns", "seconds", "start to the first such frame"),
+    ("paint_lag_ns", "seconds", "content read to content painted, mean"),
+    ("max_paint_lag_ns", "seconds", "content read to content painted, longest"),
     ("long_frames", "int", "frames longer than 50 ms"),
-    ("long_frames_total_ns", "seconds", "all of them together"),
-    ("hidden_ns", "seconds", "for how long the page was not visible"),
-    ("app_e2e_ns", "seconds", "the whole wait as the application's server had measured it"),
-    ("app_ttft_ns", "seconds", "the same, start to first content"),
-    ("app_held_ns", "seconds", "the same, the application's own time with the stream"),
-    ("inconsistent", "string", "figures that contradict others; `server`: its wait is longer"),
+    ("long_frames_total_ns", "seconds", "duration of all frames longer than 50 ms"),
+    ("hidden_ns", "seconds", "time in which the page was not visible"),
+    ("app_e2e_ns", "seconds", "the e2e latency that the application's server measured"),
+    ("app_ttft_ns", "seconds", "the TTFT that the application's server measured"),
+    ("app_held_ns", "seconds", "the consumer time that the application's server measured"),
+    (
+        "inconsistent",
+        "string",
+        "figures that contradict others; `server`: the server's wait is longer",
+    ),
 )
 # What a page's beacon reports: on its own span, and on the row it was joined to.
 BROWSER: Final = tuple(
@@ -90,13 +79,13 @@ BROWSER: Final = tuple(
 )
 
 _STAGE_MEANINGS: Final = (
-    "from the client to the gateway: waiting for a connection, making it, sending, a round trip",
-    "self time of gateways and routers, and attempts they refused",
-    "waiting in the engine's scheduler",
+    "from client to gateway: wait for a connection, DNS, TCP, TLS, sending, a round trip",
+    "self time of gateways and routers, and attempts that they rejected",
+    "wait in the engine's scheduler",
     "scheduled to first token in the engine",
-    "first token in the engine to first content in the reader's hands",
-    "waiting for the next chunk, after the first",
-    "the reader's own time while the stream is open",
+    "first token in the engine to first content at the consumer",
+    "waits for chunks after the first",
+    "consumer time: the application holds the stream and does not read",
 )
 # Stages as `stages.split` cut them: written to be queried, worked out anew when read.
 STAGE_TIMES: Final = tuple(
@@ -107,20 +96,26 @@ STAGE_TIMES: Final = tuple(
 # The span of a gateway of one's own (`llmtrace.gateway`). Absent when unknown.
 GATEWAY: Final = (
     Attribute("name", "llmtrace.gateway", "string", "the gateway's name"),
-    Attribute("own", "llmtrace.gateway.self", "seconds", "its own, up to the first content"),
-    Attribute("upstream", "llmtrace.gateway.upstream", "seconds", "waiting on upstream calls"),
+    Attribute("own", "llmtrace.gateway.self", "seconds", "self time up to the first content"),
+    Attribute("upstream", "llmtrace.gateway.upstream", "seconds", "wait for upstream calls"),
     Attribute(
         "caller",
         "llmtrace.gateway.caller",
         "seconds",
-        "waiting for the rest of the request, if any",
+        "wait for the rest of the client's request, if any",
     ),
-    Attribute("calls", "llmtrace.gateway.calls", "int", "upstream calls made up to then"),
-    Attribute("cache_hit", CACHE_HIT, "boolean", "whether a cache answered and no engine"),
-    Attribute("cache_kind", "llmtrace.cache_kind", "string", "`exact`, `semantic`"),
-    Attribute("request_id", "llmtrace.request_id", "string", "the caller's `x-request-id`"),
+    Attribute(
+        "calls", "llmtrace.gateway.calls", "int", "upstream calls made up to the first content"
+    ),
+    Attribute(
+        "cache_hit", CACHE_HIT, "boolean", "whether a response cache answered instead of an engine"
+    ),
+    Attribute(
+        "cache_kind", "llmtrace.cache_kind", "string", "kind of that cache: `exact`, `semantic`"
+    ),
+    Attribute("request_id", "llmtrace.request_id", "string", "the client's `x-request-id`"),
     Attribute("outcome", "llmtrace.outcome", "string", "`success`, `error`, `cancelled`, …"),
-    Attribute("error_type", "error.type", "string", "class of what was raised, or the status"),
+    Attribute("error_type", "error.type", "string", "class of the exception, or the HTTP status"),
 )
 
 EXECUTE_TOOL: Final = "execute_tool"  # the operation of a tool call's span
@@ -134,69 +129,92 @@ TOOL: Final = (
     Attribute("operation", "gen_ai.operation.name", "string", f"`{EXECUTE_TOOL}`"),
     Attribute("name", TOOL_NAME, "string", "the tool's name"),
     Attribute("type", TOOL_TYPE, "string", "`function`"),
-    Attribute("call_id", TOOL_CALL_ID, "string", "that the model gave the call, if known"),
-    Attribute("agent", "gen_ai.agent.name", "string", "the turn's name, if in one"),
-    Attribute("round", TOOL_ROUND, "int", "requests its turn had begun before it"),
-    Attribute("needs", TOOL_NEEDS, "string[]", "ids of the spans whose results it was given"),
+    Attribute("call_id", TOOL_CALL_ID, "string", "id that the model gave the call, if known"),
+    Attribute(
+        "agent", "gen_ai.agent.name", "string", "name of the agent whose turn it is in, if any"
+    ),
+    Attribute("round", TOOL_ROUND, "int", "number of requests that its turn had begun before it"),
+    Attribute("needs", TOOL_NEEDS, "string[]", "ids of the spans whose results it uses"),
     Attribute("outcome", "llmtrace.outcome", "string", "`success`, `error`, `cancelled`, …"),
-    Attribute("error_type", "error.type", "string", "class of what was raised"),
+    Attribute("error_type", "error.type", "string", "class of the exception"),
 )
 
 # What was said, by the names of `content.py`: only if the user wants it recorded.
 CONTENT: Final = (
     Attribute("content", SYSTEM, "string", "instructions apart from the conversation, as JSON"),
-    Attribute("content", INPUT, "string", "the conversation that was sent, as JSON"),
-    Attribute("content", OUTPUT, "string", "the answer, as JSON"),
-    Attribute("content", ARGUMENTS, "string", "what a tool was given, as JSON"),
-    Attribute("content", RESULT, "string", "what it gave, as text or JSON"),
+    Attribute("content", INPUT, "string", "the messages that were sent, as JSON"),
+    Attribute("content", OUTPUT, "string", "the response, as JSON"),
+    Attribute("content", ARGUMENTS, "string", "arguments of the tool call, as JSON"),
+    Attribute("content", RESULT, "string", "result of the tool call, as text or JSON"),
 )
 
 # What has a shape of its own; see `to_attributes`.
 SPECIAL: Final = (
     Attribute("server", "server.address", "string", "host of the server"),
     Attribute("server", "server.port", "int", "its port, where given"),
-    Attribute("stream", "gen_ai.request.stream", "boolean", "true for a stream, else absent"),
-    Attribute("nested", "llmtrace.nested", "boolean", "true if its time is part of another row's"),
+    Attribute(
+        "stream",
+        "gen_ai.request.stream",
+        "boolean",
+        "true if the response came as a stream, else absent",
+    ),
+    Attribute(
+        "nested",
+        "llmtrace.nested",
+        "boolean",
+        "true if the time is part of another row's, as of a request in a turn",
+    ),
     Attribute(
         "watched",
         "llmtrace.unwatched",
         "boolean",
-        "true if the waits of its consumer were not observed",
+        "true if consumer time was not observed: what follows the first content is unattributed",
+        key="unwatched",
     ),
     Attribute(
         "attempt_log",
         ATTEMPT_LOG,
         "string[]",
-        "HTTP attempts, where one failed or there were several; as JSON",
+        "the HTTP attempts, if there were several or one failed; as JSON",
     ),
     Attribute(
         "finish_reason", "gen_ai.response.finish_reasons", "string[]", "why the model stopped"
     ),
     Attribute(
-        "ttft_s", "gen_ai.response.time_to_first_chunk", "seconds", "start to first *content*"
+        "ttft_s",
+        "gen_ai.response.time_to_first_chunk",
+        "seconds",
+        "time to first token: start to the first *content*",
     ),
-    Attribute("e2e_s", E2E, "seconds", "the whole wait; marks the span as a row"),
-    Attribute("network_rtt_source", "llmtrace.network.rtt.source", "string", "who measured it"),
+    Attribute(
+        "e2e_s",
+        E2E,
+        "seconds",
+        "end-to-end latency: start to the end of the stream; marks the span as a row",
+    ),
+    Attribute(
+        "network_rtt_source", "llmtrace.network.rtt.source", "string", "source of the round trip"
+    ),
 )
 DERIVED: Final = (
-    Attribute("tpot_s", "llmtrace.tpot", "seconds", "time of an output token after the first"),
+    Attribute("tpot_s", "llmtrace.tpot", "seconds", "time per output token after the first"),
     Attribute(
         "ttft_arrival_s",
         "llmtrace.ttft_arrival",
         "seconds",
-        "what the first content would have taken with an eager reader",
+        "the least that TTFT would have been if the consumer had read at once",
     ),
     Attribute(
         "unattributed_s",
         "llmtrace.stage.unattributed",
         "seconds",
-        "the rest, known but not to be split; 0 when all is known",
+        "the rest of the latency, which no stage can be given; 0 if there is none",
     ),
     Attribute(
         "inconsistent",
         "llmtrace.inconsistent",
         "string[]",
-        "stages whose reported figure did not fit and was cut",
+        "stages whose reported figure did not fit into the latency and was cut",
     ),
 )
 

@@ -28,7 +28,6 @@ from llmtrace.semconv.attributes import (
     RESPONSE_HEADER,
     SPECIAL,
     STAGE_TIMES,
-    current_name,
 )
 
 __all__ = [
@@ -93,7 +92,6 @@ def kind_of(name: str) -> Kind | None:
         >>> kind_of("llmtrace.e2e"), kind_of("llmtrace.stage.queue.source"), kind_of("shop.cart")
         ('seconds', 'string', None)
     """
-    name = current_name(name)
     kind = _KINDS.get(name)
     text = (
         name.startswith(RESPONSE_HEADER)
@@ -209,7 +207,6 @@ def from_attributes(
         DataError: this is not the span of a row (`is_row`), or a value is of the wrong kind.
     """
     around = resource or {}
-    attributes = {current_name(name): value for name, value in attributes.items()}
     try:
         marks: dict[str, Any] = {f"{line.field}_ns": _ns(attributes, line.name) for line in MARKS}
         plain = {

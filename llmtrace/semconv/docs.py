@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from importlib.resources import files
 from typing import Final
 
+from llmtrace.core.browser_timing import IN_JSON, name_of
 from llmtrace.core.row_fields import MARKS, NETWORK, PLAIN, RAW, REPORTED, UNSPLIT
 from llmtrace.core.stages import SOURCES
 from llmtrace.core.wire_names import Attribute
@@ -22,11 +23,13 @@ the resource's `service.name` (a span attribute of that name wins). Names are th
 OpenTelemetry's GenAI semantic conventions where one exists, `llmtrace.*` for the rest.
 
 * What is not known is left out; it is never written as 0.
-* Durations are doubles in seconds. Times the nanoseconds they came from, they are exact:
-  `round(value * 1e9)` gives the integer back.
+* Durations are doubles in seconds and exact to the nanosecond: `round(value * 1e9)` returns the
+  integer that was measured.
 * The span's status is ERROR for the outcomes `error`, `timeout` and `truncated`. A cancelled
-  request did what its client wanted.
-* Attributes an application adds keep their own names, unless they are names of this table.
+  request is not an error: its client ended it.
+* Attributes that an application adds keep their names, unless this table has the name.
+* `row key` is the name in a row's JSON
+  ([the keys of a row](../on-call/triage.md#the-keys-of-a-row)).
 """
 
 _ORDERED: Final = ", ".join(f"`{name}`" for name in wire.ORDER) + "."
@@ -34,43 +37,44 @@ _CHILDREN: Final = f"""\
 ## Stages as child spans
 
 Each stage that is known and took any time is a child span, named after it, with `{wire.STAGE}`
-(the stage) and `{wire.STAGE_SOURCE}` (its source). They lie end to end, from the start of the
-row's span to its end, in this order:
+(the stage) and `{wire.STAGE_SOURCE}` (its source). They follow one another without gaps, from the
+start of the row's span to its end, in this order:
 
 {_ORDERED}
 
-Their lengths add up to the request's. Two of their positions are a drawing: `decode` and `render`
-take turns in truth, chunk by chunk, and are drawn one after the other. A child's span id is
+Their durations add up to the request's. Two of their positions are not the real ones: `decode` and
+`render` alternate chunk by chunk, and are drawn one after the other. A child's span id is
 derived from its parent's, so that a row sent twice is still one row.
 """
 _AGENTS: Final = files(__package__).joinpath("agent_spans.md").read_text(encoding="utf-8")
 _CONTENT: Final = """\
 ## Content
 
-On the spans of requests and tool calls, if `llmtrace.init(record_content=True)` is set, and
-nowhere else. Messages have the shape of OpenTelemetry's GenAI conventions. See
+On the spans of requests and tool calls, and only with `llmtrace.init(record_content=True)`.
+Messages have the shape of OpenTelemetry's GenAI conventions. See
 [privacy](../instrument/privacy.md).
 """
 _RESPONSE_HEADER_TEXT: Final = """\
-Headers of the last response as they came, for people who read the row: limits, ids, times of their
-own. Which are kept: [gateways](../instrument/gateways.md#kept-response-headers)."""
+Headers of the last response, unchanged, for people who read the row: rate limits, ids, timings of
+the server. Which ones are kept: [gateways](../instrument/gateways.md#kept-response-headers)."""
 _ATTEMPTS: Final = f"""\
 ## HTTP attempts as child spans
 
-Where there was more than one, or where one failed, each attempt is a child span of kind CLIENT,
-`attempt 1` and on. It has `{wire.ATTEMPT}` (its number), and where they are known
-`http.response.status_code`, `error.type`, `http.request.resend_count`, and in seconds
-`llmtrace.retry_after` (the wait that its response asked for) and `llmtrace.backoff` (how long
-it did). Attempts are no stages: they lie beside those, over the same time.
+If there were several attempts, or one failed, each is a child span of kind CLIENT, named
+`attempt 1`, `attempt 2` and so on. It has `{wire.ATTEMPT}` (its number) and, where known,
+`http.response.status_code`, `error.type`, `http.request.resend_count` and, in seconds,
+`llmtrace.retry_after` (the wait that the response asked for) and `llmtrace.backoff` (the wait
+that followed). Attempts are not stages: they cover the same time as the stages do.
 """
 _GATEWAY: Final = files(__package__).joinpath("gateway_span.md").read_text(encoding="utf-8")
 _STAGES_TEXT: Final = f"""\
-The partition of `llmtrace.e2e`, as `llmtrace.core.stages.split` makes it of the figures below. In
-`<name>.source` is the source: {", ".join(f"`{source}`" for source in SOURCES)}."""
+What `llmtrace.e2e` is divided into; `llmtrace.core.stages.split` computes it from the figures
+below. `<name>.source` is the source of each: {", ".join(f"`{source}`" for source in SOURCES)}."""
 
 _BROWSER_TEXT: Final = """\
-What a page measured, as reported: on the page's own span `llmtrace.browser`, and on the row it was
-joined to, whose stages then are the page's. See [the browser](../instrument/browser.md)."""
+What a web page measured, as reported: on the page's own span `llmtrace.browser`, and on the row
+that it was joined to, whose stages are then those that the page saw. See
+[browser](../instrument/browser.md)."""
 
 
 _SECTIONS: Final = (
@@ -78,13 +82,13 @@ _SECTIONS: Final = (
     ("Stages", _STAGES_TEXT, (*wire.STAGE_TIMES, *wire.DERIVED)),
     (
         "What was reported",
-        "As reported, before anything was cut to fit; its source in `<name>.source`.",
+        "As reported, before anything was cut to fit; `<name>.source` is the source.",
         REPORTED,
     ),
     ("Parts of what is unattributed", "", UNSPLIT),
     ("Sub-phases of the network stage", "", NETWORK),
     ("Marks", "", MARKS),
-    ("The consumer's own time, and retries", "Left out when 0.", RAW),
+    ("Consumer time and retries", "Left out when 0.", RAW),
     ("In the browser", _BROWSER_TEXT, wire.BROWSER),
     (
         "Response headers",
@@ -102,8 +106,18 @@ _SECTIONS: Final = (
         "Explicit marks",
         "Time marked with `llmtrace.stage`, before and after the first content.",
         (
-            Attribute("marked_before", "llmtrace.marked.before.<stage>", "seconds", "before"),
-            Attribute("marked_after", "llmtrace.marked.after.<stage>", "seconds", "after"),
+            Attribute(
+                "marked_before_<stage>_s",
+                "llmtrace.marked.before.<stage>",
+                "seconds",
+                "time marked before the first content",
+            ),
+            Attribute(
+                "marked_after_<stage>_s",
+                "llmtrace.marked.after.<stage>",
+                "seconds",
+                "time marked after it",
+            ),
         ),
     ),
 )
@@ -116,7 +130,7 @@ def page() -> str:
         parts.append(f"## {title}\n")
         if text:
             parts.append(f"{text}\n")
-        parts.append("\n".join(_rows(lines)) + "\n")
+        parts.append("\n".join(_rows(lines, keys=True)) + "\n")
     parts += [
         _CHILDREN,
         _ATTEMPTS,
@@ -131,12 +145,21 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def _rows(lines: Iterable[Attribute]) -> Iterator[str]:
-    yield "| attribute | kind | row field | what it is |"
-    yield "|---|---|---|---|"
+def _rows(lines: Iterable[Attribute], *, keys: bool = False) -> Iterator[str]:
+    """Yield the lines of a table; `keys`: with that of a row's JSON, for what a row has."""
+    yield f"| attribute | kind | {'row key | ' * keys}meaning |"
+    yield f"|---|---|{'---|' * keys}---|"
     for line in lines:
         kind = "double, s" if line.kind == "seconds" else line.kind
-        yield f"| `{line.name}` | {kind} | `{line.field}` | {line.meaning} |"
+        key = f"`{_row_key(line)}` | " if keys else ""
+        yield f"| `{line.name}` | {kind} | {key}{line.meaning} |"
+
+
+def _row_key(line: Attribute) -> str:
+    if line.field.startswith("browser."):
+        return name_of(line.field.removeprefix("browser."), IN_JSON)
+    key = line.key or line.field
+    return key if line.kind != "seconds" or key.endswith(("_s", ">")) else f"{key}_s"
 
 
 _WHICH: Final = """\
@@ -150,7 +173,7 @@ def _metrics() -> str:
         "",
         _WHICH,
         "",
-        "| what | released name | latest name |",
+        "| metric | released name | latest name |",
         "|---|---|---|",
         *(f"| {what} | {released} | {latest} |" for what, released, latest in _named()),
     ]
@@ -159,9 +182,9 @@ def _metrics() -> str:
 
 def _named() -> Iterator[tuple[str, str, str]]:
     for what, field in (
-        ("duration", "duration"),
-        ("start to first content", "time_to_first_chunk"),
-        ("wait for a later chunk", "time_per_output_chunk"),
+        ("duration of a request", "duration"),
+        ("time to the first content", "time_to_first_chunk"),
+        ("wait for each later chunk", "time_per_output_chunk"),
     ):
         yield what, f"`{getattr(wire.RELEASED, field)}`", f"`{getattr(wire.LATEST, field)}`"
     for what, name in (
@@ -169,7 +192,7 @@ def _named() -> Iterator[tuple[str, str, str]]:
         ("a tool call", wire.TOOL_DURATION),
     ):
         yield f"duration of {what}", f"`{name}`", f"`{name}`"
-    yield "tokens a request", _tokens(wire.RELEASED), _tokens(wire.LATEST)
+    yield "tokens per request", _tokens(wire.RELEASED), _tokens(wire.LATEST)
     totals = wire.LATEST.tokens_total or {}
     yield "tokens in total", "", ", ".join(f"`{name}`" for name in totals.values())
 

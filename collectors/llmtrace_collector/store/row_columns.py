@@ -16,7 +16,7 @@ from llmtrace.core.content import NAMES as CONTENT
 from llmtrace.core.row import OUTCOMES
 from llmtrace.core.row_fields import MARKS, NETWORK, PLAIN, RAW, REPORTED, UNSPLIT
 from llmtrace.core.stages import SOURCES, STAGES
-from llmtrace.semconv.attributes import BROWSER, DERIVED, E2E, FORMER, SPECIAL
+from llmtrace.semconv.attributes import BROWSER, DERIVED, E2E, SPECIAL
 from llmtrace_collector.store.sql_builder import quoted
 
 WORD: Final = "LowCardinality(String)"
@@ -200,26 +200,24 @@ def _fields() -> Iterator[Field]:
     yield Field("server", WORD, _SERVER, "''", "host and port of the server")
     yield Field("finish_reason", WORD, _REASON, "''", "why the model stopped")
     for name, wire, meaning in (
-        ("stream", "gen_ai.request.stream", "whether the answer came as a stream"),
+        ("stream", "gen_ai.request.stream", "whether the response came as a stream"),
         ("nested", "llmtrace.nested", "whether its time is part of another row's"),
         ("unwatched", "llmtrace.unwatched", "whether its consumer time is unknown"),
     ):
         yield Field(name, "Bool", f"{attribute(wire)} = 'true'", "false", meaning)
-    yield Field("e2e_ns", NS, ns(E2E), "NULL", "the whole wait")
+    yield Field("e2e_ns", NS, ns(E2E), "NULL", "end-to-end latency")
     ttft = ns("gen_ai.response.time_to_first_chunk")
     yield Field("ttft_ns", NS, ttft, "NULL", "start to first content")
     for line in MARKS:
         yield Field(f"{line.field}_ns", NS, ns(line.name), "NULL", line.meaning)
-    former = {name: old for old, name in FORMER.items()}
     for line in RAW:
-        names = [name for name in (line.name, former.get(line.name)) if name]
-        zero = f"coalesce({', '.join(map(ns, names))}, 0)"
+        zero = f"ifNull({ns(line.name)}, 0)"
         yield Field(f"{line.field}_ns", "Int64", zero, "0", line.meaning)
     for line in REPORTED:
         source = source_of(f"{line.name}.source")
         # A duration without a source is none.
         both = f"if({source} = '', NULL, {ns(line.name)})"
-        yield Field(f"{line.key}_ns", NS, both, "NULL", f"{line.meaning}, as reported")
+        yield Field(f"{line.key}_ns", NS, both, "NULL", line.meaning)
         yield Field(f"{line.key}_source", SOURCE, source, "''", "source")
     for line in UNSPLIT:
         yield Field(f"{line.field}_ns", NS, ns(line.name), "NULL", line.meaning)
@@ -231,7 +229,7 @@ def _fields() -> Iterator[Field]:
         meaning = f"explicit marks {when} the first content, in nanoseconds by stage"
         yield Field(f"marked_{when}", MARKED, _marked(when), "map()", meaning)
     yield Field("browser", TEXTS, _browser(), "map()", "what the page reported, in seconds")
-    yield Field("attributes", TEXTS, _own(), "map()", "what the application says itself")
+    yield Field("attributes", TEXTS, _own(), "map()", "attributes of the application's own")
 
 
 # In the order of the tables' columns. After the ids, which are the span's own.
