@@ -121,7 +121,7 @@ def _add_load(bench: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     load.add_argument(
         "--temperature", type=float, default=0.0, metavar="N",
-        help="sampling temperature (default: 0, so that answers can be compared)",
+        help="sampling temperature (default: 0, so that responses can be compared)",
     )  # fmt: skip
     load.add_argument("--no-stream", action="store_true", help="request whole responses")
     load.add_argument(

@@ -131,8 +131,8 @@ def add_rows(commands: Commands) -> None:
     )
     rows.add_argument("--environment", metavar="NAME", help="only requests of this environment")
     rows.add_argument(
-        "--most", type=positive(int), default=10_000, metavar="N",
-        help="approximate maximum of observations to read (default: 10000)",
+        "--limit", type=positive(int), default=10_000, metavar="N",
+        help="read about this many observations at most (default: 10000)",
     )  # fmt: skip
 
 
@@ -144,14 +144,14 @@ def _rows(options: argparse.Namespace) -> None:
     start = options.start or end - timedelta(hours=1)
     if start >= end:
         raise ConfigError("--from is not before --to")
-    found = read_rows(start, end, environment=options.environment, most=options.most)
+    found = read_rows(start, end, environment=options.environment, most=options.limit)
     write_rows(sys.stdout, found.rows)
     said = [_count(len(found.rows), "row")]
     if found.skipped:
         left_out = _count(found.skipped, "observation")
         said.append(f"{left_out} left out: not over, or not a request")
     if found.more:
-        said.append("there may be more: raise --most, or take a shorter time")
+        said.append("there may be more: raise --limit, or take a shorter interval")
     print("; ".join(said), file=sys.stderr)
 
 

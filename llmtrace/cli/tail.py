@@ -38,14 +38,14 @@ def add_tail(commands: Commands) -> None:
         docs="operate/collector.md",
     )
     add_collector(tail)
+    chosen = tail.add_argument_group("only requests with")
     for name in FILTERS:
-        tail.add_argument(
-            f"--{name.replace('_', '-')}", metavar="TEXT",
-            help=f"only requests with this {name.replace('_', ' ')}",
-        )  # fmt: skip
-    tail.add_argument(
+        chosen.add_argument(
+            f"--{name.replace('_', '-')}", metavar="TEXT", help=f"this {name.replace('_', ' ')}"
+        )
+    chosen.add_argument(
         "--slower-than", type=positive(float), metavar="S",
-        help="only requests that took longer, in seconds",
+        help="a longer duration, in seconds",
     )  # fmt: skip
     tail.add_argument(
         "-n", "--lines", type=positive(int), default=10, metavar="N",
@@ -56,8 +56,8 @@ def add_tail(commands: Commands) -> None:
         help="seconds between two looks (default: 2)",
     )  # fmt: skip
     tail.add_argument(
-        "--longest", type=positive(float), default=600.0, metavar="S",
-        help="longest request that is still seen when it ends, in seconds (default: 600)",
+        "--max-duration", type=positive(float), default=600.0, metavar="S",
+        help="longest request that is printed when it ends, in seconds (default: 600)",
     )  # fmt: skip
     tail.add_argument("--no-follow", action="store_true", help="print the last requests, and exit")
     add_json(tail, "lines")
@@ -72,7 +72,7 @@ def _tail(options: argparse.Namespace) -> None:
     looks = ended(
         Collector(options.url, options.token_file),
         filters,
-        longest_s=options.longest,
+        longest_s=options.max_duration,
         slower_than_s=options.slower_than or 0.0,
     )
     for number, found in enumerate(looks):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -22,12 +23,11 @@ from llmtrace.demo.target import Target
 from llmtrace.exporters.row_files.sink import write_rows
 
 try:
-    from rich.console import Console
-
     from llmtrace.demo.final_report import print_next_steps, print_report
     from llmtrace.demo.preflight import probe
     from llmtrace.demo.progress import Progress
     from llmtrace.demo.sample_app import drive
+    from llmtrace.display.summary_tables import console_for
 except ImportError as error:
     raise missing_extra("llmtrace demo", "demo", error.name or "") from error
 
@@ -51,10 +51,7 @@ def run(options: DemoOptions) -> None:
 
     page = None if fault is None else room_for_page(options.html)
     # What servers say is shown as it is: no markup in it, no colours guessed.
-    out, err = (
-        Console(stderr=stderr, highlight=False, markup=False, emoji=False)
-        for stderr in (False, True)
-    )
+    out, err = console_for(sys.stdout), console_for(sys.stderr)
     with ExitStack() as opened:
         file = opened.enter_context(_rows_file(options.rows_out))
         target = opened.enter_context(_target(options, err.print))

@@ -6,6 +6,7 @@ meaning is in words and symbols; colour repeats it.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from rich.text import Text
 from llmtrace.api_clients.collector_client import Collector
 from llmtrace.core.errors import SourceError
 from llmtrace.display.colours import STAGE_COLOURS
-from llmtrace.display.summary_tables import ms
+from llmtrace.display.summary_tables import console_for, ms
 
 _GAP: Final = 2
 _WIDEST: Final = 140
@@ -45,7 +46,7 @@ def run(url: str, *, token_file: Path | None, interval_s: float, once: bool) -> 
         ConfigError: the address or the token file is none.
     """
     collector = Collector(url, token_file)
-    console = Console()
+    console = console_for(sys.stdout)
     if once or not console.is_terminal:
         console.print(picture(ask(collector), width_of(console)))
         return

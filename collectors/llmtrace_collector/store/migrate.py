@@ -8,6 +8,7 @@ written to; an embedded store cannot be, since a process has it alone. In the en
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -18,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from llmtrace.core.errors import ConfigError, SourceError
+from llmtrace.display.summary_tables import console_for
 from llmtrace_collector.store.clickhouse_store import ClickHouseStore
 from llmtrace_collector.store.open_store import open_engine, open_to_read
 from llmtrace_collector.store.sql_builder import from_file
@@ -98,13 +100,12 @@ def migrate(
 
 def run(source: str, destination: str) -> None:
     """Copy everything, showing how far it is; `llmtrace migrate`."""
-    console = Console(stderr=True)
     with progress.Progress(
         "[progress.description]{task.description}",
         progress.BarColumn(),
         progress.MofNCompleteColumn(),
         progress.TimeRemainingColumn(),
-        console=console,
+        console=Console(stderr=True),
     ) as bars:
         tasks: dict[str, progress.TaskID] = {}
 
@@ -119,7 +120,7 @@ def run(source: str, destination: str) -> None:
         column.justify = "right"
     for one in moved:
         table.add_row(one.table, f"{one.source:,}", f"{one.destination:,}")
-    Console().print(table)
+    console_for(sys.stdout).print(table)
 
 
 def copy(source: Engine, destination: Engine, on_progress: Progress) -> list[CopiedRows]:

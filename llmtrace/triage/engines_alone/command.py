@@ -9,11 +9,10 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from rich.console import Console
-
 from llmtrace.core.errors import ConfigError
 from llmtrace.dataset.case import Case, Window
 from llmtrace.dataset.columns import empty
+from llmtrace.display.summary_tables import console_for
 from llmtrace.triage.command import CANNOT_TELL, MOVED, Steps, span, time_of, window
 from llmtrace.triage.engines_alone.find import as_plain, triage_engines
 from llmtrace.triage.engines_alone.terminal_screen import engines_screen
@@ -69,5 +68,5 @@ def main(options: argparse.Namespace, prometheus: Any) -> int:
         json.dump(as_plain(result), sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
     else:
-        Console(file=sys.stdout).print(engines_screen(result, explain=options.explain))
+        console_for(sys.stdout).print(engines_screen(result, explain=options.explain))
     return _STATUS[result.verdict]
