@@ -38,14 +38,15 @@ def add_tail(commands: Commands) -> None:
         docs="operate/collector.md",
     )
     add_collector(tail)
-    chosen = tail.add_argument_group("only requests with")
+    chosen = tail.add_argument_group("filters")
     for name in FILTERS:
         chosen.add_argument(
-            f"--{name.replace('_', '-')}", metavar="TEXT", help=f"this {name.replace('_', ' ')}"
-        )
+            f"--{name.replace('_', '-')}", metavar="TEXT",
+            help=f"only requests with this {name.replace('_', ' ')}",
+        )  # fmt: skip
     chosen.add_argument(
         "--slower-than", type=positive(float), metavar="S",
-        help="a longer duration, in seconds",
+        help="only requests that took longer, in seconds",
     )  # fmt: skip
     tail.add_argument(
         "-n", "--lines", type=positive(int), default=10, metavar="N",
