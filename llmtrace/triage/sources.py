@@ -20,7 +20,7 @@ from llmtrace.core.errors import DataError, LlmtraceError
 from llmtrace.dataset import case as cases
 from llmtrace.dataset.columns import Builder, Columns, Words, concatenate, from_rows
 from llmtrace.dataset.files import read_columns
-from llmtrace.triage.windows.choose import EARLIER_DAYS, earlier
+from llmtrace.triage.windows.choose import earlier
 
 Progress = Callable[[str, float], None]
 Filters = Mapping[str, tuple[str, ...]]
@@ -127,10 +127,7 @@ def with_earlier_days(read: Read) -> Read:
     def more(window: cases.Window, progress: Progress, filters: Filters) -> cases.Case:
         case = read(window, progress, filters)
         parts = [case.rows]
-        for days in EARLIER_DAYS:
-            back = earlier(window, days)
-            if back.end > window.start:
-                continue  # a part of what is read already
+        for _, back in earlier(window):
             with suppress(LlmtraceError):
                 parts.insert(0, read(back, progress, filters).rows)
         if len(parts) == 1:

@@ -13,10 +13,12 @@ import pytest
 from llmtrace.budget import Budget
 from llmtrace.dataset.case import Case, Event, Facts, Window, no_signals, signals_from
 from llmtrace.dataset.columns import Columns, concatenate
+from llmtrace.triage.over_time import NearEvent, Onset
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.report.naming import verdict_words
-from llmtrace.triage.report.sentences import when
+from llmtrace.triage.report.sentences import event_text, when
 from llmtrace.triage.result import NAMED
+from llmtrace.triage.windows.choose import earlier
 from llmtrace.triage.windows.date_change import date_change
 from llmtrace.triage.windows.ramp import ramp_of
 from tests.bench.bench_search import noise, searched
@@ -342,6 +344,28 @@ def test_what_is_worse_than_at_this_hour_yesterday_is_a_regression():
     assert result.before.window.start >= START
 
 
+def test_a_batch_that_ran_the_night_before_is_no_new_kind_of_work():
+    """Its responses are short, so that some metrics are better than usual: so they were then."""
+    nights = [
+        course((36_000, Kind(rate=0.04)), (1800, Kind(rate=0.8, outputs=0.1, prompts=8.0)),
+               (48_600, Kind(rate=0.04)), seed=seed, start=START + day * DAY_S)
+        for day, seed in ((0, 5), (1, 50))
+    ]  # fmt: skip
+    result = triage(of(concatenate(nights)), QUICK)
+
+    assert result.verdict == "no_change"
+    assert "same hours a day ago" in result.reason
+    assert result.before.n > 1000
+
+
+def test_two_days_are_not_compared_with_a_day_that_is_one_of_them():
+    """The hours of earlier days are over when those in question begin."""
+    two_days = Window(START, START + 2 * DAY_S)
+
+    assert [days for days, _ in earlier(two_days)] == [7]
+    assert [days for days, _ in earlier(Window(START, START + DAY_S))] == [1, 7]
+
+
 # --- p-values ------------------------------------------------------------------------------------
 
 
@@ -422,6 +446,15 @@ def test_events_near_the_onset_are_listed_with_their_distance():
     assert found["vllm-0 restarted"] == pytest.approx(-100, abs=15)
     assert found["first request of version 1.5"] == pytest.approx(-10, abs=15)
     assert "long ago" not in found
+
+
+def test_an_event_within_the_interval_of_the_onset_is_no_later_than_that():
+    """By chance a request before the change was slow, so that a deploy seems to come late."""
+    event = NearEvent(t=START + 5, kind="deploy", text="1.5", distance_s=4.0)
+    dated = Onset(earliest=START - 9, best=START + 1, latest=START + 9, end=None, metric="ttft")
+
+    assert "when it began, as far as that is known" in event_text(event, dated)
+    assert "4 s after it began" in event_text(event, replace(dated, latest=START + 4))
 
 
 def test_what_grew_in_the_mix_is_named():

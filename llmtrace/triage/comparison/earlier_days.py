@@ -11,7 +11,7 @@ from llmtrace.triage.attribution.components import METRICS, values
 from llmtrace.triage.comparison.outcomes import compare_outcomes
 from llmtrace.triage.comparison.p95_change import Compared, compare
 from llmtrace.triage.over_time import Incident
-from llmtrace.triage.windows.choose import EARLIER_DAYS, earlier
+from llmtrace.triage.windows.choose import earlier
 
 _CERTAIN: Final = 0.01
 _LEAST: Final = 0.1
@@ -25,12 +25,11 @@ def alike_day(
 ) -> tuple[int, Window] | None:
     """Return how many days ago the same hours were alike, and those hours; `None` = never.
 
-    They were alike where no metric that stands out is slower than it was then, beyond chance, no
-    more requests fail, and the hours then have requests enough to show such a rise.
+    They were alike where no metric that stands out moved further than it had then, beyond chance,
+    no more requests fail, and the hours then have requests enough to show such a change.
     """
     mine = rows.within(after.start, after.end)
-    for days in EARLIER_DAYS:
-        back = earlier(after, days)
+    for days, back in earlier(after):
         then = rows.within(back.start, back.end)
         if len(then) < _FEWEST:
             continue
@@ -45,22 +44,18 @@ def _alike(one: Incident, sides: tuple[Columns, Columns], windows: tuple[Window,
         return then / _TRAFFIC <= now <= then * _TRAFFIC
     if one.metric == "errors":
         return not compare_outcomes(*sides).significant
-    if one.direction == "down":
-        return False
     metric = next(name for name in METRICS if name == one.metric)
     both = (values(sides[0], metric), values(sides[1], metric))
     found = compare(sides, windows, both, _Q, certain=_CERTAIN, least=_LEAST)
-    if found.change.significant and (found.change.delta_s or 0.0) > 0:
+    rose = (found.change.delta_s or 0.0) > 0
+    if found.change.significant and rose is (one.direction == "up"):
         return False
     return _would_show(one, found)
 
 
 def _would_show(one: Incident, found: Compared) -> bool:
-    """Return whether a rise as large as this one would have been seen, or is none that matters."""
+    """Return whether as large a change would have been seen, or is none that matters."""
     if not one.usual or not one.level:
         return False
-    if one.level / one.usual - 1 < _LEAST:
-        return True
-    if found.visible is None:
-        return False
-    return found.visible <= one.level / one.usual - 1
+    change = max(one.level / one.usual, one.usual / one.level) - 1
+    return change < _LEAST or (found.visible is not None and found.visible <= change)

@@ -59,7 +59,7 @@ def summary(alert: Alert, result: Result, link: str | None) -> str:
     if result.localised and result.cohorts:
         lines.append(f"affected: {cohort_text(result.cohorts[0])}")
     if result.events:
-        lines.append(event_text(result.events[0]))
+        lines.append(event_text(result.events[0], result.onset))
     named = [one for one in result.causes if one.status in NAMED]
     if named:
         lines += [f"{named[0].status} cause: {named[0].id}", f"do: {named[0].action}"]

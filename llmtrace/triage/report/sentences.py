@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from llmtrace.display.summary_tables import date_and_zone, ms, time_span
-from llmtrace.triage.over_time import Growth, Impact, Incident, NearEvent, Similar
+from llmtrace.triage.over_time import Growth, Impact, Incident, NearEvent, Onset, Similar
 from llmtrace.triage.report.naming import METRIC_NAMES, duration, failures, latest, signed, unit
 from llmtrace.triage.result import Cohort, Estimate, Finding, Load, Outcomes, Result, Side
 
@@ -76,7 +76,7 @@ def facts(result: Result) -> Iterator[tuple[str, str]]:
     if result.impact is not None:
         yield "impact", impact_text(result.impact, result)
     for number, event in enumerate(result.events[:_MAX_EVENTS]):
-        yield ("" if number else "changes"), event_text(event)
+        yield ("" if number else "changes"), event_text(event, result.onset)
     if result.state is not None and not result.events:
         yield "changes", "none reported or seen from 30 min before it began"
     before, after = result.load.get("before"), result.load.get("after")
@@ -140,11 +140,13 @@ def impact_text(impact: Impact, result: Result) -> str:
     return " · ".join(parts)
 
 
-def event_text(event: NearEvent) -> str:
-    """Say what happened, and how long before or after the onset."""
+def event_text(event: NearEvent, onset: Onset | None) -> str:
+    """Say what happened, and how long before or after the onset, as far as that is known."""
     side = "before" if event.distance_s < 0 else "after"
-    apart = duration(abs(event.distance_s))
-    return f"{event.kind}: {event.text}, {apart} {side} it began ({date_and_zone(event.t)})"
+    apart = f"{duration(abs(event.distance_s))} {side} it began"
+    if onset is not None and onset.earliest <= event.t <= onset.latest:
+        apart = "when it began, as far as that is known"
+    return f"{event.kind}: {event.text}, {apart} ({date_and_zone(event.t)})"
 
 
 def similar_text(one: Similar) -> str:

@@ -7,7 +7,7 @@ it the quiet stretch before, with a gap between them so that a date off by secon
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -259,8 +259,7 @@ def _before(
         near = quiet if _count(t, quiet) >= wanted else near
     if near is not None and _count(t, near) >= wanted:
         return near, ()
-    for days in EARLIER_DAYS:
-        back = earlier(after, days)
+    for days, back in earlier(after):
         if _count(every, back) >= wanted:
             return back, (f"too few requests just before: compared with {days} d earlier",)
     all_before = Window(first, end) if end > first else None
@@ -273,9 +272,11 @@ def _before(
     return all_before or Window(after.start - long, after.start), ()
 
 
-def earlier(window: Window, days: int) -> Window:
-    """Return the same hours so many days before."""
-    return Window(window.start - days * _DAY_S, window.end - days * _DAY_S)
+def earlier(window: Window) -> Iterator[tuple[int, Window]]:
+    """Yield the same hours of earlier days, over when these begin, and how many days ago."""
+    for days in EARLIER_DAYS:
+        if window.seconds <= days * _DAY_S:
+            yield days, Window(window.start - days * _DAY_S, window.end - days * _DAY_S)
 
 
 def _around(t: Floats, at: float) -> Window:
