@@ -18,7 +18,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import IO, Any, Final
 
-from llmtrace.api_clients.http_client import opener, read_token
+from llmtrace.api_clients.http_client import opener, read_token, unreachable
 from llmtrace.core.errors import ConfigError, SourceError
 
 DEFAULT_URL: Final = "http://127.0.0.1:4319"
@@ -42,7 +42,7 @@ class Collector:
     # Used in errors. Others speak the same protocol below /api/v1, by names of their own.
     server_kind = "collector"
     usual = DEFAULT_URL
-    fix = "start one with `llmtrace collect`, or say where it is"
+    fix = "start one with `llmtrace collect`, or name its address with --url"
     token_option = "--token-file"  # noqa: S105 - the name of an option
 
     def __init__(self, url: str = DEFAULT_URL, token_file: Path | None = None) -> None:
@@ -133,4 +133,5 @@ class Collector:
         reason = getattr(error, "reason", error)
         if isinstance(reason, ssl.SSLError):
             return SourceError(f"{self.url}: TLS failed: {reason}")
-        return SourceError(f"no {self.server_kind} responds at {self.url} ({reason}); {self.fix}")
+        why = unreachable(error)
+        return SourceError(f"no {self.server_kind} responds at {self.url}: {why}; {self.fix}")

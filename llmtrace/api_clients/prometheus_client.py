@@ -27,7 +27,7 @@ class Prometheus(Collector):
 
     server_kind = "Prometheus"
     usual = "http://127.0.0.1:9090"
-    fix = "say where it is by --prometheus"
+    fix = "name its address with --prometheus"
     token_option = "--prometheus-token-file"  # noqa: S105 - the name of an option
 
     def __init__(self, url: str, token_file: Path | None = None) -> None:

@@ -96,7 +96,7 @@ def _parse(path: Path, text: str) -> Any:
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not YAML: {error}") from error
+        raise ConfigError(f"{path}: not YAML: {explain_error(error)}") from error
 
 
 def _budget(content: Mapping[str, Any], where: str) -> Budget:

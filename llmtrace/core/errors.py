@@ -36,11 +36,13 @@ def missing_extra(feature: str, extra: str, package: str) -> ConfigError:
 
 
 def explain_error(error: Exception) -> str:
-    """Return the reason of an error, without the path and the number of an `OSError`.
+    """Return the reason of an error on one line, without the path and the number of an `OSError`.
 
     Example:
         >>> explain_error(FileNotFoundError(2, "No such file or directory", "rows.jsonl"))
         'no such file or directory'
     """
+    if (mark := getattr(error, "problem_mark", None)) is not None:  # of YAML
+        return f"line {mark.line + 1}: {getattr(error, 'problem', '')}"
     reason = getattr(error, "strerror", None)
     return f"{reason[:1].lower()}{reason[1:]}" if reason else str(error)

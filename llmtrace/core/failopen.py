@@ -111,13 +111,6 @@ def internal_errors() -> dict[str, int]:
         return dict(_counts)
 
 
-def reset_internal_errors() -> None:
-    """Forget all counts, so that each kind is logged again. For tests."""
-    with _lock:
-        _counts.clear()
-        _misused.clear()
-
-
 def fails_open(kind: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
     """Make a procedure swallow, log and count its own errors."""
 

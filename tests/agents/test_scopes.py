@@ -15,12 +15,13 @@ from opentelemetry import context as otel_context
 import llmtrace
 from llmtrace.agents import scopes
 from llmtrace.agents.scopes import ToolScope, TurnScope
-from llmtrace.core.failopen import internal_errors, reset_internal_errors
+from llmtrace.core.failopen import internal_errors
 from llmtrace.core.recording import Recording
 from llmtrace.core.row import TURN
 from llmtrace.core.stages import Timeline
 from llmtrace.runtime.scope import KEY, Scope, live
 from llmtrace.testing import FakeClock, capture, make_row
+from tests.support.internal_errors import reset_internal_errors
 
 SPANS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 30)), max_size=12)
 

@@ -31,9 +31,10 @@ from llmtrace.browser import Middleware, pending_rows, script
 from llmtrace.browser.beacon import MAX_BYTES
 from llmtrace.core.browser_timing import ON_WIRE, unflatten
 from llmtrace.core.errors import ConfigError
-from llmtrace.core.failopen import internal_errors, reset_internal_errors
+from llmtrace.core.failopen import internal_errors
 from llmtrace.core.span import Span
 from llmtrace.testing import capture
+from tests.support.internal_errors import reset_internal_errors
 from tests.support.taking_time import aspend
 
 TRACE, SPAN = "1" * 32, "2" * 16

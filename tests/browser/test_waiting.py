@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from llmtrace.browser import Beacon
 from llmtrace.browser.pending_rows import PendingRows
 from llmtrace.core.browser_timing import Browser
-from llmtrace.core.failopen import internal_errors, reset_internal_errors
+from llmtrace.core.failopen import internal_errors
 from llmtrace.core.stages import Timeline
 from llmtrace.testing import make_row
+from tests.support.internal_errors import reset_internal_errors
 
 MS = 1_000_000
 SPAN = "2" * 16

@@ -19,7 +19,8 @@ from llmtrace.core.content import (
     plain,
     tool_content,
 )
-from llmtrace.core.failopen import internal_errors, reset_internal_errors
+from llmtrace.core.failopen import internal_errors
+from tests.support.internal_errors import reset_internal_errors
 
 texts = st.text(max_size=300)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import llmtrace
-from llmtrace.core.failopen import internal_errors, reset_internal_errors
+from llmtrace.core.failopen import internal_errors
 from llmtrace.core.recording import Recording
 from llmtrace.core.row import OUTCOMES, Row, from_dict
 from llmtrace.core.stages import EngineFigures, Reported
@@ -20,6 +20,7 @@ from llmtrace.core.stream_clock import HIDDEN, NOTHING, OTHER, REASONING, TEXT, 
 from llmtrace.instrumentation.streams import finalize
 from llmtrace.instrumentation.streams.timed_reads import atimed_reads, timed_reads
 from llmtrace.testing import capture
+from tests.support.internal_errors import reset_internal_errors
 from tests.support.recordings import INFO, MS, Request
 
 

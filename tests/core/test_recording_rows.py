@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from llmtrace.core.failopen import reset_internal_errors
 from llmtrace.core.stages import STAGES, EngineFigures, Reported
 from llmtrace.core.stream_clock import HIDDEN, NOTHING, OTHER, REASONING, TEXT, TOOL_CALL
+from tests.support.internal_errors import reset_internal_errors
 from tests.support.recordings import MS, Request
 
 

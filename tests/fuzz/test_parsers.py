@@ -15,7 +15,7 @@ from typing import Any
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from llmtrace.core.failopen import internal_errors, reset_internal_errors
+from llmtrace.core.failopen import internal_errors
 from llmtrace.core.recording import Recording
 from llmtrace.core.row import Row, from_dict
 from llmtrace.core.stream_clock import HIDDEN, OTHER, PIECE
@@ -28,6 +28,7 @@ from llmtrace.instrumentation.llm_sdks import chunks
 from llmtrace.instrumentation.rpc import openai_realtime
 from llmtrace.instrumentation.streams.timed_reads import timed_reads
 from llmtrace.testing import FakeClock
+from tests.support.internal_errors import reset_internal_errors
 
 from .stored import held
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from llmtrace.core.failopen import internal_errors, reset_internal_errors
+from llmtrace.core.failopen import internal_errors
 from llmtrace.testing import FakeClock, capture
+from tests.support.internal_errors import reset_internal_errors
 
 from .asgi import Spans
 

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from llmtrace.core.failopen import internal_errors, reset_internal_errors
+from llmtrace.core.failopen import internal_errors
 from llmtrace.instrumentation.llm_sdks import usage
 from tests.support.certificates import self_signed
+from tests.support.internal_errors import reset_internal_errors
 from tests.support.sse_server import Server, serve
 
 from . import answers

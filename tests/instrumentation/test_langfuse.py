@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import llmtrace
-from llmtrace.core.failopen import internal_errors, reset_internal_errors
+from llmtrace.core.failopen import internal_errors
 from llmtrace.core.span import Span
 from llmtrace.exporters.langfuse import coexistence
 from llmtrace.exporters.span_layout import laid_out
@@ -24,6 +24,7 @@ from llmtrace.instrumentation import join_call, langfuse_sdk
 from llmtrace.runtime import runtime
 from llmtrace.simulator.server import serve
 from llmtrace.testing import capture
+from tests.support.internal_errors import reset_internal_errors
 
 TYPE = "langfuse.observation.type"
 

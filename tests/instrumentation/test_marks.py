@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 import llmtrace
 from llmtrace.core.errors import ConfigError
-from llmtrace.core.failopen import internal_errors, reset_internal_errors
+from llmtrace.core.failopen import internal_errors
 from llmtrace.instrumentation.marks import MARKABLE
 from llmtrace.runtime.runtime import current
 from llmtrace.testing import FakeClock, capture
+from tests.support.internal_errors import reset_internal_errors
 
 MS = 1_000_000
 

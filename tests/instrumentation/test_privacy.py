@@ -28,13 +28,13 @@ from prometheus_client.openmetrics.exposition import generate_latest
 
 import llmtrace
 from llmtrace.core.content import ContentPolicy
-from llmtrace.core.failopen import reset_internal_errors
 from llmtrace.exporters.console.sink import console_sink, waterfall
 from llmtrace.exporters.genai_metrics.sink import GenAISink
 from llmtrace.exporters.otlp.sink import otlp_sink
 from llmtrace.exporters.prometheus.sink import PrometheusSink
 from llmtrace.testing import capture
 from tests.exporters.receivers import Receiver, http_receiver
+from tests.support.internal_errors import reset_internal_errors
 from tests.support.sse_server import Answer, Request, Script, Server
 
 from . import answers

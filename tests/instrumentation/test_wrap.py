@@ -18,8 +18,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import llmtrace
-from llmtrace.core.failopen import reset_internal_errors
 from llmtrace.testing import FakeClock, capture, fake_async_stream, fake_stream
+from tests.support.internal_errors import reset_internal_errors
 from tests.support.sse_server import Server
 
 from .reading import client, method, read, recorded

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from llmtrace.core.failopen import internal_errors, reset_internal_errors
+from llmtrace.core.failopen import internal_errors
+from tests.support.internal_errors import reset_internal_errors
 
 
 @pytest.fixture

@@ -14,13 +14,14 @@ from typing import Any
 import grpc
 import pytest
 
-from llmtrace.core.failopen import internal_errors, reset_internal_errors
+from llmtrace.core.failopen import internal_errors
 from llmtrace.core.row import Row
 from llmtrace.core.stages import STAGES
 from llmtrace.instrumentation.registry import MODULES
 from llmtrace.testing import capture
 from tests.instrumentation import answers
 from tests.instrumentation.reading import settled
+from tests.support.internal_errors import reset_internal_errors
 from tests.support.sse_server import Server, serve
 
 from . import clients, servers, table

@@ -15,11 +15,12 @@ from urllib.parse import quote
 import pytest
 
 from llmtrace.core.browser_timing import ON_WIRE, Browser, unflatten
-from llmtrace.core.failopen import internal_errors, reset_internal_errors
+from llmtrace.core.failopen import internal_errors
 from llmtrace.core.row import Row
 from llmtrace.core.span import Span
 from llmtrace.testing import capture
 from tests.support.free_ports import free_port
+from tests.support.internal_errors import reset_internal_errors
 
 from . import chromium
 from .best_of import settles

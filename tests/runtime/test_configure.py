@@ -17,10 +17,11 @@ from llmtrace import configure
 from llmtrace.budget import Budget
 from llmtrace.configure import Environment, read_environment
 from llmtrace.core.errors import ConfigError
-from llmtrace.core.failopen import internal_errors, reset_internal_errors
+from llmtrace.core.failopen import internal_errors
 from llmtrace.core.row import Row
 from llmtrace.runtime import runtime
 from tests.support.free_ports import free_port
+from tests.support.internal_errors import reset_internal_errors
 
 
 @pytest.fixture(autouse=True)

@@ -23,13 +23,13 @@ from llmtrace.core.failopen import (
     fails_open,
     internal_error,
     internal_errors,
-    reset_internal_errors,
 )
 from llmtrace.core.row import Row
 from llmtrace.core.span import Span as FinishedSpan
 from llmtrace.runtime.runtime import Runtime, activate, active, current, entered
 from llmtrace.testing import FakeClock, capture
 from tests.strategies import hexes
+from tests.support.internal_errors import reset_internal_errors
 
 PARENT = SpanContext(
     trace_id=0x4BF92F3577B34DA6A3CE929D0E0E4736,

@@ -101,7 +101,7 @@ def from_file(file: Path) -> dict[Key, Given]:
             f"{file}: cannot read this configuration: {explain_error(error)}"
         ) from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"{file}: not YAML: {error}") from error
+        raise ConfigError(f"{file}: not YAML: {explain_error(error)}") from error
     if content is None:
         return {}
     if not isinstance(content, Mapping):

@@ -413,6 +413,11 @@ class Config:
         return self.store.url or f"chdb://{self.data / 'store'}"
 
 
+_FLAGS: Final = {
+    ("data",): "--data-dir", ("scrape", "targets"): "--target", ("links",): "--link",
+}  # fmt: skip
+
+
 def load(
     file: Path | None = None,
     flags: Mapping[Key, Any] | None = None,
@@ -431,7 +436,7 @@ def load(
     variables = os.environ if environment is None else environment
     here = Path.cwd()
     said = {
-        key: Given(value, Where(f"--{'-'.join(key)}", here))
+        key: Given(value, Where(_FLAGS.get(key) or f"--{key[-1].replace('_', '-')}", here))
         for key, value in (flags or {}).items()
         if value is not None
     }

@@ -177,7 +177,7 @@ def parse_groups(content: Any, where: str, access: Access = NONE_NEEDED) -> tupl
         )
     found: dict[str, Target] = {}
     for place, group in enumerate(content):
-        at = f"{where}: [{place}]"
+        at = f"{where}: [{place}]" if len(content) > 1 else where
         hosts = group.get("targets") if isinstance(group, Mapping) else None
         if not isinstance(hosts, list) or not all(isinstance(host, str) for host in hosts):
             raise ConfigError(f'{at}: "targets" must be a list of texts such as "host:8000"')

@@ -283,7 +283,7 @@ def parse_profile(text: str, where: str) -> Profile:
     try:
         content = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{where}: not YAML: {error}") from error
+        raise ConfigError(f"{where}: not YAML: {explain_error(error)}") from error
     read = _Reader(where)
     top = read.mapping(content, "", _PROFILE_KEYS)
     kind = read.one_of(top.get("kind"), "kind", get_args(ProfileKind))

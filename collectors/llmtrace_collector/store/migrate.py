@@ -106,6 +106,7 @@ def run(source: str, destination: str) -> None:
         progress.MofNCompleteColumn(),
         progress.TimeRemainingColumn(),
         console=Console(stderr=True),
+        disable=not sys.stderr.isatty(),
     ) as bars:
         tasks: dict[str, progress.TaskID] = {}
 
