@@ -112,7 +112,7 @@ def test_targets_of_every_kind(written, tmp_path):
         ("store: {url: 'http://u:secret@h/d'}", "a password does not belong in an address"),
         ("store: {spans_days: 100}", "spans_days is more than store.rows_days"),
         ("scrape: {timeout: 20s}", "scrape.timeout_s: 20 is longer than interval_s"),
-        ("scrape: {targets: [ftp://a]}", r"scrape.targets\[0\]: \[0\]: 'ftp://a' is not an addr"),
+        ("scrape: {targets: [ftp://a]}", r"scrape.targets\[0\]: 'ftp://a' is not an addr"),
         ("scrape: {targets: [{host: a}]}", r"scrape.targets\[0\]: no such setting: host"),
         ("scrape: {files: [gone.yaml]}", "gone.yaml: cannot read targets"),
         ("scrape: {gpu: maybe}", "'maybe' is not one of auto, on, off"),

@@ -33,9 +33,9 @@ def test_hosts_and_addresses():
     ("content", "words"),
     [
         ({}, 'must be a list of {"targets"'),
-        ([[]], r'\[0\]: "targets" must be a list of texts'),
-        ([{"targets": "a:1"}], r'\[0\]: "targets" must be a list of texts'),
-        ([{"targets": [1]}], r'\[0\]: "targets" must be a list of texts'),
+        ([{"targets": ["a:1"]}, []], r'\[1\]: "targets" must be a list of texts'),
+        ([{"targets": "a:1"}], r'"targets" must be a list of texts'),
+        ([{"targets": [1]}], r'"targets" must be a list of texts'),
         ([{"targets": [], "labels": []}, {"targets": [], "labels": [1]}], r'\[1\]: "labels" must'),
         ([{"targets": [], "labels": {"a-b": "c"}}], "'a-b' is not the name of a label"),
         ([{"targets": [], "labels": {"a": [1]}}], r"labels.a: must be a text, not \[1\]"),
