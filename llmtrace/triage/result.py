@@ -41,16 +41,16 @@ CAUSES: Final = (
     "frontend_cpu", "kv_transfer", "lora_slots", "replica_imbalance", "engine_paused",
     "engine_down", "client_give_ups", "response_cache_misses", "streaming_off",
     "grammar_compilation", "busy_client", "client_cold", "disaggregated_kv", "traffic_lost",
-    "traffic_surge",
+    "traffic_surge", "provider_errors",
 )  # fmt: skip
 
 # Shown by rows that were made by hand alone; the simulator has no response cache, no clients that
 # start, stop streaming or are too busy to read, no structured answers and no engines for prefill
-# alone, and the number of requests is no fault of a day.
+# alone, and neither the number of requests nor a provider's errors are a fault of a day.
 NOT_SIMULATED: Final = frozenset(
     {
         "response_cache_misses", "streaming_off", "grammar_compilation", "busy_client",
-        "client_cold", "disaggregated_kv", "traffic_lost", "traffic_surge",
+        "client_cold", "disaggregated_kv", "traffic_lost", "traffic_surge", "provider_errors",
     }
 )  # fmt: skip
 

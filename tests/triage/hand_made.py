@@ -963,6 +963,34 @@ def client_give_ups_near() -> Incident:
     return queue_saturation()
 
 
+# --- provider_errors
+
+
+def provider_errors(**failed: object) -> Incident:
+    """No engine is seen, as with a hosted API, and every fifth request gets an error."""
+    made = quiet()
+    made.gauges.clear()
+    made.counters.clear()
+    made.facts.clear()
+    made.forget_rows("replica", "queue_s", "prefill_s", "first_chunk_frontend_s")
+    for i, row in enumerate(made.after()):
+        if i % 5 == 0:
+            row |= {"outcome": "error", "never_answered": True, **(failed or {"http_status": 503})}
+            row.pop("finish_reason")
+    return made
+
+
+def provider_errors_near() -> Incident:
+    """The same errors, of requests that the client gets wrong."""
+    return provider_errors(http_status=400)
+
+
+def provider_errors_missing() -> Incident:
+    made = provider_errors()
+    made.forget_rows("http_status")
+    return made
+
+
 # --- response_cache_misses
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 from llmtrace.dataset.case import Case, Window, no_signals
 from llmtrace.dataset.columns import from_dicts
@@ -97,6 +98,36 @@ def test_a_server_that_hangs_is_not_left_by_its_clients():
     hanging = a_third(outcome="timeout", e2e_s=30.0, error_type="APITimeoutError")
 
     assert found(hanging, "client_give_ups").status == "ruled_out"
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        ({"http_status": 503, "error_type": "InternalServerError"}, "confirmed"),
+        ({"http_status": 529, "error_type": "OverloadedError"}, "confirmed"),
+        ({"error_type": "ConnectError"}, "likely"),
+        ({"outcome": "timeout", "e2e_s": 30.0, "error_type": "APITimeoutError"}, "likely"),
+    ],
+)
+def test_a_provider_that_fails_is_named_with_what_to_do(said, status):
+    """Its errors prove it; what is refused or hangs may be so on the way as well."""
+    first = next(iter(triaged(a_third(**said)).causes))
+
+    assert (first.id, first.status) == ("provider_errors", status)
+    assert "fail over" in first.action
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"http_status": 400}, {"http_status": 401, "error_type": "AuthenticationError"},
+        {"http_status": 429}, {"http_status": 503, "error_type": "insufficient_quota"},
+        {"outcome": "timeout", "e2e_s": 2.0}, {"outcome": "cancelled", "e2e_s": 2.0},
+    ],
+)  # fmt: skip
+def test_what_the_client_makes_fail_is_no_fault_of_the_provider(said):
+    """A bad request, a key, a quota, a deadline shorter than responses are, a cancellation."""
+    assert found(a_third(**said), "provider_errors").status == "ruled_out"
 
 
 def test_clients_that_cancel_or_shorten_their_deadline_are_counted_alike_everywhere():

@@ -34,7 +34,8 @@ RULES: Final[Mapping[str, Rule]] = {
     rule.__name__: rule
     for rule in (
         hosts.engine_down, network.idle_timeout, network.rate_limit_retries,
-        network.midstream_errors, request_numbers.traffic_lost, request_numbers.traffic_surge,
+        network.midstream_errors, response_path.provider_errors, request_numbers.traffic_lost,
+        request_numbers.traffic_surge,
         clients.client_cold, clients.client_gate, clients.busy_client, clients.serial_tools,
         clients.slow_renderer, network.proxy_buffering, response_path.response_cache_misses,
         response_path.streaming_off, workload.long_prompts, workload.longer_outputs,
@@ -53,8 +54,11 @@ BEHIND: Final[Mapping[str, Sequence[str]]] = {
 }
 # Seen in how requests end, whatever becomes of their latency.
 BY_OUTCOME: Final = frozenset(
-    {"engine_down", "idle_timeout", "midstream_errors", "client_give_ups", "rate_limit_retries"}
-)
+    {
+        "engine_down", "idle_timeout", "midstream_errors", "client_give_ups", "rate_limit_retries",
+        "provider_errors",
+    }
+)  # fmt: skip
 OUTSIDE: Final[Mapping[str, Sequence[str]]] = RELATIONS["outside"]
 _OUTSIDE: Final = -4
 _WAITS: Final[Mapping[str, str]] = RELATIONS["waits"]
@@ -104,7 +108,8 @@ def _after_the_first(ranked: Sequence[Finding]) -> list[Finding]:
 def _same_change(first: Finding, other: Finding) -> bool:
     """Return whether two causes are about the same change: of outcomes, of numbers, of times."""
     followed = any("would follow from" in point.text for point in other.against)
-    kinds = (BY_OUTCOME, OF_TRAFFIC)
+    # That some are not served does not explain why others wait for an attempt to work.
+    kinds = (BY_OUTCOME, OF_TRAFFIC, ("provider_errors",))
     return not followed and all((first.id in kind) == (other.id in kind) for kind in kinds)
 
 

@@ -171,7 +171,7 @@ def rate_limit_retries(e: Evidence) -> Finding:
     again = patterns.restarted(e)
     refused = e.share("connect", patterns.refused_connections)
     knows = bool(np.isfinite(e.after.number("attempts")).any())
-    quota, busy = e.share("quota", _over_quota), e.share("busy", _retried_busy)
+    quota, busy = e.share("quota", over_quota), e.share("busy", _retried_busy)
     counts = {"more than one attempt": retried, "429 or a quota named": quota,
               "5xx in spite of retries": busy}  # fmt: skip
     said = "; ".join(
@@ -438,7 +438,7 @@ def _was_refused(e: Evidence, seen: list[bool], by_status: float | None) -> bool
 
     A stream that broke, or a connection, is sent again as well: that is no rate limit.
     """
-    if not (e.share("retried", _retried).rose(0.01) or e.share("quota", _over_quota).rose(0.01)):
+    if not (e.share("retried", _retried).rose(0.01) or e.share("quota", over_quota).rose(0.01)):
         return False
     if any(seen) or e.share("busy", _retried_busy).rose(0.005, 3):
         return True
@@ -472,7 +472,7 @@ def _retried(side: Side) -> Mask:
     return side.number("attempts") > 1
 
 
-def _over_quota(side: Side) -> Mask:
+def over_quota(side: Side) -> Mask:
     """Return which requests were refused for a limit of requests or tokens."""
     words = ("429", "ratelimit", "quota", "throttl", "toomanyrequests", "resourceexhausted")
     names = [(name, name.lower().replace("_", "")) for name in side.rows.words["error_type"].names]
@@ -488,7 +488,7 @@ def _retried_busy(side: Side) -> Mask:
 
 
 def _limited(e: Evidence) -> bool | None:
-    statuses = e.share("quota", _over_quota)
+    statuses = e.share("quota", over_quota)
     # Retries that worked leave the last status, 200: their absence here says nothing.
     return True if statuses.rose(0.005, 3) else None
 

@@ -1,10 +1,14 @@
-"""Rules for causes in how responses are made: from a response cache, or as a stream."""
+"""Rules for causes in how responses are made: from a cache, as a stream, or not at all."""
 
 from __future__ import annotations
 
+import numpy as np
+
 from llmtrace.stats.arrays import Mask
 from llmtrace.triage.causes import format_figures as say
-from llmtrace.triage.causes.scoring import gate, judge, proof, required, steady, support
+from llmtrace.triage.causes.network import over_quota
+from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
+from llmtrace.triage.evidence import patterns
 from llmtrace.triage.evidence.changes import Share
 from llmtrace.triage.evidence.evidence import METRICS, Evidence
 from llmtrace.triage.evidence.window_rows import Side
@@ -12,6 +16,10 @@ from llmtrace.triage.result import Finding
 
 _FELT = 0.05  # of requests: fewer cannot move a p95
 _AS_BEFORE = 0.25  # as a share of the median
+_FEW = 0.01  # of requests
+_HALF = 0.5
+_ERROR = 500
+_SEVERAL = 4
 
 
 def response_cache_misses(e: Evidence) -> Finding:
@@ -85,6 +93,75 @@ def streaming_off(e: Evidence) -> Finding:
     ]  # fmt: skip
     action = "Fix: roll back the client or gateway that stopped requesting a stream."
     return judge("streaming_off", lines, action)
+
+
+def provider_errors(e: Evidence) -> Finding:
+    """The provider answers with errors, refuses connections, or does not answer in time.
+
+    Looks like:
+        5xx without a word of a quota, connections that are refused or time out, or requests that
+        wait for longer than nearly all responses took and then time out. No engine can be seen,
+        as with a hosted API. Of several providers, regions or models only one fails, as a rule.
+
+    Confirm:
+            sum by (provider, model, outcome) (rate(llmtrace_requests_total[5m]))
+        The provider's status page; `http_status` and `error_type` of the rows that failed. Send
+        one of them by hand, and from another network: if that works, it is the way there.
+
+    Now:
+        Reroute: fail over to another provider, region or model. Time out on the first chunk, so
+        that no user waits for what does not come; back off before sending again.
+
+    Later:
+        Keep a second provider in use, with a circuit breaker for each; alert on the share of
+        requests of each provider that fail.
+    """
+    whole = e.row("e2e_s")
+    usual = np.inf if whole is None else whole.before_p95
+
+    def hangs(side: Side) -> Mask:
+        """Return which requests were given up after longer than nearly all responses took."""
+        return side.where("outcome", "timeout") & ~_begun(side) & (side.number("e2e_s") >= usual)
+
+    def not_served(side: Side) -> Mask:
+        refused = patterns.refused_connections(side)
+        return (_error_status(side) | refused | hangs(side)) & ~over_quota(side)
+
+    failed, answered = e.share("not served", not_served), e.share("5xx", _error_status)
+    counts = {"5xx": answered, "refused": e.share("connect", patterns.refused_connections),
+              "no answer in time": e.share("hangs", hangs)}  # fmt: skip
+    said = "; ".join(f"{name}: {one}" for name, one in counts.items() if one.after_k)
+    unsaid = e.share("failed without a word", _unsaid).rose(_FEW)
+    _, cut = patterns.broken(e)
+    lines = [
+        required(failed.rose(_FEW) or (None if unsaid else False),
+                 f"not served: {said or 'none'}", "the rows' `http_status` or `error_type`"),
+        required(not (e.has("running") or e.has("started")), "no engine is seen that serves them"),
+        proof(answered.rose(_FEW) and answered.after_k >= _HALF * failed.after_k,
+              f"5xx in place of a response: {answered}"),
+        against(cut.together >= _HALF and cut.n >= _SEVERAL,
+                "streams ended at one instant: a machine of those that serve died"),
+    ]  # fmt: skip
+    action = "Reroute: fail over to another provider, region or model; read its status page."
+    return judge("provider_errors", lines, action)
+
+
+def _begun(side: Side) -> Mask:
+    found: Mask = np.isfinite(side.number("ttft_s"))
+    return found
+
+
+def _error_status(side: Side) -> Mask:
+    """Return which requests got an error of the server in place of a response."""
+    found: Mask = (side.number("http_status") >= _ERROR) & ~_begun(side)
+    return found
+
+
+def _unsaid(side: Side) -> Mask:
+    """Return which requests failed before their response began, and do not say how."""
+    silent = np.isnan(side.number("http_status")) & (side.rows.words["error_type"].codes < 0)
+    found: Mask = side.where("outcome", "error") & silent & ~_begun(side)
+    return found
 
 
 def _missed(side: Side) -> Mask:
