@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -37,6 +37,7 @@ def named_causes(
     *,
     about: Metric,
     divided: Mapping[Metric, Divided],
+    risen: Collection[Metric],
     verdict: Verdict,
     searched: bool,
     blind: bool,
@@ -45,9 +46,10 @@ def named_causes(
     """Apply the rules; they see the first token's stages and the pace's, each of its own metric.
 
     Where too little is known for a verdict, or nothing moved, no cause is named. Where the search
-    found nothing, the windows are any, and what they show rules no cause out. A cause with proof
-    is named all the same, unless there are too few requests for a p95 (`few`), and so is traffic
-    that changed between windows that were given.
+    found nothing, the windows are any, and what they show rules no cause out. What rose beyond
+    chance (`risen`) did so for the rules as well. A cause with proof is named all the same, unless
+    there are too few requests for a p95 (`few`), and so is traffic that changed between windows
+    that were given.
     """
     seconds: dict[str, float] = {}
     # What is not attributed counts too: without it a small stage would be all that is known.
@@ -59,7 +61,7 @@ def named_causes(
     evidence = gather(
         rows, case.signals, case.facts, *windows, metric=about, contributions=seconds,
         ongoing=len(start) > 0 and float(start.max()) / 1e9 < windows[1].end,
-        coarse=verdict == "not_enough_data",
+        coarse=verdict == "not_enough_data", risen=frozenset(f"{one}_s" for one in risen),
     )  # fmt: skip
     # Where there are signals, but none of this time, it may be the recording that stopped.
     sampled = case.signals.t

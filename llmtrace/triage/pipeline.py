@@ -159,6 +159,8 @@ def triage(
     few = not change.significant and min(change.before.n, change.after.n) < least_values(Q)
     named = named_causes(
         concatenate(sides.rows), case, sides.windows, about=sides.about, divided=divided,
+        risen=[name for name, one in sides.compared.items()
+               if one.change.significant and one.change.grew[0] > 0],
         verdict=judged.verdict, searched=look.chosen.searched, blind=look.blind, few=few,
     )  # fmt: skip
     judged = with_proof(judged, named, few=few)

@@ -6,6 +6,7 @@ import numpy as np
 
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
+from llmtrace.triage.causes.load import at_limit
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
 from llmtrace.triage.evidence.changes import Shift
 from llmtrace.triage.evidence.evidence import Evidence, Ratio
@@ -18,6 +19,7 @@ _PART = 0.03  # of all prompt tokens
 _HALF = 0.5  # of a model's even share of requests
 _AS_MANY = 0.9  # of the tokens that were cached of each request
 _SURE = 3.5  # standard errors
+_FEW_READS = 4  # that meet a request: as many may be none by chance
 _OTHER_WORK = 0.1  # as a share of the mean prompt
 
 
@@ -116,7 +118,8 @@ def _by_counters(e: Evidence, by_rows: bool | None) -> tuple[bool | None, Ratio 
     fewer = None if ratio is None else _sank(ratio)
     if fewer is False and worst is not None and _sank(worst):
         fewer, ratio = True, worst
-    if fewer and (by_rows is False or (by_rows is None and _other_kinds(e))):
+    others = _other_kinds(e) or e.beside("tokens_in") is not None
+    if fewer and (by_rows is False or (by_rows is None and others)):
         fewer = None
     return fewer, ratio
 
@@ -151,6 +154,8 @@ def low_spec_acceptance(e: Evidence) -> Finding:
         # A drafter that finds nothing to go by drafts little, of which most may be accepted.
         by_signals, label, ratio = True, "output tokens that are accepted drafts", given
     by_rows = None if rows is None else _fell(rows.before_mean, rows.after_mean, 0.05, 0.85)
+    if e.beside("tokens_out") is not None:
+        by_signals = None  # engines count what they make for others, too
     reported = [one for one in (by_signals, by_rows) if one is not None]
     holds = any(reported) if reported else (False if off else None)
     text = say.ratio(label, ratio)
@@ -197,10 +202,17 @@ def kv_transfer(e: Evidence) -> Finding:
     slow, calm, known = _models(e)
     some, fetches = bool(slow) and bool(calm), _fetches_blocks(e)
     weigh = proof if fetches else support
+    more = None if waits is None else _more(waits)
+    full, limit = at_limit(e, e.gauge("running"))
+    # Where a gauge cannot see it, each request says that it waited though there was a seat.
+    alone = more is False and _hardly_read(e)
+    by_requests = alone and bool(fetches) and full is False and (
+        (e.part_of_metric("queue_s") or 0.0) >= _HALF)  # fmt: skip
     lines = [
         gate(e.gate("queue"), say.durations("queue", e.row("queue_s")),
              "the engine's queue time per request"),
-        required(None if waits is None else _more(waits),
+        required(by_requests or (None if alone else more),
+                 f"{say.durations('queue', e.row('queue_s'))}, and {limit}" if by_requests else
                  say.gauge("requests deferred" if fetching is None else
                            "requests that fetch KV blocks", waits),
                  "the gauges `kv_fetch` (vLLM 0.32) or `waiting_deferred` (vLLM 0.20)"),
@@ -352,11 +364,22 @@ def grammar_compilation(e: Evidence) -> Finding:
     more = None if spent is None else spent[1] > max(2 * spent[0], 1.0)
     known = None if waiting is None and more is None else bool(more) or (
         waiting is not None and _more(waiting))  # fmt: skip
+    # Deferred are those that fetch KV blocks, or wait for an adapter or a grammar.
+    _, share = _deferred(e)
+    models = np.unique(e.after.rows.words["model"].codes)
+    alone = len(models) == 1 and bool(models[0] >= 0)
+    left = known is None and (share or 0.0) >= _HALF and _fetches_blocks(e) is False and alone
+    text = (f"{say.percent(share or 0)} of waiting requests are deferred, not for KV blocks and "
+            "not for an adapter")  # fmt: skip
+    part = e.part_of_metric("queue_s") or 0.0
     lines = [
         gate(e.rising("ttft_s"), say.durations("time to first chunk", e.row("ttft_s")),
              "time to first chunk"),
-        required(known, say.gauge("requests that wait for a grammar", waiting),
+        required(bool(e.gate("queue")) if left else known,
+                 text if left else say.gauge("requests that wait for a grammar", waiting),
                  "the gauge `waiting_grammar` or the histogram `grammar_compile`"),
+        support(left and part >= _HALF,
+                f"the queue is {say.percent(min(part, 1.0))} of what the metric grew by"),
         proof(more, "compiling grammars takes "
               + ("-" if spent is None else f"{spent[0]:.1f} → {spent[1]:.1f} s of the window")),
     ]  # fmt: skip
@@ -412,6 +435,17 @@ def _deferred(e: Evidence) -> tuple[Moved | None, float | None]:
 def _more(waiting: Moved) -> bool:
     """Return whether more wait; few samples of a gauge that is mostly 0 need not be certain."""
     return waiting.rose(0.0, 0.3) or waiting.grew(0.0, 0.5) or waiting.more_often(2.0)
+
+
+def _hardly_read(e: Evidence) -> bool:
+    """Return whether so few requests wait at a time that a gauge hardly meets one of them.
+
+    By the seconds that they wait in all (Little's law), and how often the gauge is read.
+    """
+    waiting = e.gauge("waiting")
+    waits = np.nansum(e.after.number("queue_s") * e.after.rows.weights) / e.served.seconds
+    reads = [len(one.t) for one in waiting.after.values()] if waiting is not None else [0]
+    return bool(waits * np.mean(reads) < _FEW_READS)
 
 
 def _models(e: Evidence) -> tuple[list[str], list[str], bool]:

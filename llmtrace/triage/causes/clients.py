@@ -265,7 +265,9 @@ def busy_client(e: Evidence) -> Finding:
     text = f"it is {say.percent(min(max(part or 0, 0), 1))} of what the wait grew by"
     running = e.gauge("running")
     lines = [
-        gate(None if lag is None else bool(e.up("client_lag_s")),
+        # A loop that is blocked now and then is felt by few, and by those for long.
+        gate(None if lag is None else
+             bool(e.up("client_lag_s")) or lag.grew(e.floor("client_lag_s")),
              say.durations("received data waited for the client", lag),
              "`client_lag_s` of rows (Linux; HTTP libraries whose sockets can be seen)"),
         proof(None if part is None else part >= 0.5, text),

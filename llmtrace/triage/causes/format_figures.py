@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from llmtrace.triage.evidence.beside import Beside
 from llmtrace.triage.evidence.changes import Shift
 from llmtrace.triage.evidence.evidence import Ratio
 from llmtrace.triage.evidence.signals import Moved
@@ -98,3 +99,9 @@ def counted(label: str, found: tuple[float, float] | None) -> str:
 def rates(label: str, before: float, after: float) -> str:
     """Say how a rate a second moved."""
     return f"{label} {amount(before)} → {amount(after)} a second"
+
+
+def beside(label: str, found: Beside) -> str:
+    """Say how many tokens engines count, and what share of them rows tell of."""
+    shares = " → ".join(percent(min(one, 1.0)) for one in found.shares)
+    return f"{rates(label, *found.counted)}, {shares} of them by these requests"

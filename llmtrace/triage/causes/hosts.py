@@ -22,6 +22,7 @@ _CUT_OFF = 2
 _STREAMS = 4  # responses in progress that stood still together
 _MOST, _RATHER_FEW = 0.5, 0.25  # of the slow requests
 _FAR = 2.5  # times the longest gap before
+_SEVERAL = 3  # gaps that are longer: then how often they come says as much
 _SLOWED = 1.15  # times as long as the same work took
 _BEYOND_CHANCE = 1.05  # times the longest gap that chance makes of the same requests
 _ENGINE_STAGES = ("queue", "prefill", "first_chunk", "decode", "unattributed")
@@ -173,6 +174,7 @@ def engine_paused(e: Evidence) -> Finding:
     again = patterns.restarted(e)
     still = None if long is None or quiet is None else long and quiet.streams >= _STREAMS
     slow, most = _slow_in_halts(e) if long else (None, None)
+    others = patterns.long_beside(e)
     still_text = f"{quiet.streams if quiet else 0} responses in progress stood still in it"
     lines = [
         gate(e.gate(*_ENGINE_STAGES) if e.moved else gaps or bool(slept),
@@ -191,6 +193,9 @@ def engine_paused(e: Evidence) -> Finding:
         against(None if quiet is None or slept else quiet.prompt is not None,
                 f"a prompt of {say.amount(quiet.prompt or 0 if quiet else 0)} tokens was computed "
                 "in it", strongly=True),
+        against(None if slept else others is not None,
+                f"prompts of others, of {say.amount(others or 0)} tokens or more, were computed",
+                strongly=True),
         against(None if slept else _met_long_ones(e), _MET_LONG_ONES),
     ]  # fmt: skip
     action = "Reroute while it sleeps: take an engine out of the router before pausing it."
@@ -410,10 +415,11 @@ def _gap_text(found: patterns.Gap | None, usual: float) -> str:
     if found is None:
         return "no span in which requests came and nothing left"
     where = f"{found.instance}: " if found.instance else ""
+    times = "" if found.times == 1 else f"{found.times} times, "
     return (
-        f"{where}nothing came out for {say.seconds(found.seconds)} though {found.arrivals} "
-        f"requests came and {found.streams} responses were in progress (longest before: "
-        f"{say.seconds(usual)})"
+        f"{where}{times}nothing came out for {'up to ' if times else ''}"
+        f"{say.seconds(found.seconds)} though {found.arrivals} requests came and {found.streams} "
+        f"responses were in progress (longest before: {say.seconds(usual)})"
     )
 
 
@@ -451,8 +457,9 @@ def _stood_still(e: Evidence) -> bool | None:
     if quiet is None:
         return False
     usual = before.seconds if before is not None and before.whole is not False else 0.0
-    far = quiet.seconds >= _FAR * usual and patterns.beyond_chance(e) >= _BEYOND_CHANCE
-    return quiet.whole if far else False
+    far = quiet.seconds >= _FAR * usual or (
+        quiet.seconds > usual and patterns.halts(e).rose(0.0, _SEVERAL))  # fmt: skip
+    return quiet.whole if far and patterns.beyond_chance(e) >= _BEYOND_CHANCE else False
 
 
 def _stopped(e: Evidence) -> bool | None:

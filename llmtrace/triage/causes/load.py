@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
@@ -11,6 +12,8 @@ from llmtrace.triage.causes import scoring
 from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.kv_room import kv_room
 from llmtrace.triage.causes.scoring import against, gate, judge, note, proof, required, support
+from llmtrace.triage.evidence.beside import ENDED
+from llmtrace.triage.evidence.changes import Share
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.patterns import cache_shrank, on_replica, restarted, starts
 from llmtrace.triage.evidence.signals import Moved
@@ -48,7 +51,7 @@ def queue_saturation(e: Evidence) -> Finding:
     """
     waiting = e.gauge("waiting")
     running, kv = e.gauge("running"), e.gauge("kv_usage")
-    at_limit, limit = _at_limit(e, running)
+    full_batch, limit = at_limit(e, running)
     full = kv is not None and _highest(kv) >= _FULL_KV
     volume = e.more_load and not cache_shrank(e)  # a smaller cache is full of fewer requests
     load = _load(e)
@@ -61,7 +64,7 @@ def queue_saturation(e: Evidence) -> Finding:
     grown = bool(about and e.more_load and e.up("ttft_s"))
     # A gauge read now and then misses short waits; requests tell of each.
     mostly = queued and (e.part_of_metric("queue_s") or 0.0) >= _MOSTLY
-    by_requests = bool(mostly) and at_limit is not False
+    by_requests = bool(mostly) and full_batch is not False
     lines = [
         gate(grown or queued,
              say.durations("queue", e.row("queue_s")) if queued or not grown
@@ -71,11 +74,11 @@ def queue_saturation(e: Evidence) -> Finding:
                  say.gauge("requests waiting for capacity", waiting) if waits or not by_requests
                  else say.durations("queue", e.row("queue_s")),
                  "the engines' gauge `waiting`"),
-        proof(at_limit or (volume and full), limit),
+        proof(full_batch or (volume and full), limit),
         support(e.more_load, load),
         support(None if tokens is None else tokens.rose(0.0, 0.2),
                 say.gauge("prompt tokens a second", tokens)),
-        scoring.steady(against(full and not volume and not at_limit, say.gauge("KV usage", kv)
+        scoring.steady(against(full and not volume and not full_batch, say.gauge("KV usage", kv)
                        + ", running is below its limit, and load is no reason")),
         against(_preempted(e) and not e.more_load,
                 say.counted("preemptions", e.counted("preemptions"))),
@@ -108,15 +111,15 @@ def kv_exhaustion(e: Evidence) -> Finding:
     """
     kv, running = e.gauge("kv_usage"), e.gauge("running")
     preemptions = e.counted("preemptions")
-    at_limit, limit = _at_limit(e, running)
+    full_batch, limit = at_limit(e, running)
     rows = e.share("preempted", lambda side: side.number("preemptions") > 0)
     full = None if kv is None else _highest(kv) >= _FULL_KV
     volume = e.more_load and not cache_shrank(e)
     waits = _more_wait(e)
     # Who waits though seats are free, while the cache is full, waits for its blocks.
     for_blocks = None
-    if full is not None and waits is not None and at_limit is not None:
-        for_blocks = full and waits and not at_limit and not volume
+    if full is not None and waits is not None and full_batch is not None:
+        for_blocks = full and waits and not full_batch and not volume
     short = None if full is None else full or bool(_preempted(e)) or bool(for_blocks)
     gap = e.row("gap_per_token")
     lines = [
@@ -135,7 +138,7 @@ def kv_exhaustion(e: Evidence) -> Finding:
         support(None if gap is None else gap.rose(0.0, 0.5),
                 say.amounts("longest gap, in tokens", gap)),
         against(volume and bool(full), f"load rose: {_load(e)}"),
-        against(at_limit and not _preempted(e), f"the batch is full, not the cache: {limit}"),
+        against(full_batch and not _preempted(e), f"the batch is full, not the cache: {limit}"),
         against(None if kv is None or preemptions is None else
                 _highest(kv) < _CALM_KV and preemptions[1] == 0,
                 "KV usage below 80 % and no preemptions", strongly=True),
@@ -185,7 +188,7 @@ def batch_size(e: Evidence) -> Finding:
                 say.gauge("SM clock, MHz", clock, down=True), strongly=True),
         against(None if acceptance is None else acceptance.after < 0.8 * acceptance.before,
                 say.ratio("draft tokens accepted", acceptance)),
-        against(None if tokens is None else tokens.rose(0.0, 0.2),
+        against(None if tokens is None or e.beside("tokens_out") else tokens.rose(0.0, 0.2),
                 say.amounts("output tokens", tokens)),
     ]  # fmt: skip
     action = "Rebalance or add capacity; or cap the batch, if waiting is better than slow tokens."
@@ -257,8 +260,9 @@ def _more_wait(e: Evidence) -> bool | None:
 
 
 def _load(e: Evidence) -> str:
-    each = e.load_per_engine
+    each, others = e.load_per_engine, e.beside("tokens_out")
     text = say.rates("requests", *e.request_rate)
+    text += "" if others is None else f"; {say.beside('tokens made', others)}"
     return text if each is None else f"{text}, to each engine {say.rates('', *each).strip()}"
 
 
@@ -279,7 +283,7 @@ def _highest(moved: Moved) -> float:
     return max(found, default=0.0)
 
 
-def _at_limit(e: Evidence, running: Moved | None) -> tuple[bool | None, str]:
+def at_limit(e: Evidence, running: Moved | None) -> tuple[bool | None, str]:
     """Return whether any instance runs as many as it may, and say so."""
     if running is None:
         return None, "requests running: not reported"
@@ -319,20 +323,37 @@ def _apart(e: Evidence, signal: str) -> tuple[str, bool] | None:
 
 def _share_of_one(e: Evidence) -> tuple[str, bool, bool] | None:
     """Say whether one replica's share of the requests grew: text, whether, whether by far."""
-    words = [side.rows.words["replica"] for side in (e.before, e.after)]
-    names = sorted({words[1].names[c] for c in np.unique(words[1].codes[words[1].codes >= 0])})
-    if len(names) < 2:
+    shares = _shares_by_rows(e) or _shares_by_engines(e)
+    if len(shares) < 2:
         return None
-    shares = {name: e.share(f"replica {name}", partial(on_replica, name=name)) for name in names}
     name = max(shares, key=lambda one: shares[one].after - shares[one].before)
     found = shares[name]
     if not found.before_k:
         return None
     grown = found.after - found.before
     alike = [one for one in shares.values() if one.after - one.before >= 0.5 * grown]
-    grew = found.rose(0.0) and found.after >= 1.15 * found.before and len(alike) == 1
-    far = grew and found.after >= 1.35 * found.before
+    # One that gets again what the others get has no more than its share.
+    usual = max(found.before, float(np.median([s.after for n, s in shares.items() if n != name])))
+    grew = found.rose(0.0) and found.after >= 1.15 * usual and len(alike) == 1
+    far = grew and found.after >= 1.35 * usual
     return f"{name} gets {found} of the requests", grew, far
+
+
+def _shares_by_rows(e: Evidence) -> Mapping[str, Share]:
+    words = e.after.rows.words["replica"]
+    names = sorted({words.names[c] for c in np.unique(words.codes[words.codes >= 0])})
+    shares = {name: e.share(f"replica {name}", partial(on_replica, name=name)) for name in names}
+    return shares if len(shares) > 1 else {}
+
+
+def _shares_by_engines(e: Evidence) -> Mapping[str, Share]:
+    """Return what share of the requests each engine counts, where no row names its engine."""
+    if (e.after.rows.words["replica"].codes >= 0).any():
+        return {}
+    counted = next((found for name in ENDED if (found := e.counted_by(name))), {})
+    ended = {name: (round(n[0]), round(n[1])) for name, n in counted.items()}
+    before, after = (sum(n[side] for n in ended.values()) for side in (0, 1))
+    return {name: Share(n[0], before, n[1], after) for name, n in ended.items()}
 
 
 def _all_rose(e: Evidence) -> bool:

@@ -10,7 +10,7 @@ from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
 from llmtrace.triage.evidence.evidence import Evidence
-from llmtrace.triage.evidence.patterns import Overlap, held_up, long_from, overlap
+from llmtrace.triage.evidence.patterns import Overlap, held_up, long_beside, long_from, overlap
 from llmtrace.triage.result import Finding
 
 _MANY_LONG = 0.15  # of the prompts longer than 90 % were; 0.10 as ever
@@ -92,7 +92,7 @@ def longer_outputs(e: Evidence) -> Finding:
     mix = e.mix_share("e2e_s", "output_tokens")
     slower = None if per_token is None else per_token.ratio
     thought, cap = e.row("reasoning_tokens"), e.row("max_tokens")
-    others = e.new_words("response_model")
+    renamed, others = e.new_words("response_model"), e.beside("tokens_out")
     volume, whole, curve = e.row("ttft_s"), e.row("e2e_s"), e.on_curve()
     parts = [] if mix is None else [mix]
     if tokens is not None and whole is not None and whole.ratio > 1.05 and tokens.ratio > 0:
@@ -109,11 +109,13 @@ def longer_outputs(e: Evidence) -> Finding:
         support(None if thought is None else thought.rose(8.0, 0.15),
                 say.amounts("reasoning tokens", thought)),
         support(None if cap is None else cap.rose(8.0, 0.15), say.amounts("max_tokens", cap)),
-        support(True if others else None, f"another model answers: {', '.join(others)}"),
+        support(True if renamed else None, f"another model answers: {', '.join(renamed)}"),
         steady(support(None if volume is None else not e.up("ttft_s"),
                        say.durations("time to first chunk", volume))),
         against(None if slower is None else slower >= 1.5 and not (curve or 9.0) <= 1.35,
                 say.durations("time per token", per_token)),
+        against(others is not None, "" if others is None else
+                say.beside("tokens made", others), strongly=True),
     ]  # fmt: skip
     action = (
         "Cap `max_tokens`, and find the origin of longer responses. Tokens come as fast as ever."
@@ -147,9 +149,14 @@ def head_of_line(e: Evidence) -> Finding:
     long = _longer_than_usual(e)
     few = _are_few(e, long)
     waits = e.gate("queue", "prefill", "first_chunk", "decode", "unattributed")
+    held, others = held_up(e), e.beside("tokens_in")
+    each = None if held else long_beside(e)
     lines = [
         gate(waits, say.durations("time to first chunk", e.row("ttft_s")), "stages of requests"),
-        required(held_up(e), _overlap_text(found),
+        required(True if each is not None else held,
+                 _overlap_text(found) if each is None or others is None else
+                 f"others send prompts of {say.amount(each)} tokens or more on average: "
+                 + say.beside("prompt tokens", others),
                  "prompt tokens per request"),
         proof(_is_proved(e, found),
               f"of the slow short requests {say.percent(found.slow_during if found else 0)} came "

@@ -16,8 +16,9 @@ from llmtrace.core.errors import DataError
 from llmtrace.dataset.case import Case, Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.triage.causes import causes
-from llmtrace.triage.engines_alone.intervals import DURATIONS, ENDED, interval_rows
+from llmtrace.triage.engines_alone.intervals import DURATIONS, interval_rows
 from llmtrace.triage.engines_alone.stretch import find_stretch
+from llmtrace.triage.evidence.beside import ENDED
 from llmtrace.triage.evidence.changes import MIN_COUNT, Shift
 from llmtrace.triage.evidence.evidence import Evidence, gather
 from llmtrace.triage.pipeline import Settings

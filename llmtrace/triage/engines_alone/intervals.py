@@ -13,6 +13,7 @@ import numpy as np
 
 from llmtrace.dataset.case import Signals
 from llmtrace.dataset.columns import Columns, from_dicts
+from llmtrace.triage.evidence.beside import ENDED
 from llmtrace.triage.evidence.signals import Series, rates
 
 # The durations that engines count: a row's field, and the signal.
@@ -21,8 +22,6 @@ DURATIONS: Final = {
     "tpot_s": "tpot", "e2e_s": "e2e",
 }  # fmt: skip
 _TOKENS: Final = {"prompt_tokens": "prompt_tokens", "output_tokens": "generation_tokens"}
-# What counts the requests that ended: the first that there is.
-ENDED: Final = ("e2e_count", "queue_count", "ttft_count")
 _NS: Final = 1_000_000_000
 _GAP: Final = 4.0  # times as long as usual between two scrapes
 

@@ -20,6 +20,7 @@ from llmtrace.dataset.case import Event, Facts, Signals, Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.evidence import changes
+from llmtrace.triage.evidence.beside import Beside, more_beside
 from llmtrace.triage.evidence.changes import MIN_COUNT, Share, Shift, foreseen, share
 from llmtrace.triage.evidence.kinds import by_mix
 from llmtrace.triage.evidence.signals import Moved, Series, gauges, moved, rates
@@ -77,6 +78,7 @@ class Evidence:
         ongoing: whether the data end with the window after.
         of_means: whether a row is no request, but the means of as many as its weight says.
         coarse: whether there are too few requests to see that nothing moved.
+        risen: the metrics that rose by the verdict: no rule sees that they did not.
     """
 
     before: Side
@@ -89,6 +91,7 @@ class Evidence:
     ongoing: bool = False
     of_means: bool = False
     coarse: bool = False
+    risen: frozenset[str] = frozenset()
     _kept: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def once(self, key: Any, make: Callable[[], _T]) -> _T:
@@ -193,7 +196,12 @@ class Evidence:
 
     @cached_property
     def more_load(self) -> bool:
-        """Whether a typical engine gets clearly more load: more requests, or fewer engines."""
+        """Whether a typical engine gets clearly more load: more requests, or fewer engines.
+
+        Or others have it make more tokens than rows tell of.
+        """
+        if self.beside("tokens_out") is not None:
+            return True
         if self._loads is None:
             return self.more_requests
         (before, before_n), (after, after_n) = self._loads
@@ -244,8 +252,11 @@ class Evidence:
 
     def up(self, name: str, relative: float = 0.1) -> bool | None:
         """Return whether a field of the requests rose; `None` = not known."""
-        found = self.row(name)
-        return None if found is None else found.rose(self.floor(name), relative)
+        found, floor = self.row(name), self.floor(name)
+        if found is None:
+            return None
+        known = name in self.risen and found.leans(floor, relative)
+        return known or found.rose(floor, relative)
 
     def rising(self, *names: str) -> bool | None:
         """Return whether one of these fields rose; `None` where too little is known to see it."""
@@ -519,10 +530,16 @@ class Evidence:
 
     def counted(self, signal: str, **labels: str) -> tuple[float, float] | None:
         """Return how often a counter counted before and after, all instances together."""
-        found = list(self.rates(signal, **labels).values())
-        if not found:
-            return None
-        return self._grown(found, self.before.window), self._grown(found, self.after.window)
+        found = self.counted_by(signal, **labels).values()
+        return (sum(n for n, _ in found), sum(n for _, n in found)) if found else None
+
+    def counted_by(self, signal: str, **labels: str) -> Mapping[str, tuple[float, float]]:
+        """Return how often a counter counted before and after, by instance."""
+        windows = (self.before.window, self.after.window)
+        return {
+            name: (self._grown([one], windows[0]), self._grown([one], windows[1]))
+            for name, one in self.rates(signal, **labels).items()
+        }
 
     def _grown(self, every: Sequence[Series], window: Window) -> float:
         """Mean rate times the window's length: samples at its edges do not count twice."""
@@ -532,6 +549,19 @@ class Evidence:
             if len(inside):
                 total += float(inside.mean()) * window.seconds
         return total
+
+    def beside(self, signal: str) -> Beside | None:
+        """Return how many more of these tokens engines count than rows do; `None` = no more."""
+
+        def find() -> Beside | None:
+            if self.of_means:
+                return None  # these rows are made of what engines count
+            moved, counted = self.rate(signal), self.counted(signal)
+            fleet = None if moved is None else moved.fleet
+            sides = (self.before, self.after)
+            return more_beside(signal, sides, self.rates(signal), counted, fleet)
+
+        return self.once(("beside", signal), find)
 
     def ratio(self, above: str, below: str, least: float = 20.0) -> Ratio | None:
         """Return one counter's growth over another's, of the fleet; `None` = not reported."""
@@ -624,6 +654,7 @@ def gather(
     ongoing: bool = False,
     of_means: bool = False,
     coarse: bool = False,
+    risen: frozenset[str] = frozenset(),
 ) -> Evidence:
     """Lay out a case for the rules; nothing is computed before a rule needs it.
 
@@ -638,6 +669,7 @@ def gather(
         ongoing: whether the data end with the window after.
         of_means: whether a row is the means of as many requests as its weight says.
         coarse: whether there are too few requests to see that nothing moved.
+        risen: the metrics that rose by the verdict.
     """
     sides, turns = [], []
     for window in (before, after):
@@ -650,5 +682,5 @@ def gather(
         before=sides[0], after=sides[1], signals=signals, facts=facts,
         turns=(turns[0], turns[1]), metric=None if metric is None else f"{metric}_s",
         contributions=dict(contributions or {}), ongoing=ongoing, of_means=of_means,
-        coarse=coarse,
+        coarse=coarse, risen=risen,
     )  # fmt: skip

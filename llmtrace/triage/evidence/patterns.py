@@ -8,19 +8,21 @@ Rows of one client are placed by its own clock, and only against each other.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 import numpy as np
 
 from llmtrace.stats.arrays import Floats, Mask
+from llmtrace.triage.evidence.beside import ENDED
 from llmtrace.triage.evidence.changes import MIN_COUNT, Share
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.window_rows import Side
 
 _LONG_TO_MEDIAN: Final = 5.0
 _LONG_TO_P90: Final = 1.3
+_TOGETHER: Final = 2  # requests that come while nothing leaves: one may just be slow
 _MIN_ARRIVALS: Final = 4
 _WORK: Final = 3.0  # times as long as a typical prompt's tokens each take
 _BAND: Final = 0.08
@@ -93,6 +95,21 @@ def long_from(e: Evidence) -> float | None:
     return max(
         _LONG_TO_MEDIAN * float(np.median(tokens)), _LONG_TO_P90 * float(np.percentile(tokens, 90))
     )
+
+
+def long_beside(e: Evidence) -> float | None:
+    """Return the tokens, at least and on average, of others' prompts, if such are long.
+
+    Engines count them and no row tells of them; `None` = they are not so, or not known.
+    """
+    found, limit = e.beside("tokens_in"), long_from(e)
+    ended = next((n for name in ENDED if (n := e.counted(name)) is not None), None)
+    if found is None or limit is None or ended is None:
+        return None
+    more = ended[1] - ended[0] * len(e.after) / len(e.before)
+    unsure = 2 * ended[1] * found.interval_s / e.after.window.seconds  # ended beyond an edge
+    each = found.others / (max(more, 0.0) + unsure)
+    return each if each >= limit else None
 
 
 def overlap(e: Evidence) -> Overlap | None:
@@ -201,24 +218,27 @@ def _median(values: Floats, mask: Mask) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A span in which requests came to an engine and nothing left it.
+    """A span in which requests came to an engine and nothing left it, and those much like it.
 
     Attributes:
-        arrivals: requests that came and waited in it.
-        streams: responses in progress all through it, of which the longest gap is known.
-        stalled: the share of those whose longest gap is as long as this gap; `None` = none.
-        bunched: of requests that came in it, the share whose first chunk came right after its end.
+        seconds: for how long several requests waited in it together.
+        arrivals: requests that came and waited, in all of them.
+        streams: responses in progress all through one, of which the longest gap is known.
+        stalled: how many of those have a longest gap as long as it.
+        bunched: of requests that came in one, how many got their first chunk right after its end.
         prompt: tokens of a prompt that takes as long to compute, and was; `None` = there was none.
     """
 
     instance: str | None
     start: float
+    end: float
     seconds: float
     arrivals: int
     streams: int
-    stalled: float | None
-    bunched: float
+    stalled: int
+    bunched: int
     prompt: float | None
+    times: int = 1
 
     @property
     def whole(self) -> bool | None:
@@ -227,14 +247,24 @@ class Gap:
         Without responses in progress, the new requests show it: after a queue they are served one
         by one, after a halt all at once.
         """
-        if self.stalled is None:
-            return True if self.bunched >= _BUNCHED else None
-        return self.stalled >= _STALLED
+        if self.streams < _MIN_STREAMS:
+            few = self.arrivals < _MIN_ARRIVALS
+            return True if not few and self.bunched >= _BUNCHED * self.arrivals else None
+        return self.stalled >= _STALLED * self.streams
 
 
 def engine_gaps(e: Evidence) -> tuple[Gap | None, Gap | None]:
     """Return the longest gap in which no engine sent anything, before and after."""
     return e.once("engine_gaps", lambda: (longest_gap(e.before), longest_gap(e.after)))
+
+
+def halts(e: Evidence) -> Share:
+    """Count the gaps much like the longest after, of all requests: before there may be some."""
+    _, longest = engine_gaps(e)
+    sides = (e.before, e.after)
+    found = [0 if longest is None else sum(_is_like(one, longest) for one in _gaps(side))
+             for side in sides]  # fmt: skip
+    return Share(found[0], len(sides[0]), found[1], len(sides[1]))
 
 
 def beyond_chance(e: Evidence) -> float:
@@ -267,26 +297,43 @@ def _beyond_chance(side: Side) -> float:
 
 
 def _widest(t: Floats, ttft: Floats, e2e: Floats) -> float:
-    """Return the longest time from an arrival to the next sign, with more arrivals in between."""
+    """Return the longest time that several waited together, until the next sign."""
     signs = np.concatenate([t + ttft, t + e2e])
     signs = np.sort(signs[np.isfinite(signs)])
     at = np.searchsorted(t, signs)
     came = np.diff(at)
-    width = signs[1:] - t[np.minimum(at[:-1], len(t) - 1)]
-    return float(np.where(came >= _MIN_ARRIVALS, width, 0.0).max(initial=0.0))
+    width = signs[1:] - t[np.minimum(at[:-1] + _TOGETHER - 1, len(t) - 1)]
+    return float(np.where(came >= _TOGETHER, width, 0.0).max(initial=0.0))
 
 
 def longest_gap(side: Side) -> Gap | None:
     """Return the longest span without a first chunk or an end, though requests were open.
 
     A gap in which responses in progress stood still is preferred to a longer one in which they
-    went on.
+    went on. What halts now and then is seen in all its halts together: few requests may come in
+    each of them.
     """
-    return max(
-        _gaps(side),
+    every = [*_gaps(side)]
+    longest = max(
+        every,
         key=lambda one: (one.whole is not False and one.prompt is None, one.seconds),
         default=None,
     )
+    if longest is None or longest.prompt is not None:
+        return longest
+    alike = [one for one in every if _is_like(one, longest)]
+    same = len({one.instance for one in alike}) == 1
+    return replace(
+        longest,
+        instance=longest.instance if same else None,
+        times=len(alike),
+        **{name: sum(getattr(one, name) for one in alike)
+           for name in ("arrivals", "streams", "stalled", "bunched")},
+    )  # fmt: skip
+
+
+def _is_like(one: Gap, longest: Gap) -> bool:
+    return one.prompt is None and one.seconds >= _AS_LONG * longest.seconds
 
 
 def _gaps(side: Side) -> Iterator[Gap]:
@@ -317,10 +364,9 @@ def in_halts(e: Evidence) -> tuple[float, float] | None:
     slow = ttft > np.nanpercentile(before, 95)
     words, came = e.after.rows.words["replica"], np.zeros(len(ttft), bool)
     for one in _gaps(e.after):
-        if one.whole and one.prompt is None and one.seconds >= _AS_LONG * longest.seconds:
-            here = e.after.t - one.start
+        if one.whole is not False and _is_like(one, longest):
             mine = words.codes < 0 if one.instance is None else words.where(one.instance)
-            came |= mine & (here > 0) & (here < one.seconds)
+            came |= mine & (e.after.t > one.start) & (e.after.t < one.end)
     return None if slow.sum() < MIN_COUNT else (float(came[slow].mean()), float(came.mean()))
 
 
@@ -352,8 +398,10 @@ def _engine_gaps(side: Side, here: Mask, name: str | None, speed: float) -> Iter
     if len(signs) < MIN_COUNT:
         return
     arrivals = np.sort(t)
-    came = np.searchsorted(arrivals, signs[1:]) - np.searchsorted(arrivals, signs[:-1])
-    width = np.where(came >= _MIN_ARRIVALS, np.diff(signs), 0.0)
+    came = np.searchsorted(arrivals, signs)
+    # Where no request waits, nothing needs to come out: it counts from when several do.
+    together = arrivals[np.minimum(came[:-1] + _TOGETHER - 1, len(arrivals) - 1)]
+    width = np.where(np.diff(came) >= _TOGETHER, signs[1:] - together, 0.0)
     for at in np.argsort(-width, kind="stable")[:_LOOKED_AT]:
         if not width[at]:
             return
@@ -362,28 +410,18 @@ def _engine_gaps(side: Side, here: Mask, name: str | None, speed: float) -> Iter
         near = (t < high) & (first >= low) & (first <= high + 0.5 * width[at] + 0.5)
         giants = tokens[near & (tokens * speed >= 0.4 * width[at])]
         through = (first <= low) & (ends >= high) & np.isfinite(gap)
+        begun = first[(t > low) & (t < high) & np.isfinite(first)]
         yield Gap(
             instance=name,
             start=float(low),
+            end=float(high),
             seconds=float(width[at]),
-            arrivals=int(came[at]),
+            arrivals=len(begun),
             streams=int(through.sum()),
-            stalled=(
-                float((gap[through] >= 0.8 * width[at]).mean())
-                if through.sum() >= _MIN_STREAMS
-                else None
-            ),
-            bunched=_bunched(t, first, float(low), float(high)),
+            stalled=int((gap[through] >= 0.8 * width[at]).sum()),
+            bunched=int((begun <= high + 0.25 * width[at] + 0.2).sum()),
             prompt=float(giants.max()) if len(giants) else None,
         )
-
-
-def _bunched(t: Floats, first: Floats, low: float, high: float) -> float:
-    """Return the share of requests of a span that got their first chunk right after it."""
-    came = first[(t > low) & (t < high) & np.isfinite(first)]
-    if len(came) < _MIN_ARRIVALS:
-        return 0.0
-    return float((came <= high + 0.25 * (high - low) + 0.2).mean())
 
 
 @dataclass(frozen=True, slots=True)
