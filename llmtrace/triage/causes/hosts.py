@@ -291,7 +291,7 @@ def frontend_cpu(e: Evidence) -> Finding:
     part = _share_of_first(e)
     busy = None if more is None else more and _typical(cpu) >= 0.75
     by_load = bool(more and not busy and e.more_load)
-    (before, quiet), stalls = patterns.engine_gaps(e), _stood_still(e)
+    (before, quiet), stalls = patterns.engine_gaps(e), _stood_still(e) or _computed_long(e)
     waiting = e.gauge("waiting")
     lines = [
         # SGLang counts the queue from when the front end has the request.
@@ -460,6 +460,13 @@ def _stood_still(e: Evidence) -> bool | None:
     far = quiet.seconds >= _FAR * usual or (
         quiet.seconds > usual and patterns.halts(e).rose(0.0, _SEVERAL))  # fmt: skip
     return quiet.whole if far and patterns.beyond_chance(e) >= _BEYOND_CHANCE else False
+
+
+def _computed_long(e: Evidence) -> bool:
+    """Return whether requests waited for far longer than before while a prompt was computed."""
+    before, quiet = patterns.engine_gaps(e)
+    usual = before.seconds if before is not None else 0.0
+    return quiet is not None and quiet.prompt is not None and quiet.seconds >= _FAR * usual
 
 
 def _stopped(e: Evidence) -> bool | None:
