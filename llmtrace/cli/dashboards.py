@@ -280,7 +280,7 @@ def _check(options: argparse.Namespace, prometheus: str, *, as_json: bool = Fals
 
 
 def _load_rules(options: argparse.Namespace, prometheus: str | None) -> None:
-    """Write the rules that unify engines' metrics, and have Prometheus load them."""
+    """Write the rules that normalise engines' metrics, and have Prometheus load them."""
     if prometheus is None:
         raise ConfigError("--rules: name the Prometheus that reads that folder by --prometheus")
     write_engine_rules(options.budget, options.rules)

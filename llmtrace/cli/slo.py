@@ -29,7 +29,7 @@ def add_slo(commands: Commands) -> None:
     )
     slo.add_argument(
         "what", choices=("rules", "engines", "sloth", "openslo"),
-        help="Prometheus's own rules; rules that unify the metrics of engines that Prometheus "
+        help="Prometheus's own rules; rules that normalise the metrics of engines that Prometheus "
         "scrapes without a collector; or the files of a tool you have",
     )  # fmt: skip
     add_budget_option(slo)
@@ -82,7 +82,7 @@ def _slo(options: argparse.Namespace) -> None:
 def write_engine_rules(
     budget: Path | None, folder: Path | None, rule_format: str = "prometheus"
 ) -> None:
-    """Write the rules that unify engines' metrics into a folder, or print them.
+    """Write the rules that normalise engines' metrics into a folder, or print them.
 
     Raises:
         ConfigError: the budget is wrong.
@@ -90,12 +90,12 @@ def write_engine_rules(
     """
     feature = "llmtrace slo engines"
     profiles = collector_module("signals.profile", feature).builtin_profiles()
-    unified = collector_module("signals.engine_rules", feature).rule_groups(profiles)
+    normalised = collector_module("signals.engine_rules", feature).rule_groups(profiles)
     dashboards_module("rules.command", feature).run(
         "engines",
         budget=budget,
         folder=folder,
-        unified=unified,
+        normalised=normalised,
         rule_format=rule_format,
         out=sys.stdout,
         warnings=sys.stderr,

@@ -56,7 +56,7 @@ class Signals:
     Attributes:
         t: unix seconds, not before the sample above it.
         instance: the server it is of; a row's `replica` matches it.
-        signal: the unified name: `running`, `waiting`, `kv_usage`, ...
+        signal: the normalised name: `running`, `waiting`, `kv_usage`, ...
         value: gauges as sampled, counters raw and cumulative.
         labels: `label_sets[labels[i]]` are the labels of sample i.
     """

@@ -8,7 +8,7 @@ from llmtrace.dataset.case import Signals
 from llmtrace.triage.evidence.signals import Series, gauges, rates
 
 # What counts from the start of what reports it; the rest are gauges. The collector's own signals
-# are held to this by tests/collector/test_unify.py; the last line is of a case's contract.
+# are held to this by tests/collector/test_normalise.py; the last line is of a case's contract.
 COUNTERS: Final = frozenset(
     {
         "preemptions", "prefix_queries", "prefix_hits", "external_prefix_queries",

@@ -16,7 +16,7 @@ from aiohttp import web
 from llmtrace.core.errors import ConfigError
 from llmtrace_collector.config.schema import as_yaml, load
 from llmtrace_collector.scrape import dns_srv
-from llmtrace_collector.scrape.access import Access
+from llmtrace_collector.scrape.credentials import Credentials
 from llmtrace_collector.scrape.discovery import DnsTargets, KubernetesPods
 from llmtrace_collector.scrape.dns_srv import SrvTargets
 from llmtrace_collector.scrape.fetch import FetchError, make_session
@@ -25,7 +25,7 @@ from llmtrace_collector.scrape.targets import Target
 
 from .test_scrape import until
 
-SHOWN = Access(username="me", password_file=Path("password"))
+SHOWN = Credentials(username="me", password_file=Path("password"))
 
 
 def pod(name: str, address: str | None, phase: str = "Running", **about: Any) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def test_pods_that_come_and_go(account: Path) -> None:
             "http://[fd00::3]:8000/metrics",
         ]
         assert first[0].labels == (("namespace", "llm"), ("pod", "a"))
-        assert {one.access for one in first} == {SHOWN}
+        assert {one.credentials for one in first} == {SHOWN}
         assert [one["labelSelector"] for one in api.asked] == ["app=vllm"] * 2
         api.pods = [
             pod("a", "10.0.0.1", deletionTimestamp="2026-11-22T10:00:00Z"),
@@ -286,7 +286,9 @@ def test_the_hosts_and_ports_of_a_service() -> None:
         try:
             async with server, make_session() as session:
                 found = [await source.targets(session) for _ in range(3)]
-                assert {(one.url[:8], one.access) for one in found[0]} == {("https://", SHOWN)}
+                assert {(one.url[:8], one.credentials) for one in found[0]} == {
+                    ("https://", SHOWN)
+                }
                 return [[one.instance for one in each] for each in found]
         finally:
             transport.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from llmtrace.core.errors import ConfigError
-from llmtrace_collector.scrape.access import Access
+from llmtrace_collector.scrape.credentials import Credentials
 from llmtrace_collector.scrape.scraper import Scraper, ScrapeSettings, TargetState
 from llmtrace_collector.scrape.targets import FileTargets, HttpTargets, StaticTargets, Target
 from llmtrace_collector.signals.exposition_parser import Limits
@@ -162,7 +162,7 @@ def test_tokens_are_sent_and_never_logged(tmp_path: Path, caplog):
     async def main() -> None:
         async with (
             web.listening(noting) as url,
-            Scraper(static(url, access=Access(token_file=token)), QUICK) as scraper,
+            Scraper(static(url, credentials=Credentials(token_file=token)), QUICK) as scraper,
         ):
             await until(lambda: any(s.failures["http"] for s in scraper.states()), "401")
             token.write_text("renewed")

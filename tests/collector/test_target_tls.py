@@ -10,7 +10,7 @@ import pytest
 
 from llmtrace.core.errors import ConfigError
 from llmtrace_collector.config.schema import as_yaml, load
-from llmtrace_collector.scrape.access import Access
+from llmtrace_collector.scrape.credentials import Credentials
 from llmtrace_collector.scrape.scraper import Scraper
 from llmtrace_collector.scrape.target_tls import TlsFiles
 from llmtrace_collector.scrape.targets import StaticTargets, Target
@@ -43,7 +43,7 @@ def made(tmp_path_factory):
 def listed(tls):
     """Return what makes a source of one target on a port, with these files."""
     return lambda port: StaticTargets(
-        (Target(f"https://127.0.0.1:{port}/metrics", access=Access(tls=tls)),)
+        (Target(f"https://127.0.0.1:{port}/metrics", credentials=Credentials(tls=tls)),)
     )
 
 
@@ -143,7 +143,7 @@ def test_the_settings_give_a_target_its_files(made, tmp_path):
     config = settings(tmp_path, **{name: made / one for name, one in named.items()})
 
     [[target]] = config.scrape.targets
-    assert target.access.tls == TlsFiles(
+    assert target.credentials.tls == TlsFiles(
         ca=made / "ca.pem", cert=made / "collector.pem", key=made / "collector.key"
     )
     assert f"ca_file: {made / 'ca.pem'}" in as_yaml(config)

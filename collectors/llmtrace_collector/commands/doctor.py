@@ -25,7 +25,7 @@ from rich.text import Text
 from llmtrace.core.errors import DataError, SourceError
 from llmtrace.core.sanitize import printable
 from llmtrace.display.summary_tables import console_for
-from llmtrace_collector.scrape.access import Access
+from llmtrace_collector.scrape.credentials import Credentials
 from llmtrace_collector.scrape.fetch import (
     FetchError,
     checked,
@@ -159,7 +159,7 @@ async def examine(
         ConfigError: the address is none.
     """
     address = checked(url, "llmtrace doctor")
-    authorization = Access(token_file=token_file).authorization(shown(address))
+    authorization = Credentials(token_file=token_file).authorization(shown(address))
     server = _Server(address, authorization, timeout_s)
     async with make_session() as session:
         page, normaliser, reading = await _page(session, server, profiles or builtin_profiles())

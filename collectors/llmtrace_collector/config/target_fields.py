@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from llmtrace.core.errors import ConfigError
 from llmtrace_collector.config.fields import Where, file_there, one_of, path, text, token_file
-from llmtrace_collector.scrape.access import NONE_NEEDED, Access
+from llmtrace_collector.scrape.credentials import NONE_NEEDED, Credentials
 from llmtrace_collector.scrape.discovery import DnsTargets, KubernetesPods
 from llmtrace_collector.scrape.dns_srv import SrvTargets, is_srv
 from llmtrace_collector.scrape.fetch import checked, shown
@@ -34,17 +34,17 @@ def target(value: Any, where: Where) -> tuple[Target, ...]:
     if not isinstance(value, Mapping):
         raise where.wrong(f"{value!r} is neither an address nor {{targets: [...], labels: ...}}")
     group = {"targets": value.get("targets"), "labels": value.get("labels")}
-    return parse_groups([group], where.text, _access(value, where, set(group)))
+    return parse_groups([group], where.text, _credentials(value, where, set(group)))
 
 
 def discovery_server(value: Any, where: Where) -> HttpTargets:
     """Read a server that lists targets: its address, or `{url, token_file, ca_file, ...}`."""
     if not isinstance(value, Mapping):
         return HttpTargets(checked(text(value, where), where.text))
-    access = _access(value, where, {"url", _FOUND})
+    credentials = _credentials(value, where, {"url", _FOUND})
     at = where.at(".url")
     url = checked(text(value.get("url"), at), at.text)
-    return HttpTargets(url, access, _for_targets(value, where))
+    return HttpTargets(url, credentials, _for_targets(value, where))
 
 
 def target_list(value: Any, where: Where) -> FileTargets:
@@ -55,7 +55,7 @@ def target_list(value: Any, where: Where) -> FileTargets:
     return FileTargets(path(value.get("file"), where.at(".file")), _for_targets(value, where))
 
 
-def _access(value: Mapping[str, Any], where: Where, others: set[str]) -> Access:
+def _credentials(value: Mapping[str, Any], where: Where, others: set[str]) -> Credentials:
     """Read the credentials for a server; beside them there may be other settings."""
     _known(value, where, {*others, *_CREDENTIALS, *_TLS_FILES, _SERVER_NAME})
     given = {name: value[name] for name in _CREDENTIALS if value.get(name) is not None}
@@ -66,29 +66,29 @@ def _access(value: Mapping[str, Any], where: Where, others: set[str]) -> Access:
     read: Mapping[str, Callable[[Any, Where], Any]] = {
         "token_file": token_file, "username": text, "password_file": file_there,
     }  # fmt: skip
-    return Access(
+    return Credentials(
         **{name: read[name](one, where.at(f".{name}")) for name, one in given.items()},
         tls=_tls_files(value, where),
     )
 
 
-def _for_targets(value: Mapping[str, Any], where: Where) -> Access:
+def _for_targets(value: Mapping[str, Any], where: Where) -> Credentials:
     """Read the credentials for what a source finds."""
     at, given = where.at(f".{_FOUND}"), value.get(_FOUND)
     if given is None:
         return NONE_NEEDED
     if not isinstance(given, Mapping):
         raise at.wrong(f"{given!r} is not {{token_file: ..., ca_file: ...}}, as of a target")
-    return _access(given, at, set())
+    return _credentials(given, at, set())
 
 
 def _spoken(value: Mapping[str, Any], where: Where) -> dict[str, Any]:
     """Read how targets are read that are found by name or label: scheme and credentials."""
     scheme = _SCHEME(value.get("scheme") or "http", where.at(".scheme"))
-    access = _for_targets(value, where)
-    if access.tls is not None and scheme != "https":
+    credentials = _for_targets(value, where)
+    if credentials.tls is not None and scheme != "https":
         raise where.wrong(f"{_FOUND} has settings of TLS: say `scheme: https` beside it")
-    return {"scheme": scheme, _FOUND: access}
+    return {"scheme": scheme, _FOUND: credentials}
 
 
 def _known(value: Mapping[str, Any], where: Where, names: Collection[str]) -> None:
@@ -139,10 +139,10 @@ def written(value: Any) -> Any:
     """Return the setting that would be read as this target, or source of targets."""
     if isinstance(value, Target):
         plain = {"targets": [shown(value.url)], "labels": dict(value.labels)}
-        return plain | value.access.settings()
+        return plain | value.credentials.settings()
     found = {_FOUND: value.for_targets.settings()} if value.for_targets != NONE_NEEDED else {}
     if isinstance(value, HttpTargets):
-        return {"url": shown(value.url)} | value.access.settings() | found
+        return {"url": shown(value.url)} | value.credentials.settings() | found
     if isinstance(value, FileTargets):
         return {"file": str(value.path)} | found if found else str(value.path)
     if value.scheme != "http":

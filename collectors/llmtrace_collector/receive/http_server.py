@@ -1,4 +1,4 @@
-"""Serve HTTP to senders that connect and say nothing, or too little.
+"""Serve HTTP, and close connections of senders that send nothing, or too slowly.
 
 uvicorn with what it leaves to a proxy in front: a bound on open connections, and a time in which a
 request's headers have to be there. Bodies are timed where they are read (`otlp_http`).

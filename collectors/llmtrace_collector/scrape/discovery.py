@@ -20,7 +20,7 @@ import aiohttp
 
 from llmtrace.api_clients.http_client import read_token
 from llmtrace.core.errors import ConfigError
-from llmtrace_collector.scrape.access import NONE_NEEDED, Access
+from llmtrace_collector.scrape.credentials import NONE_NEEDED, Credentials
 from llmtrace_collector.scrape.fetch import FetchError, fetch, read_json
 from llmtrace_collector.scrape.target_tls import TlsFiles
 from llmtrace_collector.scrape.targets import Target
@@ -48,7 +48,7 @@ class DnsTargets:
     port: int
     path: str = "/metrics"
     scheme: str = "http"
-    for_targets: Access = NONE_NEEDED
+    for_targets: Credentials = NONE_NEEDED
 
     @property
     def name(self) -> str:
@@ -67,12 +67,12 @@ class DnsTargets:
             found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         except OSError as error:
             raise FetchError("connect", f"{self.name}: {error.strerror or error}") from error
-        access = self.for_targets
-        if self.scheme == "https" and access.server_name is None:
-            tls = replace(access.tls or TlsFiles(), server_name=self.host)
-            access = replace(access, tls=tls)
+        credentials = self.for_targets
+        if self.scheme == "https" and credentials.server_name is None:
+            tls = replace(credentials.tls or TlsFiles(), server_name=self.host)
+            credentials = replace(credentials, tls=tls)
         return [
-            Target(_url(self.scheme, address, self.port, self.path), access=access)
+            Target(_url(self.scheme, address, self.port, self.path), credentials=credentials)
             for address in sorted({str(one[4][0]) for one in found})
         ]
 
@@ -100,7 +100,7 @@ class KubernetesPods:
     api: str = ""
     account: Path = ACCOUNT
     scheme: str = "http"
-    for_targets: Access = NONE_NEEDED
+    for_targets: Credentials = NONE_NEEDED
     seen: list[str] = field(default_factory=list, init=False, compare=False, repr=False)
 
     @property
@@ -178,7 +178,7 @@ class KubernetesPods:
         namespace = self.namespace or self._read("namespace")
         url = f"{self._server()}/api/v1/namespaces/{quote(namespace, safe='')}/pods?"
         authority, token = self.account / "ca.crt", self.account / "token"
-        access = Access(
+        credentials = Credentials(
             token_file=token if token.exists() else None,
             tls=TlsFiles(ca=authority) if authority.exists() else None,
         )
@@ -187,8 +187,8 @@ class KubernetesPods:
             url + urlencode(query),
             timeout_s=timeout_s,
             size=_MAX_BYTES,
-            authorization=access.authorization(self.name),
-            tls=access.context(self.name),
+            authorization=credentials.authorization(self.name),
+            tls=credentials.context(self.name),
             first_line=first_line,
         )
 

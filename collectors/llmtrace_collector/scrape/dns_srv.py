@@ -12,7 +12,7 @@ from dns import asyncresolver
 from dns.exception import DNSException
 from dns.resolver import NXDOMAIN, LifetimeTimeout, NoAnswer
 
-from llmtrace_collector.scrape.access import NONE_NEEDED, Access
+from llmtrace_collector.scrape.credentials import NONE_NEEDED, Credentials
 from llmtrace_collector.scrape.fetch import FetchError
 from llmtrace_collector.scrape.targets import Target
 
@@ -46,7 +46,7 @@ class SrvTargets:
     path: str = "/metrics"
     server: tuple[str, int] | None = None
     scheme: str = "http"
-    for_targets: Access = NONE_NEEDED
+    for_targets: Credentials = NONE_NEEDED
 
     @property
     def name(self) -> str:
@@ -74,7 +74,7 @@ class SrvTargets:
         found = {(record.target.to_text(omit_final_dot=True), record.port) for record in answer}
         # "." = there is decidedly no such service
         return [
-            Target(f"{self.scheme}://{host}:{port}{self.path}", access=self.for_targets)
+            Target(f"{self.scheme}://{host}:{port}{self.path}", credentials=self.for_targets)
             for host, port in sorted(found)
             if host not in {"", "."}
         ]

@@ -1,6 +1,6 @@
 """Read what this machine's GPUs do, and why their clocks are throttled.
 
-Read from NVIDIA's driver through nvidia-ml-py, in the unified signals a page of dcgm-exporter
+Read from NVIDIA's driver through nvidia-ml-py, in the normalised signals a page of dcgm-exporter
 gives too. Every call may be refused on its own (MIG, virtual or consumer GPUs): what is refused is
 not reported. This reader was tested against a driver made up for it, never on a GPU.
 """

@@ -1,4 +1,4 @@
-"""Say which of the unified metrics a Prometheus can have, and why it cannot have the others.
+"""Say which of the normalised metrics a Prometheus can have, and why it cannot have the others.
 
 The engines, gateways and GPU exporters that it scrapes are recognised by their profiles, which
 know what each reports, from which version on and under which condition.
@@ -43,7 +43,7 @@ class Gaps:
 
     Attributes:
         engines: what it scrapes, by instance: titles of the profiles that know it.
-        why: for each unified metric that it may not have, the reason.
+        why: for each normalised metric that it may not have, the reason.
     """
 
     engines: Mapping[str, str]
@@ -51,7 +51,7 @@ class Gaps:
 
 
 def recorded(server: Prometheus) -> bool:
-    """Wait until its rules have recorded a unified metric twice, so that rates have a value.
+    """Wait until its rules have recorded a normalised metric twice, so that rates have a value.
 
     Returns:
         `False` = within a minute and a half they did not.

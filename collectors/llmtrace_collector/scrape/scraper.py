@@ -259,9 +259,9 @@ class Scraper:
                 target.url,
                 timeout_s=self._settings.timeout_s,
                 size=self._settings.limits.size,
-                authorization=target.access.authorization(name),
-                tls=target.access.context(name),
-                server_name=target.access.server_name,
+                authorization=target.credentials.authorization(name),
+                tls=target.credentials.context(name),
+                server_name=target.credentials.server_name,
                 large=self._large,
             )
             if len(text) > _LONG_PAGE:

@@ -1,4 +1,4 @@
-"""Hold what a target's TLS connection needs: whom it trusts, and the certificate it shows.
+"""TLS files of a connection to a target: the CA that is trusted, and the client's certificate.
 
 A context is made once for the files as they are, so that connections are kept alive; a file that
 was replaced, as renewed certificates are, makes a new one at the next reading.

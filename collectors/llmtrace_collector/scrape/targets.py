@@ -17,7 +17,7 @@ import aiohttp
 import yaml
 
 from llmtrace.core.errors import ConfigError, explain_error
-from llmtrace_collector.scrape.access import NONE_NEEDED, Access
+from llmtrace_collector.scrape.credentials import NONE_NEEDED, Credentials
 from llmtrace_collector.scrape.fetch import checked, fetch, read_json, shown
 
 _MAX_BYTES: Final = 8 << 20
@@ -35,12 +35,12 @@ class Target:
     Attributes:
         url: of the page.
         labels: put on all that is read there, beside `instance`.
-        access: the credentials for it.
+        credentials: the credentials for it.
     """
 
     url: str
     labels: tuple[tuple[str, str], ...] = ()
-    access: Access = NONE_NEEDED
+    credentials: Credentials = NONE_NEEDED
 
     @property
     def instance(self) -> str:
@@ -98,7 +98,7 @@ class FileTargets:
     """
 
     path: Path
-    for_targets: Access = NONE_NEEDED
+    for_targets: Credentials = NONE_NEEDED
 
     @property
     def name(self) -> str:
@@ -133,14 +133,14 @@ class HttpTargets:
 
     Attributes:
         url: of the list.
-        access: the credentials for that server.
+        credentials: the credentials for that server.
         for_targets: those for each target that it lists.
         timeout_s: for one look.
     """
 
     url: str
-    access: Access = NONE_NEEDED
-    for_targets: Access = NONE_NEEDED
+    credentials: Credentials = NONE_NEEDED
+    for_targets: Credentials = NONE_NEEDED
     timeout_s: float = 10.0
 
     @property
@@ -155,14 +155,16 @@ class HttpTargets:
             self.url,
             timeout_s=self.timeout_s,
             size=_MAX_BYTES,
-            authorization=self.access.authorization(self.name),
-            tls=self.access.context(self.name),
-            server_name=self.access.server_name,
+            authorization=self.credentials.authorization(self.name),
+            tls=self.credentials.context(self.name),
+            server_name=self.credentials.server_name,
         )
         return parse_groups(read_json(text, self.url), self.name, self.for_targets)
 
 
-def parse_groups(content: Any, where: str, access: Access = NONE_NEEDED) -> tuple[Target, ...]:
+def parse_groups(
+    content: Any, where: str, credentials: Credentials = NONE_NEEDED
+) -> tuple[Target, ...]:
     """Read targets from a list of `{"targets": [...], "labels": {...}}`.
 
     A target is `host:port` or a whole address. The labels `__scheme__` and `__metrics_path__` say
@@ -200,7 +202,7 @@ def parse_groups(content: Any, where: str, access: Access = NONE_NEEDED) -> tupl
                         "http://engine:8000/metrics"
                     )
                 url = f"{named.get(_SCHEME, 'http')}://{host}{named.get(_PATH, '/metrics')}"
-            found.setdefault(url, Target(checked(url, at), kept, access))
+            found.setdefault(url, Target(checked(url, at), kept, credentials))
     return tuple(found.values())
 
 

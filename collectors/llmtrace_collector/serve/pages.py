@@ -1,4 +1,4 @@
-"""Serve the pages that are made here: the request list, one request, and the sign-in form."""
+"""Serve the HTML pages for people: the request list, one request, and the sign-in form."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from starlette.routing import BaseRoute, Route
 
 from llmtrace.core.errors import LlmtraceError
 from llmtrace_collector.config.link_templates import LinkTemplate
-from llmtrace_collector.serve import list_query, query_params
-from llmtrace_collector.serve.list_page import ListView, as_csv, list_html
+from llmtrace_collector.serve import query_params, request_list_query
 from llmtrace_collector.serve.page_frame import HEADERS, navigation, page_response, text
 from llmtrace_collector.serve.query_params import QueryParamError
 from llmtrace_collector.serve.request_facts import gather
+from llmtrace_collector.serve.request_list_page import ListView, as_csv, list_html
 from llmtrace_collector.serve.request_page import request_html
 from llmtrace_collector.serve.store_access import StoreAccess, failure
 from llmtrace_collector.store import request_list
@@ -61,7 +61,7 @@ class Pages:
         ]
 
     def _query(self, request: Request) -> ListQuery:
-        return list_query.list_query(dict(request.query_params), self._wall())
+        return request_list_query.list_query(dict(request.query_params), self._wall())
 
     async def _list(self, request: Request) -> Response:
         query = self._query(request)

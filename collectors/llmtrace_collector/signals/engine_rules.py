@@ -1,4 +1,4 @@
-"""Make recording rules that unify engines' metrics inside a Prometheus that scrapes them itself.
+"""Make recording rules that normalise engines' metrics in a Prometheus that scrapes them itself.
 
 The same profiles as the collector reads pages by, as PromQL: each series of an engine, gateway or
 GPU exporter is recorded under the signal's own name (`llmtrace_engine_...`) with the labels of its
@@ -42,7 +42,7 @@ def rule_groups(profiles: Sequence[Profile], every: str = _EVERY) -> list[dict[s
     """Return groups of recording rules: one for each profile, and one of what follows from them.
 
     Args:
-        profiles: whose metrics are unified.
+        profiles: whose metrics are normalised.
         every: how often they are evaluated, in Prometheus's notation.
     """
     engines = [one for one in profiles if one.kind == "engine"]
@@ -105,15 +105,15 @@ def _of_family(profile: Profile, part: _Part, family: Family) -> str | None:
     """Return PromQL for a family, in base units and with our labels; `None` = PromQL has none."""
     if part.suffix == "_bucket" and (family.factor != 1.0 or family.less is not None):
         return None
-    added = _unified(profile, part, family, family.name + part.suffix)
+    added = _normalised(profile, part, family, family.name + part.suffix)
     if part.suffix == "_sum" and family.less is not None:
-        less = _unified(profile, part, family, f"{family.less}_sum")
+        less = _normalised(profile, part, family, f"{family.less}_sum")
         added = f"clamp_min({added} - ({less} or 0 * {added}), 0)"
     scaled = part.suffix != "_count" and family.factor != 1.0
     return f"{added} * {family.factor!r}" if scaled else added
 
 
-def _unified(profile: Profile, part: _Part, family: Family, name: str) -> str:
+def _normalised(profile: Profile, part: _Part, family: Family, name: str) -> str:
     matchers = [
         *(f'{label}="{value}"' for label, value in family.where),
         *(f'{label}=""' for label in profile.skip_labels),

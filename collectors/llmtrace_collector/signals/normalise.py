@@ -1,6 +1,6 @@
 """Map an engine's metrics to the signals that every engine shares.
 
-A page and the profiles that know it give a `Reading`: unified signals in base units (seconds,
+A page and the profiles that know it give a `Reading`: normalised signals in base units (seconds,
 ratios of 1, tokens), one series an engine replica, and what is missing with the reason why.
 """
 
@@ -48,7 +48,7 @@ class Distribution:
 
 
 class Measured(NamedTuple):
-    """One unified series and its value.
+    """One normalised series and its value.
 
     Attributes:
         labels: `engine` and what the profile puts together (`model`, `replica`, or a GPU's), then
@@ -99,7 +99,7 @@ class Reading:
 
 @dataclass(slots=True)
 class _Group:
-    """The slots of a page that one unified series is made of."""
+    """The slots of a page that one normalised series is made of."""
 
     signal: Signal
     labels: Labels
@@ -135,7 +135,7 @@ class _CacheSizes:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How the slots of one layout become unified series."""
+    """How the slots of one layout become normalised series."""
 
     groups: tuple[_Group, ...]
     missing: tuple[Missing, ...]

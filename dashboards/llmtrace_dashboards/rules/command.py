@@ -30,15 +30,15 @@ def run(
     runbooks: str | None = None,
     collector: str | None = None,
     collector_job: str | None = None,
-    unified: Sequence[Mapping[str, Any]] = (),
+    normalised: Sequence[Mapping[str, Any]] = (),
     rule_format: RuleFormat = "prometheus",
     severities: Sequence[str] = (),
 ) -> None:
     """Print the files made from a budget, or write them into a folder.
 
     What a budget leaves without an alert is written to `warnings`. `engines` needs the groups of
-    rules that unify engines' metrics, as `unified`. `severities` are words for those of alerts,
-    each as `page=critical`.
+    rules that normalise engines' metrics, as `normalised`. `severities` are words for those of
+    alerts, each as `page=critical`.
 
     Raises:
         ConfigError: the budget or an option is wrong.
@@ -57,7 +57,7 @@ def run(
     named = "" if budget is None else f" --budget {budget.name}"
     remark = f"Made by `llmtrace slo {what}{named}`."
     if what in {"rules", "engines"}:
-        files = _rules(what, budgets, settings, unified)
+        files = _rules(what, budgets, settings, normalised)
         _rename_severities(files.values(), _severities(severities))
         if rule_format == "prometheusrule":
             files = dict(map(_manifest, files.items()))
@@ -65,7 +65,7 @@ def run(
     elif rule_format != "prometheus" or severities:
         raise ConfigError(f"--format and --severity are of rules: leave them out of {what}")
     else:
-        made = made_from(what, budgets, settings, remark, unified)
+        made = made_from(what, budgets, settings, remark, normalised)
     if what != "engines":  # it has no alert in any case
         warn_unalerted(budgets, warnings)
     if folder is None:
@@ -99,11 +99,11 @@ def made_from(
     budgets: Budgets,
     settings: RuleSettings,
     remark: str,
-    unified: Sequence[Mapping[str, Any]] = (),
+    normalised: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, str]:
     """Return the text of each file, by its name."""
     if what in {"rules", "engines"}:
-        files = _rules(what, budgets, settings, unified)
+        files = _rules(what, budgets, settings, normalised)
     else:
         alerting = slos(budgets)
         files = (
@@ -115,11 +115,11 @@ def made_from(
 
 
 def _rules(
-    what: What, budgets: Budgets, settings: RuleSettings, unified: Sequence[Mapping[str, Any]]
+    what: What, budgets: Budgets, settings: RuleSettings, normalised: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     if what == "rules":
         return dict(rule_files(budgets, settings))
-    return dict(engine_file(budgets, unified, settings))
+    return dict(engine_file(budgets, normalised, settings))
 
 
 def _manifest(file: tuple[str, Mapping[str, Any]]) -> tuple[str, dict[str, Any]]:

@@ -69,17 +69,19 @@ def rule_files(
 
 def engine_file(
     budgets: Iterable[Budget],
-    unified: Sequence[Mapping[str, Any]],
+    normalised: Sequence[Mapping[str, Any]],
     settings: RuleSettings | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Return the rule file for a Prometheus that scrapes engines itself, by its name.
 
     Args:
         budgets: whose share of the engine is recorded.
-        unified: groups that unify engines' metrics, as the collector's profiles make them.
+        normalised: groups that normalise engines' metrics, as the collector's profiles make them.
         settings: how often limits are recorded.
     """
-    return {"engines.yaml": {"groups": [*unified, _limits(budgets, settings or RuleSettings())]}}
+    return {
+        "engines.yaml": {"groups": [*normalised, _limits(budgets, settings or RuleSettings())]}
+    }
 
 
 def _limits(budgets: Iterable[Budget], settings: RuleSettings) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from llmtrace.core.row import OUTCOMES, TURN
 from llmtrace.core.stages import PARTITION
 from llmtrace_collector.serve import page_frame as frame
-from llmtrace_collector.serve.list_query import address, earlier
+from llmtrace_collector.serve.request_list_query import address, earlier
 from llmtrace_collector.store.request_list import CHOSEN_BY, KINDS, SORTS, ListQuery, Place
 
 # The columns of CSV, in this order; durations in seconds, empty = not reported.

@@ -1,6 +1,6 @@
-"""Hold what a server wants to be shown: a token, or a user's name and password, and TLS files.
+"""Credentials for a server: a token, or a user name and password, and TLS files.
 
-The files are read anew each time, so that credentials that are renewed hold from then on.
+The files are read anew each time, so that renewed credentials are used at once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from llmtrace_collector.scrape.target_tls import TlsFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class Credentials:
     """The credentials for one server; a default is none of that kind.
 
     Attributes:
@@ -73,4 +73,4 @@ class Access:
         return named | (self.tls.settings() if self.tls else {})
 
 
-NONE_NEEDED: Final = Access()
+NONE_NEEDED: Final = Credentials()
