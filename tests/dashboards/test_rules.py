@@ -626,7 +626,7 @@ def test_the_committed_rules_are_those_of_the_default_budget(name):
 
 def test_the_committed_rules_of_engines_are_those_of_the_profiles():
     """`llmtrace slo engines --out dashboards/rules` would change nothing."""
-    made = engine_file([DEFAULT], rule_groups(builtin_profiles()))["engines.yaml"]
+    made = engine_file([DEFAULT], rule_groups(builtin_profiles()), RuleSettings())["engines.yaml"]
 
     assert yaml.safe_load((GENERATED / "engines.yaml").read_text(encoding="utf-8")) == made
 

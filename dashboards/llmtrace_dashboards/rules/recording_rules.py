@@ -68,9 +68,7 @@ def rule_files(
 
 
 def engine_file(
-    budgets: Iterable[Budget],
-    normalised: Sequence[Mapping[str, Any]],
-    settings: RuleSettings | None = None,
+    budgets: Iterable[Budget], normalised: Sequence[Mapping[str, Any]], settings: RuleSettings
 ) -> dict[str, dict[str, Any]]:
     """Return the rule file for a Prometheus that scrapes engines itself, by its name.
 
@@ -79,9 +77,7 @@ def engine_file(
         normalised: groups that normalise engines' metrics, as the collector's profiles make them.
         settings: how often limits are recorded.
     """
-    return {
-        "engines.yaml": {"groups": [*normalised, _limits(budgets, settings or RuleSettings())]}
-    }
+    return {"engines.yaml": {"groups": [*normalised, _limits(budgets, settings)]}}
 
 
 def _limits(budgets: Iterable[Budget], settings: RuleSettings) -> dict[str, Any]:
