@@ -96,7 +96,7 @@ def _of_the_rows(
         )
     clustered = max(compared.design)
     if clustered > _CLUSTERED:
-        yield f"slow requests come in bursts: {clustered:.0f} of them are worth one"
+        yield f"slow requests come in bursts, where {clustered:.0f} tell as much as one"
     censored = (len(both[0].censored), len(both[1].censored))
     if censored[1] > _CENSORED * max(n[1], 1) and censored[1] > censored[0]:
         yield (

@@ -25,7 +25,7 @@ _SLACK: Final = 0.05
 _OWN: Final = ("network", "gateway", "render")  # stages no engine is shared in
 MIN_TRAFFIC_S: Final = 30.0
 _CROWD: Final = 1.5  # times as many requests a second, or as few
-_BURSTS: Final = 3.0  # slow requests that are worth one: fewer need no word
+_BURSTS: Final = 3.0  # slow requests that tell as much as one: fewer need no word
 _KINDS: Final = 3  # of failures that are said
 _CANCELS: Final = 0.1  # share of the p95 that two opposite moves must each come to
 
@@ -97,7 +97,9 @@ def _not_seen(
 ) -> Judged:
     coarse = visible is None or visible > TOO_COARSE
     bursts = (
-        f", as {clustered:.0f} of them, in bursts, are worth one" if clustered > _BURSTS else ""
+        f": slow requests come in bursts, where {clustered:.0f} tell as much as one"
+        if clustered > _BURSTS
+        else ""
     )
     seen = "no rise" if visible is None else f"a rise of {100 * visible:.0f} %"
     return Judged(

@@ -8,7 +8,7 @@ import pytest
 
 from llmtrace.triage.causes import track_record
 from llmtrace.triage.causes.track_record import with_record
-from llmtrace.triage.report.sentences import record_text
+from llmtrace.triage.report.sentences import record_text, shown_text
 from llmtrace.triage.result import CAUSES, Finding, Status
 from tests.bench.track_record import counted
 
@@ -54,7 +54,7 @@ def test_a_cause_that_was_hardly_called_so_has_the_share_of_all():
 
     assert (right.right, right.of, right.calls) == (10, 16, "all causes")
     assert found.shown_in == ()
-    assert "shown on rows made by hand alone" in record_text(found)
+    assert "shown on rows made by hand alone" in shown_text(found)
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_bursts_are_the_reason_where_they_are():
     found = triage(case, SETTINGS)
 
     assert found.verdict == "not_enough_data"
-    assert "in bursts, are worth one" in found.reason
+    assert "slow requests come in bursts" in found.reason
 
 
 def test_requests_without_a_first_token_are_counted():

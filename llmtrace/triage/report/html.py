@@ -24,7 +24,14 @@ from llmtrace.triage.report.links import Links
 from llmtrace.triage.report.naming import failures, signed, unit, verdict_words
 from llmtrace.triage.report.next_steps import next_steps, would_settle
 from llmtrace.triage.report.runbooks import page as runbook
-from llmtrace.triage.report.sentences import facts, quality_text, record_text, similar_text, when
+from llmtrace.triage.report.sentences import (
+    facts,
+    quality_text,
+    record_text,
+    shown_text,
+    similar_text,
+    when,
+)
 from llmtrace.triage.report.timeline import timeline
 from llmtrace.triage.result import NAMED, Cohort, Finding, Point, Result, Status
 
@@ -191,7 +198,7 @@ def _cause(one: Finding, links: Links) -> str:
         f'<span class="pill" style="--c:{_STATUS_COLOURS[one.status]}">{one.status}</span> '
         f'<small class="soft">{one.score:+d} points</small></h3>'
         f'<table class="points">{"".join(lines)}</table>{action}'
-        f'<p class="soft">{escape(record_text(one))}</p>{runbook}</div>'
+        f'<p class="soft">{escape(record_text(one))}; {escape(shown_text(one))}</p>{runbook}</div>'
     )
 
 

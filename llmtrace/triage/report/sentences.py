@@ -256,17 +256,22 @@ def _share(name: str, before: float | None, after: float | None) -> str:
 
 
 def record_text(one: Finding) -> str:
-    """Say where a rule was shown, and how often its status was right."""
-    places = {"recordings": "recordings of real engines", "simulation": "simulated incidents"}
-    shown = " and ".join(places[name] for name in one.shown_in) or "rows made by hand alone"
+    """Say how often a status was right in simulated worlds that no rule was written on."""
     right = one.right_when_so_called
     if right is None:
-        return f"shown on {shown}; how often {one.status} is right: not measured"
+        return f"how often {one.status} is right: not measured"
     calls = "of this cause" if right.calls == one.id else "of all causes"
     return (
-        f"shown on {shown}; {one.status} was right in {right.right} of {right.of} calls {calls}, "
-        f"in simulated worlds no rule was written on ({right.measured})"
+        f"{one.status} was right in {right.right} of {right.of} calls {calls}, "
+        f"in simulated worlds ({right.measured})"
     )
+
+
+def shown_text(one: Finding) -> str:
+    """Say where a rule was shown to hold."""
+    places = {"recordings": "recordings of real engines", "simulation": "simulated incidents"}
+    shown = " and ".join(places[name] for name in one.shown_in) or "rows made by hand alone"
+    return f"the rule was shown on {shown}"
 
 
 def quality_text(result: Result) -> str:
@@ -276,7 +281,8 @@ def quality_text(result: Result) -> str:
     if quality.coverage is not None:
         parts.append(f"stages known for {quality.coverage:.0%} of the time")
     if any(quality.censored):
-        parts.append(f"{quality.censored[0]:,} and {quality.censored[1]:,} cut short")
+        before, after = quality.censored
+        parts.append(f"cut short: {before:,} before, {after:,} {latest(result)}")
     if quality.matched_on:
         parts.append(f"same work = same {', '.join(quality.matched_on)}")
     if quality.sampled < 1:

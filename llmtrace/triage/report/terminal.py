@@ -20,7 +20,14 @@ from llmtrace.display.summary_tables import ms
 from llmtrace.triage.report import naming
 from llmtrace.triage.report.links import Links
 from llmtrace.triage.report.next_steps import next_steps, would_settle
-from llmtrace.triage.report.sentences import facts, has_split, quality_text, record_text, when
+from llmtrace.triage.report.sentences import (
+    facts,
+    has_split,
+    quality_text,
+    record_text,
+    shown_text,
+    when,
+)
 from llmtrace.triage.result import NAMED, Contribution, Finding, Result, Status
 
 _STATUS_STYLES: Final[dict[Status, str]] = {
@@ -185,6 +192,8 @@ def _cause(number: int, one: Finding, links: Links, *, explain: bool) -> Rendera
     if runbook := links.runbook(one.id) or one.runbook:
         lines.add_row("", Text(runbook, "dim", overflow="fold"))
     lines.add_row("", Text(record_text(one), "dim"))
+    if explain:
+        lines.add_row("", Text(shown_text(one), "dim"))
     return Group(head, Padding(lines, (0, 0, 0, 3)))
 
 
