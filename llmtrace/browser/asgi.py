@@ -80,7 +80,7 @@ class Middleware:
         origins: of pages elsewhere whose beacons are taken too, as `https://shop.example`; `"*"`
             for any. This origin's own always are.
         wait_s: longest that a finished row waits for its page, in seconds; 0 joins nothing here.
-        most: pages' requests kept at a time.
+        max_pending: pages' requests kept at a time.
 
     Raises:
         ConfigError: a setting is wrong.
@@ -97,21 +97,21 @@ class Middleware:
         path: str = "/llmtrace",
         origins: Iterable[str] = (),
         wait_s: float = 30.0,
-        most: int = 2000,
+        max_pending: int = 2000,
     ) -> None:
         if not re.fullmatch(r"(/[\w.~-]+)+", path):
             raise ConfigError(f"path={path!r} must begin with / and not end with it")
         if isinstance(origins, str):
             raise ConfigError(f"origins={origins!r} must be a list, as in origins=[{origins!r}]")
-        if not 0 <= wait_s <= _DAY_S or most < 1:
+        if not 0 <= wait_s <= _DAY_S or max_pending < 1:
             raise ConfigError(
-                f"wait_s={wait_s!r}, most={most!r}: give seconds from 0 to {_DAY_S}, and at least "
-                "one request to keep"
+                f"wait_s={wait_s!r}, max_pending={max_pending!r}: seconds from 0 to {_DAY_S}, "
+                "and at least one request to keep"
             )
         self._app = app
         self._path = path
         self._origins = frozenset(origins)
-        self._waiting = PendingRows(wait_s=wait_s, most=most)
+        self._waiting = PendingRows(wait_s=wait_s, max_pending=max_pending)
         self._joins = wait_s > 0
         self._spans = Allowance(_MAX_SPANS_PER_S)
 

@@ -63,7 +63,7 @@ class PendingRows:
     Args:
         wait_s: longest a row waits after its page's response has ended; ten times as long while
             the response is still being sent.
-        most: pages' requests kept at a time; above these the oldest goes on.
+        max_pending: pages' requests kept at a time; above these the oldest goes on.
         clock: monotonic seconds.
         wall: unix nanoseconds.
     """
@@ -72,12 +72,12 @@ class PendingRows:
         self,
         *,
         wait_s: float = 30.0,
-        most: int = 2000,
+        max_pending: int = 2000,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], int] = time.time_ns,
     ) -> None:
         self._wait_s = wait_s
-        self._most = most
+        self._max_pending = max_pending
         self._clock = clock
         self._wall = wall
         self._forget()
@@ -104,7 +104,7 @@ class PendingRows:
                 pending = self._pending[trace_id] = PendingRow(
                     trace_id, self._wall(), sampled=sampled
                 )
-                if len(self._pending) > self._most:
+                if len(self._pending) > self._max_pending:
                     count_internal("browser.too_many")
                     passed = self._leave(next(iter(self._pending.values())))
             pending.running += 1

@@ -144,7 +144,7 @@ def _rows(options: argparse.Namespace) -> None:
     start = options.start or end - timedelta(hours=1)
     if start >= end:
         raise ConfigError("--from is not before --to")
-    found = read_rows(start, end, environment=options.environment, most=options.limit)
+    found = read_rows(start, end, environment=options.environment, limit=options.limit)
     write_rows(sys.stdout, found.rows)
     said = [_count(len(found.rows), "row")]
     if found.skipped:

@@ -36,7 +36,7 @@ class Found:
     Attributes:
         rows: by start.
         skipped: observations that are not over yet, or cannot be read as rows.
-        more: whether there may be more than `most`.
+        more: whether there may be more than `limit`.
     """
 
     rows: tuple[Row, ...]
@@ -49,7 +49,7 @@ def read_rows(
     end: datetime,
     *,
     environment: str | None = None,
-    most: int = 10_000,
+    limit: int = 10_000,
     project: Project | None = None,
     timeout_s: float = 30.0,
 ) -> Found:
@@ -61,7 +61,7 @@ def read_rows(
         start: the window's start, included.
         end: its end, not included.
         environment: of Langfuse's environments, only this one.
-        most: read no more observations than about that many.
+        limit: read no more observations than about that many.
         project: which; default: the one that the `LANGFUSE_*` variables name.
         timeout_s: of one request to the server.
 
@@ -95,7 +95,7 @@ def read_rows(
                 timeout_s,
             )
 
-        return _gather(page, start, end, environment, most)
+        return _gather(page, start, end, environment, limit)
 
 
 def _gather(
@@ -103,11 +103,11 @@ def _gather(
     start: datetime,
     end: datetime,
     environment: str | None,
-    most: int,
+    limit: int,
 ) -> Found:
     rows: dict[str, Row] = {}
     others: dict[str, Row] = {}
-    skipped, left, more = 0, most, False
+    skipped, left, more = 0, limit, False
     for conditions in _queries(start, end, environment):
         cursor, ended = None, False
         while left > 0 and not ended:

@@ -159,7 +159,7 @@ def from_langfuse(window: cases.Window, progress: Progress) -> cases.Case:
 
     progress("reading Langfuse", 0.0)
     start, end = (datetime.fromtimestamp(t, UTC) for t in (window.start, window.end))
-    found = read_rows(start, end, most=_MAX_OBSERVATIONS)
+    found = read_rows(start, end, limit=_MAX_OBSERVATIONS)
     progress("reading Langfuse", 1.0)
     case = _rows_alone(from_rows(found.rows), "the Langfuse project")
     odd = []

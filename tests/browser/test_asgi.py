@@ -519,7 +519,7 @@ def test_rows_go_on_when_the_server_shuts_down():
 
 @pytest.mark.parametrize(
     "settings",
-    [{"path": "llmtrace"}, {"path": "/a/"}, {"origins": "*"}, {"wait_s": -1}, {"most": 0}],
+    [{"path": "llmtrace"}, {"path": "/a/"}, {"origins": "*"}, {"wait_s": -1}, {"max_pending": 0}],
 )
 def test_wrong_settings_are_said_at_once(settings):
     """Before the first request."""

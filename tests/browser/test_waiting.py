@@ -171,7 +171,7 @@ def test_only_the_pages_own_row_is_joined():
 def test_what_waits_is_bounded():
     """Above the most, the oldest goes on; and no page keeps more than so many rows."""
     reset_internal_errors()
-    pages = Pages(most=3)
+    pages = Pages(max_pending=3)
     for number in range(10):
         asked = pages.waiting.begin(page(number))
         pages.row(asked)
@@ -249,9 +249,9 @@ steps = st.lists(
 
 
 @given(steps, st.integers(1, 3))
-def test_every_row_goes_on_exactly_once(steps, most):
+def test_every_row_goes_on_exactly_once(steps, max_pending):
     """In whatever order things come, and however many pages there are."""
-    pages = Pages(most=most)
+    pages = Pages(max_pending=max_pending)
     asked: dict[int, list] = {}
     made = 0
     for step, number in steps:
@@ -269,7 +269,7 @@ def test_every_row_goes_on_exactly_once(steps, most):
             pages.later(number * 4)
         elif step == "release":
             pages.waiting.release_all()
-        assert len(pages.waiting) <= most
+        assert len(pages.waiting) <= max_pending
     pages.waiting.release_all()
 
     assert sorted(int(row.request_id) for row in pages.gone) == list(range(made))

@@ -392,14 +392,14 @@ def test_pages_are_read_to_the_end():
     assert not found.more
 
 
-@pytest.mark.parametrize("most", [1, 4, 7])
-def test_no_more_is_read_than_asked_for(most):
+@pytest.mark.parametrize("limit", [1, 4, 7])
+def test_no_more_is_read_than_asked_for(limit):
     """The bound covers all pages and kinds, and is reported even if nothing more is there."""
     held = [ingested(typical(number)) for number in range(7)]
     with langfuse(*held, page=3) as server:
-        found = reading(server, most=most)
+        found = reading(server, limit=limit)
 
-    assert len(found.rows) == most
+    assert len(found.rows) == limit
     assert found.more
 
 
