@@ -36,6 +36,9 @@ SURE: Final = 1e-3  # a search so sure has paid for its many attempts: its windo
 _BY_CHANCE: Final = 0.01
 _STEEP: Final = 6.0
 _SMALLEST: Final = 1e-300
+_OTHERS: Final = 10  # stretches whose heights are compared
+_KNOWN_BY: Final = 4  # between their heights, from which those say something
+_OF_TWO: Final = 4.0  # of a logarithm of chances: two bursts alike are no rarity, either
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,8 @@ def highest_stretch(
     if abrupt:
         edge = _edge(x, (i, j), edges, spread / float(weight.mean()))
         score = max(score, min(apart / spread / memory / _ABRUPT, edge / bar(_EDGE, len(x))))
+    if at is None and score >= CERTAIN:
+        score = min(score, _beyond_others(x, weight, (i, j), apart))
     if at is None:
         i, j = _without_gaps(x, weight, spread, (i, j))
         i, j = _to_the_ends(weight, (i, j))
@@ -173,6 +178,33 @@ def _noise(
     free = len(x) - 1 - len(edges)
     left: Floats = rest * np.sqrt(weight * (len(x) / max(free, len(x) / 2)))
     return left, edges
+
+
+def _beyond_others(x: Floats, weight: Floats, found: tuple[int, int], apart: float) -> float:
+    """Return the score of a stretch by how far it stands out beyond others of the same series.
+
+    Load that comes and goes makes stretches all the time, and one of them is the highest. Of many
+    heights that chance makes, the steps between the highest are exponential, the k-th on average
+    a k-th of the first: an incident, or two that are alike, stand out beyond that.
+    """
+    heights = [apart]
+    while len(heights) < _OTHERS and len(x) >= MIN_BINS:
+        around = slice(max(found[0] - 1, 0), found[1] + 1)
+        x, weight = np.delete(x, around), np.delete(weight, around)
+        other = _Pairs(weight).highest(x)
+        if other is None:
+            break
+        heights.append(other[0])
+        found = other[1:]
+    steps = np.maximum(-np.diff(heights), 0.0) * np.arange(1, len(heights))
+    best = 0.0
+    for alike in (1, 2):
+        usual = steps[alike:]
+        if len(usual) < _KNOWN_BY:
+            return math.inf
+        further = steps[alike - 1] / max(float(usual.sum()), _SMALLEST)
+        best = max(best, len(usual) * math.log1p(further) - _OF_TWO * (alike - 1))
+    return CERTAIN + (best + math.log(_BY_CHANCE)) / _STEEP
 
 
 def _levels(x: Floats, weight: Floats, i: int, j: int) -> tuple[float, float]:
