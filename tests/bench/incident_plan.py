@@ -17,6 +17,7 @@ class Load:
         rate: requests a second, on average.
         shared: tokens at the front of every prompt that are the same.
         stamped: whether the time stands before them, so that none are.
+        starts: there are so many such fronts, one for each of so many assistants; 0 = one.
         long_share: of requests have a prompt of `long` tokens.
         known: so many questions are asked again and again, to the letter ...
         known_share: ... by this share of requests.
@@ -24,12 +25,18 @@ class Load:
             shares no start of a prompt between salts.
         repeat: whether a prompt repeats a word of its own, as n-gram drafts like it.
         heated: the share of requests that have a temperature of 1.2 instead.
-        form: answers have to fit a JSON schema, the "same" one or a "new" one each time.
+        form: answers have to fit a JSON schema, the "same" one or a "new" one ...
+        form_every: ... after so many requests.
+        seeded: the share of requests that carry a seed.
         hold_s: the application's own time for a chunk.
+        render_s: ... and for every chunk before it, all of which it formats again.
         block_s: for so long it blocks its event loop, once a response.
         stall_s: for so long something else of it does, every 2 s on average.
         leak_share: of responses are read to the third chunk and then kept open for 10 s.
         give_up_s: without a first chunk until then, the reader leaves.
+        leave_s: so long after the response began, the reader leaves what is not complete.
+        kept: whether connections are kept for the next request.
+        copies: so many requests come at once, each time.
         streamed: the share of responses that are streamed.
         models: whom is asked, by turns at random.
     """
@@ -39,6 +46,7 @@ class Load:
     output: float = 0.12
     shared: int = 0
     stamped: bool = False
+    starts: int = 0
     long_share: float = 0.0
     long: int = 0
     known: int = 0
@@ -48,11 +56,17 @@ class Load:
     temperature: float = 1.0
     heated: float = 0.0
     form: str = ""
+    form_every: int = 1
+    seeded: float = 0.0
     hold_s: float = 0.0
+    render_s: float = 0.0
     block_s: float = 0.0
     stall_s: float = 0.0
     leak_share: float = 0.0
     give_up_s: float | None = None
+    leave_s: float | None = None
+    kept: bool = True
+    copies: int = 1
     connections: int = 64
     retries: int = 2
     streamed: float = 1.0
@@ -883,6 +897,259 @@ def _floods() -> Group:
     ))  # fmt: skip
 
 
+# --- a fifth set: milder and shorter ones, other mechanisms --------------------------------------
+
+_FIFTH_S: Final = {"airline": 36.0, "broker": 34.0, "lectures": 30.0, "preprints": 34.0,
+                   "reception": 32.0, "reviewer": 30.0, "delivery": 36.0, "notary": 32.0,
+                   "compiler": 38.0, "council": 30.0, "academy": 34.0}  # fmt: skip
+_AIRLINE: Final = Load(rate=2.1, prompt=0.18, output=0.2, retries=3)
+_BROKER: Final = Load(rate=2.2, prompt=0.15, output=0.09, models=("claims",))
+_COUNCIL: Final = replace(_BROKER, rate=3.0, prompt=0.06)
+_LECTURES: Final = Load(rate=2.6, prompt=0.15, output=0.16)
+_PREPRINTS: Final = Load(rate=2.6, prompt=0.07, output=0.1, shared=740, starts=4)
+_RECEPTION: Final = Load(rate=4.4, prompt=0.2, output=0.15, known=30, known_share=0.8)
+_REVIEWER: Final = Load(rate=3.1, prompt=0.1, output=0.9)
+_DELIVERY: Final = Load(rate=4.0, prompt=0.12, output=0.1)
+_NOTARY: Final = Load(rate=4.0, prompt=0.14, output=0.12)
+_COMPILER: Final = Load(rate=2.4, prompt=0.25, output=0.25, temperature=0.0, repeat=True)
+
+
+def _airline() -> Group:
+    return Group(name="airline", flags=SEATS, path="haproxy", scrape_s=5.0,
+                 steps=_timeline(_AIRLINE,
+        Step(load=_AIRLINE, act="packs", incident=Incident(
+            name="packets-filled-first", causes=("proxy_buffering",), metric="ttft",
+            severity="medium", over=True,
+            what="HAProxy without http-no-delay waits for up to 200 ms to fill a packet",
+            events=((-1.0, "config", "load balancer, from another template"),))),
+        Step(load=_AIRLINE, incident=Incident(
+            name="quiet-airline", causes=(), metric="e2e", severity="none", quiet=True,
+            what="nothing but a deploy of something else",
+            events=((1.0, "deploy", "seat maps 77"),))),
+        Step(load=_AIRLINE, act="denies", value=7.0, incident=Incident(
+            name="haproxy-denies", causes=("rate_limit_retries",), metric="ttft", severity="mild",
+            what="HAProxy answers 429 to what is more than seven requests in two seconds",
+            over=True)),
+        Step(load=_AIRLINE, act="pauses once", value=3.0, incident=Incident(
+            name="one-snapshot", causes=("engine_paused",), metric="ttft", severity="mild",
+            what="the engine's process is stopped once, for 3 s", over=True)),
+        Step(load=_AIRLINE, act="shuts sessions", value=3.0, incident=Incident(
+            name="sessions-shut", causes=("midstream_errors",), metric=None, severity="mild",
+            what="HAProxy closes what is open to the engine every 3 s")),
+    ))  # fmt: skip
+
+
+def _broker() -> Group:
+    same = replace(_BROKER, form="same")
+    return Group(name="broker", flags=SEATS, adapters=("claims", "letters"), scrape_s=3.0, steps=(
+        *_timeline(_BROKER,
+            Step(load=replace(_BROKER, models=("claims",) * 9 + ("letters",)), incident=Incident(
+                name="one-in-ten-letters", causes=("lora_slots",), metric="ttft", severity="mild",
+                what="one request of ten asks for a second adapter, of which one fits at a time",
+                over=True)),
+            Step(load=replace(_BROKER, streamed=0.75), incident=Incident(
+                name="one-pod-of-four-not-streamed", causes=("streaming_off",), metric="ttft",
+                severity="mild", what="a quarter of requests, those of one pod, are not streamed",
+                events=((0.0, "deploy", "broker front end 8, first of four pods"),))),
+        ),
+        *_timeline(same,
+            Step(load=replace(same, form="new", form_every=3), incident=Incident(
+                name="schemas-of-three", causes=("grammar_compilation",), metric="ttft",
+                severity="mild", what="every third request has another JSON schema",
+                events=((-5.0, "deploy", "forms per insurer"),))),
+        ),
+    ))  # fmt: skip
+
+
+def _council() -> Group:
+    same = replace(_COUNCIL, form="same")
+    often = ("claims", "claims", "claims", "claims", "letters")
+    return Group(name="council", flags=SEATS, adapters=("claims", "letters"), scrape_s=3.0, steps=(
+        *_timeline(_COUNCIL,
+            Step(load=replace(_COUNCIL, models=often), incident=Incident(
+                name="one-in-five-letters", causes=("lora_slots",), metric="ttft",
+                severity="medium",
+                what="every fifth request asks for a second adapter, of which one fits at a time",
+            )),
+        ),
+        *_timeline(same,
+            Step(load=replace(same, form="new", form_every=2), incident=Incident(
+                name="schemas-of-two", causes=("grammar_compilation",), metric="ttft",
+                severity="mild", what="every second request has another JSON schema",
+                events=((-5.0, "deploy", "forms per town"),))),
+        ),
+    ))  # fmt: skip
+
+
+def _lectures() -> Group:
+    return Group(name="lectures", flags=SEATS, scrape_s=2.0, steps=_timeline(_LECTURES,
+        Step(load=replace(_LECTURES, render_s=0.0007), incident=Incident(
+            name="formatted-again", causes=("slow_renderer",), metric="e2e", severity="mild",
+            what="the application formats the whole answer again for each chunk: 0.7 ms for "
+                 "every chunk that came before", over=True,
+            events=((0.0, "deploy", "lectures 3.0 shows tables"),))),
+        Step(load=replace(_LECTURES, leave_s=0.4), incident=Incident(
+            name="answers-left", causes=("client_give_ups",), metric=None, severity="medium",
+            over=True, what="readers leave an answer that is not complete after 0.4 s")),
+        Step(load=_LECTURES, incident=Incident(
+            name="quiet-lectures", causes=(), metric="ttft", severity="none", quiet=True,
+            what="nothing")),
+        Step(load=replace(_LECTURES, copies=3, retries=1), incident=Incident(
+            name="asked-in-threes", causes=("traffic_surge",), metric="ttft",
+            severity="medium", accept=("batch_size", "queue_saturation"), over=True,
+            what="the application sends three requests at once for each one before",
+            events=((0.0, "deploy", "lectures 3.1 drafts three titles"),))),
+        Step(load=replace(_LECTURES, hold_s=0.014), act="round trip", value=0.05,
+             incident=Incident(
+            name="far-and-late-reader", causes=("network_path", "slow_renderer"),
+            metric="e2e", severity="medium",
+            what="a round trip takes 50 ms, and the application 14 ms for each chunk")),
+    ))  # fmt: skip
+
+
+_SHELF: Final = ("--max-model-len", "3072", "--num-gpu-blocks-override", "49")
+_SHELF_FACTS: Final = {"max_model_len": 3072, "kv_cache_tokens": 6144}
+
+
+def _preprints() -> Group:
+    plain = replace(_PREPRINTS, prompt=0.3, shared=0, starts=0)
+    return Group(
+        name="preprints", scrape_s=3.0,
+        flags=(*SEATS, *_SHELF),
+        facts=_SHELF_FACTS,
+        steps=(
+            *_timeline(_PREPRINTS, Step(load=replace(_PREPRINTS, starts=14), incident=Incident(
+                name="more-assistants", causes=("prefix_cache_collapse",), metric="ttft",
+                severity="mild",
+                events=((0.0, "deploy", "preprints 2, an assistant for each group"),),
+                what="prompts begin in 14 ways of 750 tokens instead of 4, more than the cache "
+                     "of 6,144 tokens holds"))),
+            *_timeline(plain, Step(load=plain, act="long reports", value=3.0, incident=Incident(
+                name="reports-fill-cache", causes=("kv_exhaustion",), metric="ttft",
+                severity="medium", accept=("batch_size",),
+                what="another team's job keeps three reports of 1,250 to 1,550 tokens in a cache "
+                     "of 6,144"))),
+        ))  # fmt: skip
+
+
+def _academy() -> Group:
+    return Group(name="academy", scrape_s=3.0, flags=(*SEATS, *_SHELF), facts=_SHELF_FACTS,
+                 steps=_timeline(_PREPRINTS,
+        Step(load=replace(_PREPRINTS, starts=48), incident=Incident(
+            name="an-assistant-each", causes=("prefix_cache_collapse",), metric="ttft",
+            severity="mild", events=((0.0, "deploy", "academy 4, an assistant for each student"),),
+            what="prompts begin in 48 ways of 750 tokens instead of 4, more than the cache of "
+                 "6,144 tokens holds")),
+    ))  # fmt: skip
+
+
+def _reception() -> Group:
+    return Group(name="reception", flags=SEATS, path="cache", scrape_s=2.0,
+                 steps=_timeline(_RECEPTION,
+        Step(load=replace(_RECEPTION, known_share=0.5), incident=Incident(
+            name="fewer-known-questions", causes=("response_cache_misses",), metric="e2e",
+            severity="mild", over=True, events=((0.0, "deploy", "reception 6 greets by name"),),
+            what="half of the questions, before 80 %, are asked to the letter again")),
+        Step(load=_RECEPTION, incident=Incident(
+            name="quiet-reception", causes=(), metric="e2e", severity="none", quiet=True,
+            what="nothing but a change of what other services may use",
+            events=((0.0, "scale", "room service 2 -> 5 pods"),))),
+        Step(load=replace(_RECEPTION, stall_s=0.22), incident=Incident(
+            name="log-file-in-the-loop", causes=("busy_client",), metric="ttft", severity="mild",
+            what="a log file blocks the application's event loop for 220 ms, every 2 s on "
+                 "average")),
+    ))  # fmt: skip
+
+
+def _reviewer() -> Group:
+    flags = ("--max-model-len", "8192", "--max-num-batched-tokens", "8192")
+    facts = {"max_num_batched_tokens": 8192, "max_model_len": 8192, "max_num_seqs": 128}
+    once = replace(_REVIEWER, kept=False)
+    return Group(name="reviewer", flags=flags, facts=facts, scrape_s=2.0,
+                 steps=(*_timeline(_REVIEWER,
+        Step(load=replace(_REVIEWER, long_share=0.05, long=5200), incident=Incident(
+            name="large-patches", causes=("head_of_line",), metric="ttft", severity="medium",
+            what="5 % of prompts have 5,200 tokens, prefilled in one step of up to 8,192",
+            accept=("long_prompts",), over=True)),
+        Step(load=replace(_REVIEWER, prompt=0.17), incident=Incident(
+            name="more-context", causes=("long_prompts",), metric="ttft", severity="mild",
+            what="prompts are 1.7 times as long", shift=True, over=True,
+            events=((0.0, "deploy", "patch reviews 21"),))),
+        Step(load=_REVIEWER, act="evaluation", value=20.0, incident=Incident(
+            name="evaluation-beside", causes=("batch_size",), metric="tpot", severity="mild",
+            what="another team's evaluation keeps 20 answers running on the same engine")),
+    ), *_timeline(once,
+        Step(load=once, act="connects late", value=0.07, incident=Incident(
+            name="connections-held", causes=("network_path",), metric="ttft", severity="mild",
+            what="a firewall holds the first packet of a connection for 70 ms; the application "
+                 "makes a new one for each request, before and after")),
+    )))  # fmt: skip
+
+
+def _delivery() -> Group:
+    return Group(name="delivery", flags=SEATS, path="haproxy", scrape_s=4.0, replicas=2, quota=0.3,
+                 steps=_timeline(_DELIVERY,
+        Step(load=_DELIVERY, act="one address", incident=Incident(
+            name="sticky-by-address", causes=("replica_imbalance",), metric="ttft",
+            severity="mild", over=True,
+            what="HAProxy chooses one of two engines by the client's address, which is one",
+            events=((0.0, "config", "sessions stay on their engine"),))),
+        Step(load=replace(_DELIVERY, rate=0.03), incident=Incident(
+            name="nothing-asked", causes=("traffic_lost",), metric=None, severity="severe",
+            what="nothing is sent any more")),
+    ))  # fmt: skip
+
+
+def _notary() -> Group:
+    long = replace(_NOTARY, long_share=0.06, long=3900, retries=0)
+    return Group(name="notary", flags=SEATS, path="nginx", scrape_s=3.0, steps=(
+        *_timeline(_NOTARY,
+            Step(load=_NOTARY, act="evens out", value=7.0, incident=Incident(
+                name="nginx-evens-out", causes=("gateway_overhead",), metric="ttft",
+                severity="medium", over=True,
+                what="nginx holds what is more than seven requests a second until its turn comes",
+                events=((-1.0, "config", "protection from bursts"),))),
+            Step(load=_NOTARY, act="detokenizes", value=2.0, incident=Incident(
+                name="tokens-turned-back", causes=("frontend_cpu",), metric="ttft",
+                severity="medium", over=True,
+                what="others let the API server turn long lists of tokens into text, two at a "
+                     "time")),
+            Step(load=replace(_NOTARY, connections=2, output=0.2), incident=Incident(
+                name="two-connections-longer-answers", causes=("client_gate", "longer_outputs"),
+                metric="e2e", severity="medium", accept=("batch_size",),
+                what="the client has two connections, and answers are 1.7 times as long",
+                events=((0.0, "deploy", "notary 9"),))),
+        ),
+        *_timeline(long,
+            Step(load=long, act="nginx idles", value=0.5, incident=Incident(
+                name="nginx-idles", causes=("idle_timeout",), metric=None, severity="mild",
+                what="nginx ends what is silent for 500 ms; prompts of 3,900 tokens take longer",
+                over=True)),
+            Step(load=replace(long, seeded=0.4), incident=Incident(
+                name="seeds-end-engine", causes=("engine_down",), metric=None, severity="severe",
+                what="40 % of requests carry a seed, which ends this engine when their prompt is "
+                     "prefilled in parts", events=((0.0, "deploy", "notary 10, repeatable"),))),
+        ),
+    ))  # fmt: skip
+
+
+def _compiler() -> Group:
+    ngram = ('{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, '
+             '"prompt_lookup_min": 2}')  # fmt: skip
+    flags = ("--max-num-seqs", "5", "--speculative-config", ngram)
+    return Group(name="compiler", flags=flags, facts={"spec_decode": True, "max_num_seqs": 5},
+                 scrape_s=3.0, steps=_timeline(_COMPILER,
+        Step(load=replace(_COMPILER, temperature=0.6), incident=Incident(
+            name="drafts-less-apt", causes=("low_spec_acceptance",), metric="tpot",
+            severity="mild", what="a temperature of 0.6, before 0, at which fewer drafts fit",
+            over=True)),
+        Step(load=_COMPILER, act="batch job", value=3.0, incident=Incident(
+            name="three-of-five-seats", causes=("queue_saturation",), metric="ttft",
+            severity="medium",
+            what="another team's job keeps three long answers on an engine with five seats")),
+    ))  # fmt: skip
+
+
 def plan() -> tuple[Group, ...]:
     """Return everything that is recorded, an engine after the other."""
     first = _chat(), _few(), _prefix(), _nginx(), _envoy(), _cache(), _cpu()
@@ -897,10 +1164,15 @@ def plan() -> tuple[Group, ...]:
         *(_kiosk(), _desk(), _clinic(), _finder(), _answers(), _tenants()),
         *(_ledger(), _archive(), _linter(), _forms(), _replicas(), _floods()),
     )
+    fifth = (
+        *(_airline(), _broker(), _lectures(), _preprints(), _reception()),
+        *(_reviewer(), _delivery(), _notary(), _compiler(), _council(), _academy()),
+    )
     return (
         *first,
         *(_stretched(group, _LONG_S) for group in few),
         *(_stretched(group, _LONGER_S) for group in more),
         *(_stretched(group, _THIRD_S[group.name]) for group in third),
         *(_stretched(group, _FOURTH_S[group.name]) for group in fourth),
+        *(_stretched(group, _FIFTH_S[group.name]) for group in fifth),
     )

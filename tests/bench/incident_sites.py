@@ -11,6 +11,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -49,6 +50,12 @@ _LIMITS: Final = f"""\
               filter_enabled: {{default_value: {{numerator: 100, denominator: HUNDRED}}}}
               filter_enforced: {{default_value: {{numerator: 100, denominator: HUNDRED}}}}
 """
+_DENIES: Final = """\
+stick-table type ip size 16 expire 10s store http_req_rate(2s)
+  http-request deny deny_status 429 if { src_http_req_rate(llm) ge VALUE }
+  http-request track-sc0 src
+  default_backend"""
+_SOON_S: Final = 6.0
 # Run by vLLM's Python: the model's folder, then those of the adapters.
 _ADAPTERS: Final = """
 import json, sys, pathlib, torch
@@ -261,17 +268,17 @@ def _send(pids: Sequence[int], number: int) -> None:
             os.kill(pid, number)
 
 
+def _pause(site: Site, seconds: float) -> None:
+    _send(site.engine_pids(), signal.SIGSTOP)
+    time.sleep(seconds)
+    _send(site.engine_pids(), signal.SIGCONT)
+
+
 @contextlib.contextmanager
 def _pauses(site: Site, value: float) -> Iterator[None]:
     """Stop the engine for so many seconds, again and again."""
-
-    def pause() -> None:
-        _send(site.engine_pids(), signal.SIGSTOP)
-        time.sleep(value)
-        _send(site.engine_pids(), signal.SIGCONT)
-
-    pause()
-    with again(pause, every_s=5.0):
+    _pause(site, value)
+    with again(lambda: _pause(site, value), every_s=5.0):
         yield None
 
 
@@ -480,16 +487,80 @@ def _lossy(site: Site, value: float) -> Iterator[str]:
         yield f"http://{host}:{url.rpartition(':')[2]}"
 
 
+@contextlib.contextmanager
+def _pauses_once(site: Site, value: float) -> Iterator[None]:
+    """Stop the engine once for so many seconds, soon, as a snapshot of its machine does."""
+    timer = threading.Timer(_SOON_S, _pause, (site, value))
+    timer.start()
+    try:
+        yield None
+    finally:
+        timer.join()
+
+
+def _haproxy_with(
+    changes: Mapping[str, str],
+) -> Callable[[Site, float], contextlib.AbstractContextManager[str]]:
+    def act(site: Site, value: float) -> contextlib.AbstractContextManager[str]:
+        said = {old: new.replace("VALUE", f"{value:g}") for old, new in changes.items()}
+        return haproxy(site.server.url, {**said, **_shared_out(site)})
+
+    return act
+
+
+@contextlib.contextmanager
+def _shuts_sessions(site: Site, value: float) -> Iterator[str]:
+    """Let a HAProxy close what is open to the engine every few seconds.
+
+    It does so by itself, with `on-marked-down shutdown-sessions`, when a health check fails.
+    """
+    with tempfile.TemporaryDirectory(prefix="llmtrace-admin-") as folder:
+        place = f"{folder}/admin"
+
+        def shut() -> None:
+            with socket.socket(socket.AF_UNIX) as control:
+                control.connect(place)
+                control.sendall(b"shutdown sessions server engines/engine\n")
+                control.recv(64)
+
+        listens = {"maxconn 4096": f"maxconn 4096\n  stats socket {place} level admin"}
+        with haproxy(site.server.url, listens) as url, again(shut, every_s=value):
+            yield url
+
+
+@contextlib.contextmanager
+def _evens_out(site: Site, value: float) -> Iterator[str]:
+    """Let an nginx hold what is more than so many requests a second until its turn comes."""
+    zone = f"limit_req_zone $binary_remote_addr zone=llm:1m rate={int(value)}r/s;\nserver {{"
+    turns = {"server {": zone, "proxy_pass ": "limit_req zone=llm burst=90; proxy_pass "}
+    with nginx(site.server.url, turns) as (url, _):
+        yield url
+
+
+@contextlib.contextmanager
+def _nginx_idles(site: Site, value: float) -> Iterator[str]:
+    """Let an nginx end what is silent for so many seconds."""
+    idle = {"proxy_read_timeout 3600s;": f"proxy_read_timeout {int(value * 1000)}ms;"}
+    with nginx(site.server.url, idle) as (url, _):
+        yield url
+
+
+@contextlib.contextmanager
+def _connects_late(site: Site, value: float) -> Iterator[str]:
+    """Let the first packet of each connection take so many seconds more, as a firewall does."""
+    with delayed_network(0.004, connect_s=value) as host:
+        yield f"http://{host}:{site.port}"
+
+
 def _others(
-    path: str, body: Callable[[], dict[str, Any]], at_once: int, every_s: float
+    path: str, body: Callable[[], bytes], at_once: int, every_s: float
 ) -> Callable[[Site, float], contextlib.AbstractContextManager[None]]:
     """Return an act in which others, who are not traced, ask the same engine."""
 
     @contextlib.contextmanager
     def act(site: Site, value: float) -> Iterator[None]:
         def ask() -> None:
-            data = json.dumps({"model": "tiny", **body()}).encode()
-            request = urllib.request.Request(f"{site.server.url}{path}", data, method="POST")
+            request = urllib.request.Request(f"{site.server.url}{path}", body(), method="POST")
             request.add_header("content-type", "application/json")
             with (
                 contextlib.suppress(OSError),
@@ -509,26 +580,39 @@ def _words(tokens: int) -> str:
     return "".join(random.choices("abcdefghijklmnopqrstuvwxyz ", k=tokens))
 
 
-def _completion(prompt: int, output: int) -> Callable[[], dict[str, Any]]:
-    return lambda: {"prompt": _words(prompt), "max_tokens": output, "ignore_eos": True}
+def _body(**said: Any) -> bytes:
+    return json.dumps({"model": "tiny", **said}).encode()
 
 
-@contextlib.contextmanager
-def _tokenizes(site: Site, value: float) -> Iterator[None]:
-    """Let the API server count tokens for so many others at once; the engine is not held up.
+def _completion(prompt: int, output: int) -> Callable[[], bytes]:
+    return lambda: _body(prompt=_words(prompt), max_tokens=output, ignore_eos=True)
+
+
+# Encoded once: the client, which shares this process, is not to be held up.
+_LONG_LIST: Final = _body(tokens=[*range(250)] * 400)
+
+
+def _heard_first(
+    others: Callable[[Site, float], contextlib.AbstractContextManager[None]],
+) -> Callable[[Site, float], contextlib.AbstractContextManager[None]]:
+    """Return an act in which others take the API server's time; the engine is not held up.
 
     It has cores of its own elsewhere: here it goes before the API server.
     """
-    counts = _others("/tokenize", lambda: {"prompt": _words(150_000)}, 0, 0.1)
-    threads = [thread for pid in _below(site.server.pid) for thread in _threads(pid)]
-    for thread in threads:
-        os.setpriority(os.PRIO_PROCESS, thread, _AHEAD)
-    try:
-        with counts(site, value):
-            yield None
-    finally:
+
+    @contextlib.contextmanager
+    def act(site: Site, value: float) -> Iterator[None]:
+        threads = [thread for pid in _below(site.server.pid) for thread in _threads(pid)]
         for thread in threads:
-            os.setpriority(os.PRIO_PROCESS, thread, 0)
+            os.setpriority(os.PRIO_PROCESS, thread, _AHEAD)
+        try:
+            with others(site, value):
+                yield None
+        finally:
+            for thread in threads:
+                os.setpriority(os.PRIO_PROCESS, thread, 0)
+
+    return act
 
 
 def _threads(pid: int) -> list[int]:
@@ -584,6 +668,17 @@ ACTS: Final[Mapping[str, Act]] = {
     "lossy": _lossy,
     "batch job": _others("/v1/completions", _completion(60, 400), 0, 0.05),
     "documents": _others("/v1/completions", _completion(6500, 3), 1, 0.0),
-    "tokenizes": _tokenizes,
+    "tokenizes": _heard_first(_others("/tokenize", lambda: _body(prompt=_words(150_000)), 0, 0.1)),
+    "detokenizes": _heard_first(_others("/detokenize", lambda: _LONG_LIST, 0, 0.1)),
+    "long reports": _others("/v1/completions", _completion(1250, 300), 0, 0.05),
+    "evaluation": _others("/v1/completions", _completion(200, 250), 0, 0.05),
+    "pauses once": _pauses_once,
+    "packs": _haproxy_with({"  option http-no-delay\n": ""}),
+    "denies": _haproxy_with({"default_backend": _DENIES}),
+    "one address": _haproxy_with({"\nbackend engines": "\nbackend engines\n  balance source"}),
+    "shuts sessions": _shuts_sessions,
+    "evens out": _evens_out,
+    "nginx idles": _nginx_idles,
+    "connects late": _connects_late,
     "engine cpu": lambda site, value: _short_of_cpu(site, "engine", value),
 }

@@ -87,7 +87,7 @@ class Client:
         self._demand = demand
         self._rng = random.Random(seed)
         self._load: Load | None = None
-        self._sdk: dict[tuple[str, int, int], openai.AsyncOpenAI] = {}
+        self._sdk: dict[tuple[str, int, int, bool], openai.AsyncOpenAI] = {}
         self._url = ""
         self._tasks: set[asyncio.Task[None]] = set()
         self._sent = 0
@@ -97,9 +97,12 @@ class Client:
         self._load, self._url = load, url
 
     def _connected(self, load: Load) -> openai.AsyncOpenAI:
-        key = self._url, load.connections, load.retries
+        key = self._url, load.connections, load.retries, load.kept
         if key not in self._sdk:
-            limits = httpx.Limits(max_connections=load.connections)
+            limits = httpx.Limits(
+                max_connections=load.connections,
+                max_keepalive_connections=None if load.kept else 0,
+            )
             self._sdk[key] = openai.AsyncOpenAI(
                 base_url=f"{self._url}/v1", api_key="none", max_retries=load.retries, timeout=60,
                 http_client=openai.DefaultAsyncHttpxClient(limits=limits),
@@ -119,7 +122,7 @@ class Client:
                 gap, prompt, output = self._demand.draw(self._load)
                 due += gap
                 await asyncio.sleep(max(due - time.monotonic(), 0))
-                if self._load is not None:
+                for _ in range(self._load.copies if self._load is not None else 0):
                     task = asyncio.create_task(self._ask(self._load, prompt, output))
                     self._tasks.add(task)
                     task.add_done_callback(self._tasks.discard)
@@ -144,10 +147,11 @@ class Client:
     def _extras(self, load: Load) -> dict[str, Any]:
         """Return what only vLLM knows of a request."""
         if load.form:
-            kinds = _kinds(self._sent if load.form == "new" else 0)
+            kinds = _kinds(self._sent // load.form_every if load.form == "new" else 0)
             return {"structured_outputs": {"json": kinds}}
         salt = {"cache_salt": f"user {self._rng.randrange(load.salted)}"} if load.salted else {}
-        return {"ignore_eos": True, **salt}
+        seeded = load.seeded > 0 and self._rng.random() < load.seeded
+        return {"ignore_eos": True, **salt, **({"seed": self._sent} if seeded else {})}
 
     def _text(self, load: Load, tokens: int) -> str:
         """Return a prompt; a byte is a token."""
@@ -155,6 +159,8 @@ class Client:
         if rng.random() < load.long_share:
             tokens = load.long
         lead = (_SYSTEM * (load.shared // len(_SYSTEM) + 1))[: load.shared]
+        if load.starts:
+            lead = f"Assistant {rng.randrange(load.starts):03d}. {lead}"
         if load.stamped:
             lead = f"{time.time_ns()} {lead}"
         if load.repeat:
@@ -202,8 +208,9 @@ def _kinds(number: int) -> dict[str, Any]:
 async def _read(stream: Any, load: Load, patience: asyncio.Timeout) -> None:
     """Read a response as the application does, which may take its time or block its loop."""
     number = 0
+    leave = None if load.leave_s is None else asyncio.get_running_loop().time() + load.leave_s
     async for _chunk in stream:
-        patience.reschedule(None)
+        patience.reschedule(leave)
         number += 1
         if load.leak_share and number == 3:
             await asyncio.sleep(_LEAK_S)
@@ -211,8 +218,8 @@ async def _read(stream: Any, load: Load, patience: asyncio.Timeout) -> None:
         if load.block_s:
             time.sleep(load.block_s)  # noqa: ASYNC251 - a blocking call in async code is the fault
             load = replace(load, block_s=0.0)
-        if load.hold_s:
-            await asyncio.sleep(load.hold_s)
+        if load.hold_s or load.render_s:
+            await asyncio.sleep(load.hold_s + load.render_s * number)
 
 
 @dataclass(frozen=True)
