@@ -176,7 +176,8 @@ def in_time(
                       f"{judged.reason}")  # fmt: skip
     mostly = [one for one in stretches if one.metric == "traffic" and _covers(one, after)]
     traffic = mostly[0] if mostly else None
-    if judged.verdict in ("no_change", "not_enough_data") and traffic is not None:
+    unseen = judged.verdict in ("no_change", "not_enough_data")
+    if traffic is not None and (unseen or _follows(judged, traffic)):
         low, high = (load[name].requests_per_s or 0.0 for name in ("before", "after"))
         ratio = high / low if traffic.direction == "up" and low else low / max(high, 1e-9)
         # In less time crowds and gaps come by themselves; where requests stopped there is no
@@ -193,6 +194,11 @@ def in_time(
     if judged.verdict == "regression" and rise_s >= span_s / 2 > 0:
         return Judged("drift", f"{judged.reason} It rose gradually, over {duration(rise_s)}.")
     return judged
+
+
+def _follows(judged: Judged, traffic: Incident) -> bool:
+    """Return whether it went quicker as fewer requests came: that is no good news."""
+    return judged.verdict == "improvement" and traffic.direction == "down" and traffic.end is None
 
 
 def _covers(one: Incident, after: Window) -> bool:

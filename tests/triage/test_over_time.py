@@ -13,13 +13,15 @@ import pytest
 from llmtrace.budget import Budget
 from llmtrace.dataset.case import Case, Event, Facts, Window, no_signals, signals_from
 from llmtrace.dataset.columns import Columns, concatenate
-from llmtrace.triage.over_time import NearEvent, Onset
+from llmtrace.triage.over_time import Incident, NearEvent, Onset
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.report.naming import verdict_words
 from llmtrace.triage.report.sentences import event_text, when
 from llmtrace.triage.result import NAMED
-from llmtrace.triage.windows.choose import earlier
+from llmtrace.triage.windows.choose import earlier, quiet_time
 from llmtrace.triage.windows.date_change import date_change
+from llmtrace.triage.windows.highest_stretch import Spike
+from llmtrace.triage.windows.other_changes import with_bursts
 from llmtrace.triage.windows.ramp import ramp_of
 from tests.bench.bench_search import noise, searched
 from tests.triage.days import START, Kind, requests
@@ -473,16 +475,17 @@ def test_a_search_that_found_nothing_rules_nothing_out():
     assert {one.status for one in result.causes} == {"unknown"}
 
 
+def stretch(start: float, end: float | None, metric="ttft", p_value=1e-9) -> Incident:
+    """Return a stretch in which a metric was ten times as high."""
+    return Incident(
+        metric=metric, direction="up", shape="step", start=start, end=end, began_before=False,
+        usual=0.2, level=2.0, requests=600, p_value=p_value,
+    )  # fmt: skip
+
+
 def test_a_spike_within_a_longer_and_surer_stretch_is_a_part_of_it():
     """The worst minute of an hour in which first tokens are late is not when it began."""
-    from llmtrace.triage.over_time import Incident
-    from llmtrace.triage.windows.highest_stretch import Spike
-    from llmtrace.triage.windows.other_changes import with_bursts
-
-    hour = Incident(
-        metric="ttft", direction="up", shape="step", start=1000.0, end=4600.0, began_before=False,
-        usual=0.2, level=2.0, requests=600, p_value=1e-9,
-    )  # fmt: skip
+    hour = stretch(1000.0, 4600.0)
     t = np.arange(0.0, 10_000.0, 10.0)
 
     whole = with_bursts((hour,), Spike(2000.0, 2060.0, 10.0, 1.5), t)
@@ -490,3 +493,44 @@ def test_a_spike_within_a_longer_and_surer_stretch_is_a_part_of_it():
 
     assert (whole.start, whole.end) == (1000.0, 4600.0)
     assert alone.start == 2000.0
+
+
+@pytest.mark.parametrize(("before", "start"), [
+    (stretch(2000.0, 2010.0), 3000.0),  # ten seconds, and quiet for a quarter of an hour
+    (stretch(2000.0, 2400.0), 2000.0),
+    (stretch(2940.0, 2995.0), 2940.0),
+    (stretch(2950.0, 3900.0, "e2e"), 2950.0),  # under way when it began
+    (stretch(1000.0, 3020.0, "e2e"), 3000.0),  # over when it began
+])  # fmt: skip
+def test_a_blip_before_an_incident_is_no_burst_of_it(before, start):
+    """Compared together they would be mostly quiet."""
+    t = np.arange(0.0, 10_000.0, 10.0)
+    there = (before, stretch(3000.0, None))
+
+    found = with_bursts(there, Spike(3000.0, None, 10.0, 5.0), t)
+
+    assert (found.start, found.end) == (start, None)
+
+
+def test_the_time_before_is_not_of_the_incident():
+    """A stretch of any metric that is under way when the window begins is the same incident."""
+    t = np.arange(0.0, 6000.0, 1.0)
+    e2e, tpot = stretch(3000.0, None, "e2e"), stretch(3100.0, 3190.0, "tpot")
+    there = (stretch(1000.0, 1200.0), e2e, tpot)
+
+    assert quiet_time(t, there, 3200.0, 200) == Window(1200.0, 3000.0)
+    assert quiet_time(t, there[1:], 3200.0, 200).end == 3000.0
+    assert quiet_time(t, (stretch(50.0, None),), 3200.0, 200).end == 3200.0  # nothing before that
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_traffic_that_is_lost_is_no_good_news(given):
+    """The requests that are left are quicker, and those of before were as usual."""
+    rows = course((600, Kind(decode=1.6)), (800, Kind(rate=RATE / 4)), seed=3)
+    windows = {"before": Window(START, START + 600), "after": Window(START + 600, START + 1400)}
+
+    result = triage(of(rows, **windows if given else {}), QUICK)
+
+    assert (result.verdict, result.state) == ("traffic", "ongoing")
+    assert result.after.window.start - START == pytest.approx(600, abs=30)
+    assert result.onset.best - START == pytest.approx(600, abs=30)

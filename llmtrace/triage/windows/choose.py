@@ -108,7 +108,7 @@ def choose(
     after, guard, warnings = _after(t, (spike, highest), before, at, gaps)
     after = recorded_part(after, gaps, t)
     if before is None:
-        before, more = _before(t, every, after, guard, _quiet_from(incidents, after))
+        before, more = _before(t, every, after, guard, incidents)
         before = recorded_part(before, gaps, t)
         after = from_gap(before, after, gaps)
         warnings += more
@@ -156,17 +156,23 @@ def _since_it_fell(spike: Spike, t: Floats) -> Spike:
     return replace(spike, start=spike.end, end=None)
 
 
-def _quiet_from(incidents: Sequence[Incident], after: Window) -> float:
-    """Return when the last incident before a window ended."""
-    return max(
-        (
-            one.end
-            for one in incidents
-            if one.direction == "up" and one.metric != "traffic"
-            and one.end is not None and one.end < after.start
-        ),
-        default=-math.inf,
-    )  # fmt: skip
+def quiet_time(t: Floats, incidents: Sequence[Incident], end: float, wanted: int) -> Window:
+    """Return the latest time before `end` in which nothing rose, if enough requests are of it.
+
+    Stretches before which too few requests came count for none: there is nothing else to compare
+    with.
+    """
+    ends = {
+        one: math.inf if one.end is None else one.end
+        for one in incidents
+        if one.direction == "up" and one.metric != "traffic"
+    }
+    for one in sorted(ends, key=ends.__getitem__, reverse=True):
+        if ends[one] < end and _count(t, Window(ends[one], end)) >= wanted:
+            return Window(ends[one], end)
+        if one.start < end and _count(t, Window(-math.inf, one.start)) >= _ENOUGH:
+            end = one.start
+    return Window(-math.inf, end)
 
 
 def _search(
@@ -243,20 +249,15 @@ def _last(t: Floats, end: float) -> Window:
 
 
 def _before(
-    t: Floats, every: Floats, after: Window, guard: float, since: float = -math.inf
+    t: Floats, every: Floats, after: Window, guard: float, incidents: Sequence[Incident] = ()
 ) -> tuple[Window, tuple[str, ...]]:
-    """Choose the quiet window: the hours before, else the same hours a day or a week ago.
-
-    Those before are taken from `since` on, the end of an earlier incident, if they suffice.
-    """
-    end = after.start - guard
+    """Choose the quiet window: the hours before, else the same hours a day or a week ago."""
     wanted = min(_ENOUGH, max(_count(t, after), 1))
+    quiet = quiet_time(t, incidents, after.start - guard, wanted)
+    end = quiet.end
     long = max(_LONGER * after.seconds, _HOUR_S)
     first = float(t[0]) if len(t) else end
-    near = Window(max(end - long, first), end) if end > first else None
-    if near is not None and near.start < since < end:
-        quiet = Window(since, end)
-        near = quiet if _count(t, quiet) >= wanted else near
+    near = Window(max(end - long, first, quiet.start), end) if end > first else None
     if near is not None and _count(t, near) >= wanted:
         return near, ()
     for days, back in earlier(after):

@@ -17,6 +17,8 @@ _BIN: Final = 0.02  # of the time
 _AT_ONCE: Final = 3.0  # bins
 _ENOUGH: Final = 200
 _RECURS: Final = 0.5  # of the quiet time before
+_MOSTLY: Final = 0.5  # of the shorter of two stretches
+_ALIKE: Final = 20.0  # times as long as another that a burst of the same incident may be
 
 
 def other_change(
@@ -66,19 +68,23 @@ def clearer_ramp(incidents: Sequence[Incident], spike: Spike, t: Floats) -> Spik
 def since_others_rose(incidents: Sequence[Incident], spike: Spike, t: Floats) -> Spike:
     """Return the time from which others rose, where a level that the data begin with ended then.
 
-    Requests that are refused leave room to others, whose tokens come faster: the news is not that
-    these were slower before.
+    Requests that are refused, or that no longer come, leave room to others, whose tokens come
+    faster: the news is not that these were slower before.
     """
     if spike.start > float(t[0]) or spike.end is None:
         return spike
     rose = [
         one
         for one in incidents
-        if one.direction == "up" and one.metric != "traffic"
+        if (one.direction == "up" if one.metric != "traffic" else _lost(one))
         and abs(one.start - spike.end) <= _AT_ONCE * spike.bin_s
     ]  # fmt: skip
     best = min(rose, key=lambda one: one.p_value, default=None)
     return spike if best is None else replace(spike, start=best.start, end=best.end)
+
+
+def _lost(one: Incident) -> bool:
+    return one.direction == "down" and one.end is None
 
 
 def with_bursts(incidents: Sequence[Incident], spike: Spike, t: Floats) -> Spike:
@@ -88,23 +94,36 @@ def with_bursts(incidents: Sequence[Incident], spike: Spike, t: Floats) -> Spike
 
     What recurs after half the time that was quiet before, or sooner, is one incident: an engine
     that pauses again and again, a pool that is full now and then. So are failures, and the slow
-    requests that follow on them.
+    requests that follow on them. A blip, quiet for longer than it was, is no part of what lasts.
     """
     first, last = float(t[0]), float(t[-1])
     start, end = spike.start, last if spike.end is None else spike.end
+    lasts = end - start
     same = [one for one in incidents if one.direction == "up" and one.shape == "step"]
     metrics = {one.metric for one in same if one.start < end and (one.end or last) > start}
     mine = [one for one in same if one.metric in metrics - {"traffic"}]
     around = [one for one in mine if (one.end or last) >= end and one.p_value < spike.p_value]
     start = min([start, *(one.start for one in around)])
     for one in same:
-        recurs = one in mine and one.start - end <= _RECURS * (start - first)
+        gap = one.start - end
+        recurs = one in mine and gap <= _RECURS * (start - first) and _alike(one, gap, lasts, last)
         if start <= one.start and (recurs or (one.start <= end and one.metric != "traffic")):
             end = max(end, last if one.end is None else one.end)
     for one in reversed(mine):
-        if one.end is not None and 0 < start - one.end <= _RECURS * (one.start - first):
+        if not first < one.start < start or one.end is None or one.end > end:
+            continue
+        gap = start - one.end
+        if gap <= 0 and -gap < _MOSTLY * min(one.end - one.start, end - start):
+            continue  # its end is dated to a bin, as the beginning of what followed
+        if gap <= _RECURS * (one.start - first) and _alike(one, gap, lasts, last):
             start = one.start
     return replace(spike, start=start, end=None if end >= last else end)
+
+
+def _alike(one: Incident, gap: float, lasts: float, last: float) -> bool:
+    """Return whether a burst may be of the incident that lasts so long, so far from it."""
+    mine = (last if one.end is None else one.end) - one.start
+    return gap <= min(mine, lasts) or max(mine, lasts) <= _ALIKE * min(mine, lasts)
 
 
 def since_other_work(spike: Spike, work: Spike | None) -> Spike:
