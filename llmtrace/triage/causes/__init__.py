@@ -166,6 +166,10 @@ def _behind(evidence: Evidence, finding: Finding, found: Mapping[str, Finding]) 
         # and as many requests are more for each engine where one of them is gone.
         fewer = ("engine_down",) if not evidence.more_requests else ()
         names = tuple(name for name in names if name in (*_BY_LOAD, *fewer))
+    if finding.id == "client_give_ups" and not clients.could_be_slowness(evidence):
+        names = tuple(name for name in names if name in BY_OUTCOME)
+    if finding.id == "client_cold" and clients.could_be_slowness(evidence):
+        names = ()  # who leaves closes a connection, but no client leaves before it gets slow
     behind = [
         found[name]
         for name in names

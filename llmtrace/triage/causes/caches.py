@@ -17,6 +17,7 @@ _DROP = 0.08
 _FALLS_TO = 0.8
 _PART = 0.03  # of all prompt tokens
 _HALF = 0.5  # of a model's even share of requests
+_QUARTER = 0.25  # of what a stage grew by
 _AS_MANY = 0.9  # of the tokens that were cached of each request
 _SURE = 3.5  # standard errors
 _FEW_READS = 4  # that meet a request: as many may be none by chance
@@ -218,7 +219,7 @@ def kv_transfer(e: Evidence) -> Finding:
                  "the gauges `kv_fetch` (vLLM 0.32) or `waiting_deferred` (vLLM 0.20)"),
         proof(None if fetching is None else _more(fetching),
               say.gauge("requests that fetch KV blocks", fetching)),
-        support(_transfers_slower(e), _SLOWER_TRANSFERS),
+        support(*_transfers_slower(e)),
         weigh(None if share is None or not known else share >= 0.5 and not some,
               f"{say.percent(share or 0)} of waiting requests are deferred, of every model",
               "the rows' `model`, to distinguish it from adapters that wait for a slot"),
@@ -263,16 +264,18 @@ def disaggregated_kv(e: Evidence) -> Finding:
     """
     wait, failures = e.row("first_chunk_kv_transfer_s"), e.counted("kv_transfer_failures")
     floor, part = e.floor("first_chunk_s"), e.part_of_metric("first_chunk_kv_transfer_s")
+    longer = _part_by_engines(e) if wait is None else None
     local = e.local("replica", "first_chunk_kv_transfer_s")
     lines = [
         gate(e.gate("first_chunk", "queue"), say.durations("first chunk", e.row("first_chunk_s")),
              "time to first chunk by stages"),
-        required(None if wait is None else wait.rose(floor) or wait.grew(floor),
+        required(longer if wait is None else wait.rose(floor) or wait.grew(floor),
+                 "transfers alone make the first chunk later" if longer else
                  say.durations("wait of the engine that decodes", wait),
                  "`first_chunk_kv_transfer_s`: spans of both engines"),
         proof(None if part is None else part >= 0.5,
               f"it is {say.percent(min(max(part or 0, 0), 1))} of what the metric grew by"),
-        support(_transfers_slower(e), _SLOWER_TRANSFERS),
+        support(*_transfers_slower(e)),
         support(None if failures is None else failures[1] >= 5 and failures[1] > 2 * failures[0],
                 say.counted("transfers that failed", failures)),
         support(None if local is None else True, f"only {local}"),
@@ -282,12 +285,29 @@ def disaggregated_kv(e: Evidence) -> Finding:
     return judge("disaggregated_kv", lines, action)
 
 
-_SLOWER_TRANSFERS = "a transfer of KV blocks takes 1.5 times as long or more"
+def _transfers_slower(e: Evidence) -> tuple[bool | None, str]:
+    """Return whether a transfer takes 1.5 times as long or more by the engines, and say so."""
+    time = _transfer_time(e)
+    if time is None:
+        return None, ""
+    text = f"a transfer of KV blocks {say.seconds(time.before)} → {say.seconds(time.after)}"
+    return time.after >= 1.5 * time.before, text
 
 
-def _transfers_slower(e: Evidence) -> bool | None:
-    time = e.ratio("kv_transfer_time_sum", "kv_transfer_time_count")
-    return None if time is None else time.after >= 1.5 * time.before
+def _part_by_engines(e: Evidence) -> bool | None:
+    """Return whether transfers that take longer are a part of what the first chunk waits for.
+
+    No request decodes before its blocks are there: what each transfer takes longer is in its
+    first chunk, at least once. `None` = engines do not say that they do.
+    """
+    time, first = _transfer_time(e), e.row("first_chunk_s")
+    if time is None or first is None or not _transfers_slower(e)[0]:
+        return None
+    return time.after - time.before >= max(_QUARTER * first.mean_change, e.floor("first_chunk_s"))
+
+
+def _transfer_time(e: Evidence) -> Ratio | None:
+    return e.ratio("kv_transfer_time_sum", "kv_transfer_time_count")
 
 
 def lora_slots(e: Evidence) -> Finding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -12,13 +13,14 @@ from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
 from llmtrace.triage.evidence.changes import MIN_COUNT
-from llmtrace.triage.evidence.evidence import Evidence
+from llmtrace.triage.evidence.evidence import METRICS, Evidence
 from llmtrace.triage.evidence.window_rows import Side
 from llmtrace.triage.result import Finding
 
 _REFUSED: Final = 400  # HTTP status from which on a request was answered with an error
 _LATER: Final = 0.25  # of the share of slow starts in the first half, at most, in the second
 _MOST: Final = 0.75  # of the requests with a longer set-up
+_CLEARLY: Final = 0.2  # of a metric: less makes no client leave
 
 
 def slow_renderer(e: Evidence) -> Finding:
@@ -327,14 +329,7 @@ def client_give_ups(e: Evidence) -> Finding:
         Count cancelled requests in the objective: a cancelled request is not a fast one. Cancel
         upstream too, so that engines do not finish responses that have no consumer.
     """
-    whole = e.row("e2e_s")
-    deadline = math.inf if whole is None else whole.before_p95
-
-    def left(side: Side) -> Mask:
-        """Return which requests their client cancelled, or gave less time than usual."""
-        own = side.where("outcome", "timeout") & ~(side.number("http_status") >= _REFUSED)
-        return side.where("outcome", "cancelled") | (own & ~(side.number("e2e_s") > deadline))
-
+    whole, left = e.row("e2e_s"), partial(_left, e)
     gone = e.share("left", left)
     waited_b, waited = (_median(side.number("e2e_s")[left(side)]) for side in (e.before, e.after))
     typical = None if whole is None else whole.before_p50
@@ -357,6 +352,26 @@ def client_give_ups(e: Evidence) -> Finding:
         "cancellations."
     )
     return judge("client_give_ups", lines, action)
+
+
+def _left(e: Evidence, side: Side) -> Mask:
+    """Return which requests their client cancelled, or gave less time than usual."""
+    whole = e.row("e2e_s")
+    deadline = math.inf if whole is None else whole.before_p95
+    own = side.where("outcome", "timeout") & ~(side.number("http_status") >= _REFUSED)
+    return side.where("outcome", "cancelled") | (own & ~(side.number("e2e_s") > deadline))
+
+
+def could_be_slowness(e: Evidence) -> bool:
+    """Return whether clients that leave may do so because of waits longer than before.
+
+    Those that stay wait longer, too, or those that leave waited for longer than a first chunk
+    nearly always took. Otherwise nothing that costs time made them leave.
+    """
+    if any(e.up(name, _CLEARLY) for name in METRICS):
+        return True
+    waited, first = _median(e.after.number("e2e_s")[_left(e, e.after)]), e.row("ttft_s")
+    return waited is None or first is None or waited > first.before_p95
 
 
 def _median(values: Floats) -> float | None:

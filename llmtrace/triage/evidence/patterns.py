@@ -254,17 +254,24 @@ class Gap:
 
 
 def engine_gaps(e: Evidence) -> tuple[Gap | None, Gap | None]:
-    """Return the longest gap in which no engine sent anything, before and after."""
-    return e.once("engine_gaps", lambda: (longest_gap(e.before), longest_gap(e.after)))
+    """Return the longest gap in which no engine sent anything, before and after.
+
+    Requests of before may wait in a gap that goes on, or is, in the window after: it is of then.
+    """
+    return e.once("engine_gaps", lambda: (_longest(_gaps_before(e)), _longest(_gaps(e.after))))
+
+
+def _gaps_before(e: Evidence) -> Iterator[Gap]:
+    window = e.after.window
+    return (one for one in _gaps(e.before) if one.end <= window.start or one.start >= window.end)
 
 
 def halts(e: Evidence) -> Share:
     """Count the gaps much like the longest after, of all requests: before there may be some."""
     _, longest = engine_gaps(e)
-    sides = (e.before, e.after)
-    found = [0 if longest is None else sum(_is_like(one, longest) for one in _gaps(side))
-             for side in sides]  # fmt: skip
-    return Share(found[0], len(sides[0]), found[1], len(sides[1]))
+    found = [0 if longest is None else sum(_is_like(one, longest) for one in gaps)
+             for gaps in (_gaps_before(e), _gaps(e.after))]  # fmt: skip
+    return Share(found[0], len(e.before), found[1], len(e.after))
 
 
 def beyond_chance(e: Evidence) -> float:
@@ -298,7 +305,7 @@ def _beyond_chance(side: Side) -> float:
 
 def _widest(t: Floats, ttft: Floats, e2e: Floats) -> float:
     """Return the longest time that several waited together, until the next sign."""
-    signs = np.concatenate([t + ttft, t + e2e])
+    signs = np.concatenate([t[:1], t + ttft, t + e2e])
     signs = np.sort(signs[np.isfinite(signs)])
     at = np.searchsorted(t, signs)
     came = np.diff(at)
@@ -306,14 +313,14 @@ def _widest(t: Floats, ttft: Floats, e2e: Floats) -> float:
     return float(np.where(came >= _TOGETHER, width, 0.0).max(initial=0.0))
 
 
-def longest_gap(side: Side) -> Gap | None:
-    """Return the longest span without a first chunk or an end, though requests were open.
+def _longest(gaps: Iterable[Gap]) -> Gap | None:
+    """Return the longest of spans without a first chunk or an end, though requests were open.
 
     A gap in which responses in progress stood still is preferred to a longer one in which they
     went on. What halts now and then is seen in all its halts together: few requests may come in
     each of them.
     """
-    every = [*_gaps(side)]
+    every = [*gaps]
     longest = max(
         every,
         key=lambda one: (one.whole is not False and one.prompt is None, one.seconds),
@@ -393,9 +400,9 @@ def _engine_gaps(side: Side, here: Mask, name: str | None, speed: float) -> Iter
     ended = np.where(failed(side)[here], np.nan, ends)  # a proxy ends streams, too
     first, gap = t + side.number("ttft_s")[here], side.number("max_gap_s")[here]
     tokens = side.number("computed_tokens")[here]
-    signs = np.concatenate([first, ended])
+    signs = np.concatenate([t.min(keepdims=True), first, ended])  # it may begin in a gap
     signs = np.sort(signs[np.isfinite(signs)])
-    if len(signs) < MIN_COUNT:
+    if len(signs) <= MIN_COUNT:
         return
     arrivals = np.sort(t)
     came = np.searchsorted(arrivals, signs)

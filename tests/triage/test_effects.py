@@ -1,0 +1,93 @@
+"""Is an effect, or what lies beside the incident, taken for its cause?
+
+Each incident is made by hand; what happened in it leaves a trace that resembles another cause.
+"""
+
+from __future__ import annotations
+
+from .hand_made import rng
+from .incidents import AFTER, REPLICAS, Incident, quiet
+
+SURE = ("confirmed", "likely")
+
+
+def gives_up_early(waited: float) -> Incident:
+    """A fifth cancel after so long; to cancel closes the connection, and the next one opens it."""
+    made = quiet()
+    made.gauges.clear()
+    made.counters.clear()
+    dice = rng()
+    for i, row in enumerate(made.rows):
+        row |= {"network_connect_s": 0.0, "version": "1"}
+        later = row["start"] >= AFTER.start * 1e9
+        if dice.random() < (0.2 if later else 0.1):
+            row["network_connect_s"] = 0.08 if later else 0.02
+            row["network_s"] += row["network_connect_s"]
+        if later and i % 5 == 0:
+            row |= {"outcome": "cancelled", "never_answered": True, "version": "2"}
+            row |= {"network_s": 0.0, "gateway_s": 0.0, "queue_s": 0.0, "prefill_s": 0.0}
+            row |= {"first_chunk_s": waited, "decode_s": 0.0}
+            row.pop("finish_reason")
+        elif later:
+            row["version"] = "2"
+    return made
+
+
+def test_who_cancels_early_opens_connections_by_it() -> None:
+    """Connecting takes a little longer where streams are cut off: it makes no client leave."""
+    found = gives_up_early(0.05).findings()
+    assert next(iter(found)) == "client_give_ups"
+    assert found["client_give_ups"].status == "confirmed"
+    assert found["client_cold"].status not in SURE
+
+
+def transfers(after: float, late: float) -> Incident:
+    """Engines count how long their transfers take; no request tells."""
+    made = quiet()
+    for replica in REPLICAS:
+        made.counters["kv_transfer_time_count", replica] = lambda _: 2.0
+        made.counters["kv_transfer_time_sum", replica] = lambda t: (
+            2.0 * (after if t >= AFTER.start else 0.01)
+        )
+    for row in made.after():
+        row["first_chunk_s"] += late
+    return made
+
+
+def test_transfers_between_engines_are_named_by_what_engines_count() -> None:
+    """What each transfer takes longer is in the first chunk of its request."""
+    found = transfers(0.2, 0.3).findings()
+    assert next(iter(found)) == "disaggregated_kv"
+    assert found["disaggregated_kv"].status in SURE
+
+
+def test_transfers_that_are_a_small_part_of_the_wait_are_not_named() -> None:
+    """They take three times as long, and that is a tenth of what is added."""
+    assert transfers(0.03, 0.3).findings()["disaggregated_kv"].status not in SURE
+
+
+def begins_in_a_halt(before_it: float) -> Incident:
+    """One engine stands still for 17 s, from so long before the window after on."""
+    made = quiet(rate=4.0)
+    made.forget("sleep", "tokens_out")
+    stop = AFTER.start - before_it
+    for row in made.rows:
+        row["replica"] = "vllm-0"
+    for i, row in enumerate(list(made.rows)):
+        if i < 40:  # in progress, or sent, just before it
+            begun = stop - 3 + i * (3 + before_it) / 40
+            made.rows.append({**row, "start": int(begun * 1e9)})
+    made.rows.sort(key=lambda row: row["start"])
+    for row in made.rows:
+        t = row["start"] / 1e9
+        if stop <= t < stop + 17:
+            row["first_chunk_s"] += stop + 17 - t
+        elif stop - 3 <= t < stop:
+            row |= {"decode_s": 17 + stop - t, "max_gap_s": 17.0}
+    return made
+
+
+def test_a_window_that_begins_in_a_halt_has_it() -> None:
+    """No sign of the window's own requests is older than the halt."""
+    found = begins_in_a_halt(2.0).findings()
+    assert found["engine_paused"].status in SURE
