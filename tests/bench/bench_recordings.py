@@ -1,14 +1,12 @@
 """How often does triage name the right cause of what really went wrong on a real vLLM?
 
-    python -m tests.bench.bench_recordings [--searched] [--set older|second|third|fourth|unseen]
-        [--json FILE] [--store]
+    python -m tests.bench.bench_recordings [--searched] [--set NAME] [--json FILE] [--store]
 
 The incidents of `tests/triage/recorded`, each with its true cause in a file of its own, beside the
 same simpler ways to guess as in `bench_triage`. With `--searched` the windows and the metric are
-taken away first. `--set` asks it of others instead, and prints each truth: of `recorded_second`,
-`recorded_third` and `recorded_fourth`, since seen, or of `recorded_unseen`, which no rule was
-made on. `--store` keeps which causes were named first, which reports quote. Exits with 1 where a
-bar is missed.
+taken away first. `--set` asks it of others instead, and prints each truth: `second` to `fifth`
+have been seen since, and on `unseen` no rule was made. `--store` keeps which causes were named
+first, which reports quote. Exits with 1 where a bar is missed.
 """
 
 from __future__ import annotations
@@ -29,6 +27,7 @@ SETS: Final = {
     "second": RECORDED.with_name("recorded_second"),
     "third": RECORDED.with_name("recorded_third"),
     "fourth": RECORDED.with_name("recorded_fourth"),
+    "fifth": RECORDED.with_name("recorded_fifth"),
     "unseen": RECORDED.with_name("recorded_unseen"),
 }
 SEVERITY: Final = {"mild": 1.0, "severe": 3.0}
