@@ -66,6 +66,19 @@ def test_processes_that_start_all_the_time_are_cold_all_the_time():
     assert next(iter(made.findings())) == "client_cold"
 
 
+def test_where_every_request_connects_none_is_left_to_compare_with():
+    """Connections that are no longer kept are no process that starts."""
+    made = quiet()
+    for row in made.rows:
+        row |= {"version": "1", "client_s": 0.0, "network_connect_s": 0.0}
+    for row in made.after():
+        row |= {"version": "2", "client_s": 0.7, "network_connect_s": 0.05}
+        row["network_s"] += 0.05
+        row["unattributed_s"] += 0.7
+
+    assert made.findings()["client_cold"].status != "confirmed"
+
+
 def test_as_many_chunks_as_ever_do_not_rule_a_buffer_out():
     """What came at once is not counted; the first came late, and the last when it ever did."""
     made = hand_made.proxy_buffering()

@@ -223,7 +223,7 @@ def _open_connections(side: Side, usual: float) -> bool:
     Who waits for a pool that is too small is given a connection that is open.
     """
     opened, slow = side.number("network_connect_s") > 0, side.number("client_setup_s") > usual
-    if slow.sum() < MIN_COUNT:
+    if slow.sum() < MIN_COUNT or slow.all():
         return False
     return bool(opened[slow].mean() >= _MOST and opened[~slow].mean() <= _LATER)
 
