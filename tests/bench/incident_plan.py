@@ -995,7 +995,7 @@ def _lectures() -> Group:
             name="quiet-lectures", causes=(), metric="ttft", severity="none", quiet=True,
             what="nothing")),
         Step(load=replace(_LECTURES, copies=3, retries=1), incident=Incident(
-            name="asked-in-threes", causes=("traffic_surge",), metric="ttft",
+            name="requests-in-threes", causes=("traffic_surge",), metric="ttft",
             severity="medium", accept=("batch_size", "queue_saturation"), over=True,
             what="the application sends three requests at once for each one before",
             events=((0.0, "deploy", "lectures 3.1 drafts three titles"),))),
@@ -1095,7 +1095,7 @@ def _delivery() -> Group:
             what="HAProxy chooses one of two engines by the client's address, which is one",
             events=((0.0, "config", "sessions stay on their engine"),))),
         Step(load=replace(_DELIVERY, rate=0.03), incident=Incident(
-            name="nothing-asked", causes=("traffic_lost",), metric=None, severity="severe",
+            name="no-requests", causes=("traffic_lost",), metric=None, severity="severe",
             what="nothing is sent any more")),
     ))  # fmt: skip
 

@@ -91,3 +91,12 @@ def test_a_window_that_begins_in_a_halt_has_it() -> None:
     """No sign of the window's own requests is older than the halt."""
     found = begins_in_a_halt(2.0).findings()
     assert found["engine_paused"].status in SURE
+
+
+def test_requests_that_are_divided_otherwise_and_wait_nowhere_are_no_incident() -> None:
+    """One replica gets more than its share, and no request takes longer."""
+    made = quiet()
+    for number, row in enumerate(made.after()):
+        if number % 3:
+            row["replica"] = REPLICAS[0]
+    assert made.findings()["replica_imbalance"].status not in SURE

@@ -230,9 +230,10 @@ def replica_imbalance(e: Evidence) -> Finding:
         for text in (share and share[0], running and running[0], waiting and waiting[0])
         if text
     )
+    # Requests that are divided otherwise, and wait no longer anywhere, are no incident.
+    waits = bool(e.moved) or local is not None or (waiting is not None and waiting[1])
     lines = [
-        gate(several and (bool(e.moved) or bool(apart)),
-             f"{len(e.instances)} replicas: {', '.join(e.instances[:6])}"),
+        gate(several and waits, f"{len(e.instances)} replicas: {', '.join(e.instances[:6])}"),
         required(uneven if known else None, by_replica or "load by replica: not reported",
                  "the rows' `replica`, or `running` and `waiting` by instance"),
         proof(None if share is None else share[1] and bool(share[2]), share[0] if share else ""),
