@@ -34,6 +34,7 @@ from llmtrace.exporters.otlp.encode import encode_span
 from llmtrace.exporters.otlp.settings import read_settings
 from tests.exporters.receivers import http_receiver, silent_server
 from tests.exporters.test_wire import attributes_of
+from tests.support.internal_errors import reset_internal_errors
 
 ROOT = Path(__file__).parents[2]
 ENGINE = Engine(service="vllm", model="tiny", replica="pod-7", version="0.32.0")
@@ -109,11 +110,11 @@ class Sink:
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch):
     """Each test has an environment and counts of its own."""
-    failopen.reset_internal_errors()
+    reset_internal_errors()
     for name in ("LLMTRACE_VLLM_PLUGIN", "OTEL_SDK_DISABLED", "OTEL_EXPORTER_OTLP_ENDPOINT"):
         monkeypatch.delenv(name, raising=False)
     yield
-    failopen.reset_internal_errors()
+    reset_internal_errors()
 
 
 @pytest.fixture
@@ -247,7 +248,7 @@ def test_whatever_record_is_given_it_does_not_raise(first, second):
 
     reporter.record(first, second, None, first)
     reporter.record(scheduler_stats=first, iteration_stats=iteration(first, second), n=1)
-    failopen.reset_internal_errors()
+    reset_internal_errors()
 
 
 # --- how vLLM calls it --------------------------------------------------------------------------

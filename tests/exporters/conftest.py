@@ -4,15 +4,15 @@ import os
 
 import pytest
 
-from llmtrace.core import failopen
+from tests.support.internal_errors import reset_internal_errors
 
 
 @pytest.fixture(autouse=True)
 def _fresh_counts():
     """Each test counts internal errors from nothing."""
-    failopen.reset_internal_errors()
+    reset_internal_errors()
     yield
-    failopen.reset_internal_errors()
+    reset_internal_errors()
 
 
 @pytest.fixture(autouse=True)

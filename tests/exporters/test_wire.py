@@ -18,6 +18,7 @@ from llmtrace.semconv.attributes import ATTEMPT
 from llmtrace.semconv.convert import from_attributes, to_attributes
 from tests.exporters.samples import MS, START, typical, unsplit
 from tests.strategies import requests
+from tests.support.internal_errors import reset_internal_errors
 
 MAX = 1 << 20
 FAILED = {
@@ -29,9 +30,9 @@ FAILED = {
 
 @pytest.fixture(autouse=True)
 def _fresh():
-    failopen.reset_internal_errors()
+    reset_internal_errors()
     yield
-    failopen.reset_internal_errors()
+    reset_internal_errors()
 
 
 def spans_of(row):
