@@ -43,7 +43,9 @@ print(*(n for n in new if n.partition(".")[0] not in sys.stdlib_module_names))
 
 def test_a_missing_extra_says_how_to_get_it(monkeypatch, capsys):
     """Without rich the demo names the extra to install; the other commands do without it."""
-    for name in [one for one in sys.modules if one.startswith("llmtrace.demo.")]:
+    for name in [
+        one for one in sys.modules if one.startswith(("llmtrace.demo.", "llmtrace.display."))
+    ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "rich.console", None)
 

@@ -167,7 +167,7 @@ def test_a_cause_is_named_without_rows(tmp_path: Path, capsys: Any, name: str, c
         assert main(["triage", "--prometheus", url, "--where", "model=m"]) == 2
 
     assert status == 10
-    first = said.partition("\ncauses ")[2].splitlines()[2]
+    first = said.partition("\ncauses ")[2].splitlines()[1]
     assert re.fullmatch(cause.replace(" ", r"\s+(") + ")", first.strip()), first
     assert "sum of the four above" in " ".join(said.split())
     assert "Not known without rows of requests" in " ".join(said.split())
