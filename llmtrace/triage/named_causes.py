@@ -103,7 +103,8 @@ def with_proof(judged: Judged, found: Sequence[Finding], *, few: bool) -> Judged
     """
     traffic = next((one for one in found if one.id in OF_TRAFFIC and one.status in NAMED), None)
     if judged.verdict == "traffic" and traffic is not None:
-        where = "".join(f" It is {one.text}." for one in traffic.evidence if one.points >= _PROOF)
+        proofs = (one.text for one in traffic.evidence if one.points >= _PROOF)
+        where = "".join(f" {text[:1].upper()}{text[1:]}." for text in proofs)
         return replace(judged, reason=judged.reason + where)
     if judged.verdict not in result.NOTHING_FOUND:
         return judged
@@ -114,7 +115,11 @@ def with_proof(judged: Judged, found: Sequence[Finding], *, few: bool) -> Judged
     if cause is None:
         return judged
     proof = max(cause.evidence, key=lambda point: point.points).text
-    return Judged("regression", f"{judged.reason} But {cause.id} has proof: {proof}.")
+    where = "".join(f" on {name}={value}" for name, value in cause.group.items())
+    return Judged(
+        "regression",
+        f"{cause.id}{where} has proof: {proof}. All requests together: {judged.reason}",
+    )
 
 
 def _has_proof(found: Finding, *, few: bool) -> bool:

@@ -96,11 +96,11 @@ def _of_the_rows(
         )
     clustered = max(compared.design)
     if clustered > _CLUSTERED:
-        yield f"slow requests come in bursts, where {clustered:.0f} tell as much as one"
+        yield f"slow requests come in bursts: wide intervals (design effect {clustered:.0f})"
     censored = (len(both[0].censored), len(both[1].censored))
     if censored[1] > _CENSORED * max(n[1], 1) and censored[1] > censored[0]:
         yield (
-            f"{censored[1]:,} requests were cut short before {both[1].metric} was known: "
+            f"{censored[1]:,} requests ended before their {both[1].metric} was known: "
             "the true p95 after is higher"
         )
 

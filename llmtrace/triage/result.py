@@ -32,6 +32,7 @@ Metric = Literal["ttft", "tpot", "e2e", "render"]
 
 Status = Literal["confirmed", "likely", "possible", "ruled_out", "unknown"]
 NAMED: Final[frozenset[Status]] = frozenset({"confirmed", "likely", "possible"})
+SURE: Final[frozenset[Status]] = frozenset({"confirmed", "likely"})
 
 CAUSES: Final = (
     "queue_saturation", "kv_exhaustion", "long_prompts", "longer_outputs", "head_of_line",
@@ -166,6 +167,7 @@ class Finding:
         shown_in: where the rule named its cause first; empty = it was not shown yet.
         right_when_so_called: `None` = not measured.
         or_else: of the cause named first, those that the evidence cannot separate from it.
+        group: what the requests that it is about have in common; empty = all, or not known.
     """
 
     id: str
@@ -179,6 +181,7 @@ class Finding:
     shown_in: tuple[ShownIn, ...] = ()
     right_when_so_called: RightWhen | None = None
     or_else: tuple[OrElse, ...] = ()
+    group: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

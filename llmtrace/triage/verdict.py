@@ -10,7 +10,7 @@ from llmtrace.dataset.case import Window
 from llmtrace.triage.attribution.attribute import NAMES, Attribution, Spread
 from llmtrace.triage.over_time import Incident
 from llmtrace.triage.power import TOO_COARSE
-from llmtrace.triage.report.naming import duration
+from llmtrace.triage.report.naming import duration, figure, unit_of
 from llmtrace.triage.result import Change, Load, Outcomes, Verdict
 
 NEW_SHARE: Final = 0.3  # of requests that are of no kind seen before: nothing to compare with
@@ -96,15 +96,11 @@ def _not_seen(
     change: Change, visible: float | None, clustered: float, *, thorough: bool
 ) -> Judged:
     coarse = visible is None or visible > TOO_COARSE
-    bursts = (
-        f": slow requests come in bursts, where {clustered:.0f} tell as much as one"
-        if clustered > _BURSTS
-        else ""
-    )
-    seen = "no rise" if visible is None else f"a rise of {100 * visible:.0f} %"
+    bursts = " (slow requests come in bursts: wide intervals)" if clustered > _BURSTS else ""
+    seen = "not even ten times" if visible is None else f"{1 + visible:.3g} times"
     return Judged(
         "not_enough_data" if coarse and not thorough else "no_change",
-        f"{_moved(change)}: not beyond chance; {seen} of all requests would have been seen"
+        f"{_moved(change)}: not beyond chance; all requests {seen} as slow would have been seen"
         f"{bursts if coarse else ''}.",
     )
 
@@ -120,14 +116,13 @@ def _moved_verdict(
     """Give the verdict on a metric that moved: the workload, the same work, or both."""
     verdict = _kind(found, spread)
     mix, same = float(found.seconds[0]), found.same_work
-    per = " per token" if change.metric == "tpot" else ""
     if verdict != "workload" and _knock_on(change.metric, found, spread, load):
         if not broken:
-            from_mix = f"{_ms(mix)}{per} from the workload, and " if mix > 0 else ""
+            from_mix = f"{_said(mix, change)} from the workload, and " if mix > 0 else ""
             return Judged(
                 "workload",
-                f"{_moved(change)}: {from_mix}{_ms(same)}{per} because all requests wait for the "
-                "heavier ones.",
+                f"{_moved(change)}: {from_mix}{_said(same, change)} because all requests wait for "
+                "the heavier ones.",
             )
         verdict = "mixed"
     if verdict == "workload" and broken:
@@ -135,11 +130,11 @@ def _moved_verdict(
     if verdict in ("regression", "mixed") and found.delta < 0 and same < 0 > change.grew[0]:
         verdict = "improvement"
     words = {
-        "workload": f"{_moved(change)}; the workload accounts for {_ms(mix)}{per} of it.",
-        "regression": f"{_moved(change)}; the same work takes {_ms(same)}{per} longer.",
-        "improvement": f"{_moved(change)}; the same work takes {_ms(-same)}{per} less.",
-        "mixed": f"{_moved(change)}: {_ms(mix)}{per} from the workload, {_ms(same)}{per} for "
-        "the same work.",
+        "workload": f"{_moved(change)}; the workload accounts for {_said(mix, change)} of it.",
+        "regression": f"{_moved(change)}; the same work takes {_said(same, change)} longer.",
+        "improvement": f"{_moved(change)}; the same work takes {_said(-same, change)} less.",
+        "mixed": f"{_moved(change)}: {_said(mix, change)} from the workload, "
+        f"{_said(same, change)} for the same work.",
     }
     return Judged(verdict, words[verdict])
 
@@ -286,11 +281,10 @@ def _hidden(
         usual_mix, usual_same = usual()
         if abs(mix) <= usual_mix or abs(same) <= usual_same:
             return None
-    per = " per token" if change.metric == "tpot" else ""
     return Judged(
         "mixed",
-        f"{_moved(change)}, but {_ms(mix)}{per} from the workload and {_ms(same)}{per} for "
-        "the same work cancel out.",
+        f"{_moved(change)}, but {_said(mix, change)} from the workload and "
+        f"{_said(same, change)} for the same work cancel out.",
     )
 
 
@@ -311,19 +305,17 @@ def _leaves_zero_out(bounds: tuple[float, float]) -> bool:
 
 def _moved(change: Change) -> str:
     sides, moved = (change.before, change.after), change.grew[1]
-    said = [f"{name} " + " → ".join(_ms(getattr(one, name) or 0.0) for one in sides)
-            for name in dict.fromkeys((moved, "p95"))]  # fmt: skip
+    in_ = _unit(change)
+    said = [f"{name} " + " → ".join(figure(getattr(one, name) or 0.0, in_) for one in sides)
+            + f" {in_}" for name in dict.fromkeys((moved, "p95"))]  # fmt: skip
     return f"{change.metric} {' ('.join(said)}" + ")" * (len(said) - 1)
 
 
-def _ms(seconds: float) -> str:
-    """Write a duration as people read it.
+def _unit(change: Change) -> str:
+    return unit_of(change.metric, change.before.p95, change.after.p95)
 
-    Example:
-        >>> _ms(1.25), _ms(0.0421), _ms(0.00312)
-        ('1.25 s', '42 ms', '3.1 ms')
-    """
-    size = abs(seconds)
-    if size >= 1:
-        return f"{seconds:.2f} s"
-    return f"{seconds * 1e3:.0f} ms" if size >= 0.01 else f"{seconds * 1e3:.1f} ms"  # noqa: PLR2004
+
+def _said(seconds: float, change: Change) -> str:
+    """Write a part of a change in the unit of the whole."""
+    in_ = _unit(change)
+    return f"{'-' if seconds < 0 else ''}{figure(abs(seconds), in_)} {in_}"

@@ -343,7 +343,7 @@ def test_requests_cut_short_are_counted_and_named():
     assert result.quality.censored == (0, 200)
     assert result.after.n == 400
     assert result.changes[0].share_above > 0.3
-    assert any("cut short" in warning for warning in result.quality.warnings)
+    assert any("ended before their" in warning for warning in result.quality.warnings)
 
 
 @pytest.mark.parametrize(

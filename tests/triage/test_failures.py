@@ -11,7 +11,7 @@ import pytest
 from llmtrace.dataset.case import Case, Window, no_signals
 from llmtrace.dataset.columns import from_dicts
 from llmtrace.triage.pipeline import Settings, triage
-from llmtrace.triage.report.naming import failures
+from llmtrace.triage.report.naming import losses
 from llmtrace.triage.result import NAMED, Finding, Result
 
 ONSET = 1_790_000_000 + 3600.0
@@ -148,7 +148,7 @@ def test_failures_are_localised_and_their_kind_is_said():
         case(lambda row, _: failed(row, http_status=401) if row["tenant"] == "a" else row)
     )
 
-    assert failures(result).startswith("failed requests: 0.0% → ")
+    assert losses(result)[0].startswith("failed requests 0.0 % → ")
     assert "HTTP 401: " in result.reason
     (one,) = result.cohorts
     assert one.attributes == {"tenant": "a"}

@@ -16,9 +16,11 @@ from llmtrace.dataset.columns import concatenate
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.report.html import page, write_page
 from llmtrace.triage.report.links import Links
-from llmtrace.triage.report.naming import signed
+from llmtrace.triage.report.naming import headline, signed, unit, verdict_words
+from llmtrace.triage.report.runbooks import summary_of
+from llmtrace.triage.report.sentences import facts
 from llmtrace.triage.report.terminal import screen
-from llmtrace.triage.result import VERDICTS, Finding, Point, Result
+from llmtrace.triage.result import VERDICTS, Cohort, Finding, Outcomes, Point, Result
 from tests.triage.days import START, Kind, day, requests
 
 HOSTILE = '<script>alert("x")</script>[bold]&amp;'
@@ -87,7 +89,7 @@ def test_it_names_what_an_engineer_asks_for(result):
     assert re.search(r"queue +\+", text)
     assert re.search(r"affected +(none stands out of|one|not reported)", text)
     assert "requests/s" in text
-    assert f"{result.quality.n[1]:,} now" in text
+    assert f"UTC: {result.after.n:,} requests" in text
     assert result.exemplars["slow"][0] in text
 
 
@@ -219,7 +221,7 @@ def test_what_is_over_is_not_called_now(past):
     assert result.state == "over"
     assert "it is over" in text.splitlines()[0]
     assert re.search(r"over since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", text)
-    assert re.search(r"at its worst [\d,]+ ms at \d{4}-", text)
+    assert re.search(r"p95 of the last requests [\d,.]+ ms; worst [\d,]+, \d{4}-", text)
     assert not re.search(r"\bnow\b", text)
     assert ">now<" not in written
     assert "p95 now" not in written
@@ -275,3 +277,118 @@ def test_the_incident_is_in_view_on_a_narrow_page(past):
 
     assert "min-width: 40rem" not in written
     assert float(shade[1]) > 340 / 8
+
+
+# --- what users lose comes first -----------------------------------------------------------------
+
+
+GAVE_UP = Outcomes(
+    before={"success": 3233}, after={"success": 706, "cancelled": 178}, failed_before=0.0,
+    failed_after=0.0, p_value=None, significant=False, cancelled_before=0.0,
+    cancelled_after=0.201, gave_up=True, failures={},
+)  # fmt: skip
+
+
+def test_cancelled_requests_come_before_a_latency_that_fell(result):
+    """What is left after users gave up looks faster: that is no headline, nor is its split."""
+    faster = replace(result, outcomes=GAVE_UP, delta_s=-0.1)
+    slower = replace(result, outcomes=GAVE_UP)
+
+    assert headline(faster) == "cancelled requests 0.0 % → 20.1 %"
+    assert "where the change is" not in shown(faster)
+    assert re.match(r"cancelled requests 0.0 % → 20.1 % · time to first token p95 ",
+                    headline(slower))  # fmt: skip
+    assert "where the change is" in shown(slower)
+
+
+def test_a_latency_that_is_not_beyond_chance_is_of_all_requests(result):
+    """A proof of a few requests stands beside the p95 of all: the headline says which is which."""
+    proved = replace(result, significant=False)
+
+    assert re.search(r"p95 of all requests .* not beyond chance$", headline(proved))
+    assert "not beyond chance" not in headline(result)
+
+
+def test_requests_that_do_not_come_are_the_headline(result):
+    """So many a second, not by how much faster the others are; no impact by a latency."""
+    half = replace(result.load["before"], requests_per_s=6.0)
+    finding = Finding(id="traffic_lost", status="confirmed", score=19, group={"region": "eu"})
+    lost = replace(
+        result, verdict="traffic", significant=False, causes=(finding,),
+        load={"before": replace(half, requests_per_s=15.2), "after": half},
+    )  # fmt: skip
+    text = shown(lost)
+
+    assert text.startswith("fewer requests than before, ongoing: requests a second 15.2 → 6")
+    assert "confirmed cause: traffic_lost on region=eu" in text
+    assert re.search(r"^affected +region=eu, by the evidence for traffic_lost", text, re.MULTILINE)
+    assert "took over" not in text
+
+
+def test_an_improvement_is_not_called_ongoing(result):
+    """Good news lasts; an incident is ongoing."""
+    better = replace(result, verdict="improvement", state="ongoing")
+
+    assert verdict_words(better)[0] == "faster than before"
+    assert "ongoing" not in shown(better)
+    assert re.search(r"faster until \d{4}-", shown(better))
+
+
+@pytest.mark.parametrize(
+    ("group", "cohort", "said"),
+    [
+        ({"replica": "vllm-0"}, {"replica": "vllm-0"}, False),
+        ({"replica": "vllm-0"}, {"tenant": "a"}, True),
+        ({}, {"tenant": "a"}, False),
+    ],
+)
+def test_the_group_of_a_cause_is_among_the_affected(result, group, cohort, said):
+    """Once, if it is a cohort as well."""
+    finding = Finding(id="gpu_throttle", status="confirmed", group=group)
+    one = Cohort(attributes=cohort, excess_share=0.9, traffic_share=0.2, p95_without=0.2, n=100,
+                 slow=50, q=0.001)  # fmt: skip
+    changed = replace(result, causes=(finding,), cohorts=(one,))
+
+    assert ("by the evidence for gpu_throttle" in dict(facts(changed))["affected"]) == said
+    alone = dict(facts(replace(changed, cohorts=())))["affected"]
+    assert ("none stands out" in alone) == (not group)
+
+
+def test_long_times_are_in_seconds_everywhere(result):
+    """One unit in a report, or its figures cannot be compared at a glance."""
+    factor = 100.0
+    longer = replace(
+        result,
+        before=replace(result.before, p95=factor * result.before.p95),
+        after=replace(result.after, p95=factor * result.after.p95),
+        delta_s=factor * result.delta_s,
+        contributions=tuple(
+            replace(one, seconds=factor * one.seconds, ci=(None, None))
+            for one in result.contributions
+        ),
+    )
+
+    assert unit(result) == "ms"
+    assert unit(longer) == "s"
+    assert re.search(r"p95 [\d.]+ → [\d.]+ s \(\+[\d.]+ s\)", shown(longer).splitlines()[0])
+    assert re.search(r"^queue +\+\d+\.\d\d ", shown(longer), re.MULTILINE)
+
+
+def test_what_is_ruled_out_is_listed_only_if_explained(result):
+    """A count on the plain screen; each with its reason, by name, where details are wanted."""
+    out = [one.id for one in result.causes if one.status == "ruled_out"]
+    plain, more = shown(result), shown(result, explain=True)
+
+    assert f"{len(out)} ruled out" in plain
+    assert [cause for cause in out if re.search(rf"^   {cause}: ", plain, re.MULTILINE)] == []
+    listed = re.findall(r"^   (\w+): ", more.split("ruled out:")[1].split("cannot tell:")[0],
+                        re.MULTILINE)  # fmt: skip
+    assert listed == sorted(out)
+
+
+def test_a_cause_is_explained_in_a_sentence(result):
+    """Under its name stands what it is, for people who never read the manual."""
+    finding = Finding(id="head_of_line", status="likely", score=9)
+    text = shown(replace(result, causes=(finding,)))
+
+    assert f"\n   {summary_of('head_of_line')}"[:60] in text

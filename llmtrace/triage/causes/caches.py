@@ -282,7 +282,7 @@ def disaggregated_kv(e: Evidence) -> Finding:
         against(e.gate("prefill"), say.durations("prefill", e.row("prefill_s"))),
     ]  # fmt: skip
     action = "Reroute round the slow link between prefill and decode, or serve both on one engine."
-    return judge("disaggregated_kv", lines, action)
+    return judge("disaggregated_kv", lines, action, group=local)
 
 
 def _transfers_slower(e: Evidence) -> tuple[bool | None, str]:

@@ -70,7 +70,7 @@ def slow_renderer(e: Evidence) -> Finding:
     ]  # fmt: skip
     where = f" It is {local}." if local else ""
     action = f"Fix the client: render in batches of about 50 ms, or roll it back.{where}"
-    return judge("slow_renderer", lines, action)
+    return judge("slow_renderer", lines, action, group=local)
 
 
 def serial_tools(e: Evidence) -> Finding:
@@ -161,7 +161,7 @@ def client_gate(e: Evidence) -> Finding:
                 strongly=True),
     ]  # fmt: skip
     action = "Fix the client: raise its pool or semaphore. It is not the server."
-    return judge("client_gate", lines, action)
+    return judge("client_gate", lines, action, group=local)
 
 
 def client_cold(e: Evidence) -> Finding:
@@ -281,7 +281,7 @@ def busy_client(e: Evidence) -> Finding:
     ]  # fmt: skip
     where = f" It is {local}." if local else ""
     action = f"Free the client's event loop, or give it more CPU. It is not the server.{where}"
-    return judge("busy_client", lines, action)
+    return judge("busy_client", lines, action, group=local)
 
 
 def _own_part(e: Evidence) -> float | None:

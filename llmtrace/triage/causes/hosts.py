@@ -8,7 +8,16 @@ from llmtrace.stats.arrays import Floats
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.network import where_broken
-from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
+from llmtrace.triage.causes.scoring import (
+    Group,
+    against,
+    gate,
+    judge,
+    proof,
+    required,
+    steady,
+    support,
+)
 from llmtrace.triage.evidence import patterns
 from llmtrace.triage.evidence.changes import MIN_COUNT
 from llmtrace.triage.evidence.evidence import Evidence
@@ -87,7 +96,7 @@ def gpu_throttle(e: Evidence) -> Finding:
     at = clock.most(down=True)[0] if clock is not None and fell else None
     action = (f"Reroute: drain {at or 'the node whose clock fell'}, then look at cooling, power "
               "caps and XIDs.")  # fmt: skip
-    return judge("gpu_throttle", lines, action)
+    return judge("gpu_throttle", lines, action, group=local or _only(e, at))
 
 
 def cold_start(e: Evidence) -> Finding:
@@ -137,7 +146,7 @@ def cold_start(e: Evidence) -> Finding:
                 f"requests failed with it: {failures}"),
     ]  # fmt: skip
     action = "Reroute until it is warm; send it warm-up requests before it is called ready."
-    return judge("cold_start", lines, action + flags(e, "cold_start"))
+    return judge("cold_start", lines, action + flags(e, "cold_start"), group=_only(e, *started))
 
 
 def engine_paused(e: Evidence) -> Finding:
@@ -199,7 +208,7 @@ def engine_paused(e: Evidence) -> Finding:
         against(None if slept else _met_long_ones(e), _MET_LONG_ONES),
     ]  # fmt: skip
     action = "Reroute while it sleeps: take an engine out of the router before pausing it."
-    return judge("engine_paused", lines, action)
+    return judge("engine_paused", lines, action, group=_only(e, quiet.instance if quiet else None))
 
 
 def engine_down(e: Evidence) -> Finding:
@@ -225,6 +234,7 @@ def engine_down(e: Evidence) -> Finding:
     failures = patterns.failures_by_end(e)
     _, cut = patterns.broken(e)
     gone = patterns.vanished(e)
+    down = list(dict.fromkeys((*again, *gone)))
     lost = patterns.lost_traffic(e, gone)
     cut_off = patterns.failed_when_it_stopped(e, gone) if lost else 0
     facts = e.facts.instances.values()
@@ -237,9 +247,8 @@ def engine_down(e: Evidence) -> Finding:
     lines = [
         gate(failures.rose(0.003, 3, 2.0) or e.share("retried", lambda s: s.number("attempts") > 1)
              .rose(0.003, 3, 2.0) or bool(lost), f"requests ended in a failure: {failures}"),
-        required(bool(again or gone) if known else None,
-                 f"{', '.join([*again, *(g for g in gone if g not in again)]) or 'no engine'} "
-                 "was restarted or stopped reporting",
+        required(bool(down) if known else None,
+                 f"{', '.join(down) or 'no engine'} was restarted or stopped reporting",
                  "when each engine started: the gauge `started`"),
         proof(bool(again) and failures.rose(0.003, 3, 2.0),
               "the start time moved, and requests failed"),
@@ -261,7 +270,13 @@ def engine_down(e: Evidence) -> Finding:
                 "truncated streams had sent nothing for the same time"),
     ]  # fmt: skip
     action = "Reroute round the engine that went down and add capacity for its share; then fix it."
-    return judge("engine_down", lines, action)
+    return judge("engine_down", lines, action, group=_only(e, *down))
+
+
+def _only(e: Evidence, *instances: str | None) -> Group | None:
+    """Return the requests of the one engine of several that a cause is about; `None` = of more."""
+    name = instances[0] if len(instances) == 1 < len(e.instances) else None
+    return None if name is None else Group("replica", name)
 
 
 def frontend_cpu(e: Evidence) -> Finding:

@@ -248,7 +248,7 @@ def replica_imbalance(e: Evidence) -> Finding:
                 bool(e.moved) and _all_rose(e), "all replicas got slower"),
     ]  # fmt: skip
     action = "Rebalance: lower the weight of the loaded replica and check the router's policy."
-    return judge("replica_imbalance", lines, action)
+    return judge("replica_imbalance", lines, action, group=local)
 
 
 def _more_wait(e: Evidence) -> bool | None:

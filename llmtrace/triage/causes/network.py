@@ -87,7 +87,7 @@ def network_path(e: Evidence) -> Finding:
     ]  # fmt: skip
     where = f" It is {local}." if local else ""
     action = "Reroute: undo the routing or DNS change, pin the region, keep connections alive."
-    return judge("network_path", lines, action + where)
+    return judge("network_path", lines, action + where, group=local)
 
 
 def gateway_overhead(e: Evidence) -> Finding:
@@ -141,7 +141,7 @@ def gateway_overhead(e: Evidence) -> Finding:
         against(retried.rose(0.03) and bool(limited), f"more than one attempt: {retried}"),
     ]  # fmt: skip
     action = "Add capacity to the gateway or roll back its last change; then profile it."
-    return judge("gateway_overhead", lines, action)
+    return judge("gateway_overhead", lines, action, group=local)
 
 
 def rate_limit_retries(e: Evidence) -> Finding:
@@ -202,7 +202,7 @@ def rate_limit_retries(e: Evidence) -> Finding:
         action = (
             "Provider or upstream errors: look at its status page, fail over; back off longer."
         )
-    return judge("rate_limit_retries", lines, action)
+    return judge("rate_limit_retries", lines, action, group=local)
 
 
 _UNBUFFERED = (
@@ -270,7 +270,7 @@ def proxy_buffering(e: Evidence) -> Finding:
         against(longer, say.durations("all of it takes longer by as much: end to end", whole)),
         against(e.up("tpot_s"), say.durations("time per token", e.row("tpot_s"))),
     ]  # fmt: skip
-    return judge("proxy_buffering", lines, _UNBUFFERED)
+    return judge("proxy_buffering", lines, _UNBUFFERED, group=local)
 
 
 def _was_away(e: Evidence) -> tuple[bool | None, str]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from llmtrace.stats.arrays import Floats
 from llmtrace.triage.causes import format_figures as say
-from llmtrace.triage.causes.scoring import against, judge, proof, required, support
+from llmtrace.triage.causes.scoring import Group, against, judge, proof, required, support
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.result import Finding
 
@@ -49,21 +49,21 @@ def traffic_lost(e: Evidence) -> Finding:
         synthetic request through the front door.
     """
     before, after = e.request_rate
-    where, gone = _where(e)
+    group, where, gone = _where(e)
     failing = e.outcome("error", "truncated", "timeout")
     stopped = not after
     text = "no request came at all" if stopped else f"only {where}"
     lines = [
         required((before >= _TIMES * after or gone) and e.count_z <= -_SURE,
                  say.rates("requests", before, after)),
-        proof(stopped or where is not None, text),
+        proof(stopped or group is not None, text),
         support(bool(after) and not e.moved, "requests that come are answered as fast as before"),
         against(bool(e.moved), "requests take longer: who waits sends fewer", strongly=True),
         against(failing.rose(0.01), f"requests fail: {failing}"),
     ]  # fmt: skip
     place = f" It is {where}." if where and not stopped else ""
     action = "Check what is in front: DNS, certificates, the load balancer, the clients' release."
-    return judge("traffic_lost", lines, action + place)
+    return judge("traffic_lost", lines, action + place, group=group)
 
 
 def traffic_surge(e: Evidence) -> Finding:
@@ -86,18 +86,18 @@ def traffic_surge(e: Evidence) -> Finding:
         Limits for each tenant; an alert on a tenant's share of all requests.
     """
     before, after = e.request_rate
-    where, _ = _where(e)
+    group, where, _ = _where(e)
     lines = [
         required(after >= _TIMES * before > 0 and e.count_z >= _SURE,
                  say.rates("requests", before, after)),
-        proof(where is not None, f"only {where}"),
+        proof(group is not None, f"only {where}"),
         support(not e.moved, "requests are answered as fast as before"),
         against(_slower_too(e, after / max(before, 1e-9)),
                 "requests take longer: that is weighed as a queue or a batch"),
     ]  # fmt: skip
     place = f" It is {where}." if where else ""
     action = "Ask whether it is meant; limit that client, or add replicas before the queue fills."
-    return judge("traffic_surge", lines, action + place)
+    return judge("traffic_surge", lines, action + place, group=group)
 
 
 def _slower_too(e: Evidence, times: float) -> bool:
@@ -108,11 +108,11 @@ def _slower_too(e: Evidence, times: float) -> bool:
     return any(high - low >= _HALF * (times - 1) * low for low, high in pairs)
 
 
-def _where(e: Evidence) -> tuple[str | None, bool]:
+def _where(e: Evidence) -> tuple[Group | None, str, bool]:
     """Return the one value of a column that makes most of a change of the number of requests.
 
-    And whether it stopped, having come all along. `None` where the rest changed as well, or no
-    column names it.
+    In words as well, and whether it stopped, having come all along. `None` where the rest changed
+    as well, or no column names it.
     """
     for column in _COLUMNS:
         rates = dict(_by_value(e, column))
@@ -129,8 +129,9 @@ def _where(e: Evidence) -> tuple[str | None, bool]:
             ]
             text = (f"{column}={name} ({' → '.join(shares)} of requests, {say.amount(low)} → "
                     f"{say.amount(high)} a second)")  # fmt: skip
-            return text, high <= _STOPPED * low and _all_along(e, column, name)
-    return None, False
+            gone = high <= _STOPPED * low and _all_along(e, column, name)
+            return Group(column, name), text, gone
+    return None, "", False
 
 
 def _all_along(e: Evidence, column: str, name: str) -> bool:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
+from llmtrace.triage.evidence.evidence import Local
 from llmtrace.triage.result import Finding, Point, Status
 
 Kind = Literal["gate", "required", "proof", "support", "note", "against", "strongly_against"]
@@ -34,6 +35,13 @@ RULED_OUT: Final = -6
 _NUMBER: Final = r"(\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?)(?: (ms|s|%))?"
 _PAIR: Final = re.compile(f"{_NUMBER} → {_NUMBER}")
 _COUNTS: Final = re.compile(r"\([^()]*→[^()]*\)")  # "0 of 90 → 0 of 80" says what the shares do
+
+
+class Group(NamedTuple):
+    """Requests that have a value of a column of rows in common."""
+
+    column: str
+    value: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +115,10 @@ def _alike(pair: re.Match[str]) -> bool:
     return pair[1] == pair[3] and unit_before in (None, unit_after)
 
 
-def judge(cause: str, lines: Sequence[Line], action: str = "") -> Finding:
-    """Add up the lines for one cause.
+def judge(
+    cause: str, lines: Sequence[Line], action: str = "", *, group: Group | Local | None = None
+) -> Finding:
+    """Add up the lines for one cause; `group` = the requests that it is about, if not all.
 
     A gate or a requirement that fails rules the cause out. One that is unknown leaves the cause
     `unknown`, whatever else supports it, unless a proof replaces it. What reads the same before
@@ -141,6 +151,7 @@ def judge(cause: str, lines: Sequence[Line], action: str = "") -> Finding:
         missing=tuple(dict.fromkeys(missing)),
         action=action,
         runbook=f"docs/on-call/runbooks/{cause}.md",
+        group={} if group is None else {group.column: group.value},
     )
 
 

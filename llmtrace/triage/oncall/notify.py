@@ -16,11 +16,18 @@ from urllib.parse import urlsplit
 
 from llmtrace.api_clients.http_client import opener
 from llmtrace.core.errors import ConfigError, SourceError
-from llmtrace.display.summary_tables import ms
 from llmtrace.triage.oncall.alert import Alert
-from llmtrace.triage.report.naming import METRIC_NAMES, PART_NAMES, signed, unit, verdict_words
+from llmtrace.triage.report.naming import PART_NAMES, headline, signed, unit, verdict_words
 from llmtrace.triage.report.next_steps import next_steps, would_settle
-from llmtrace.triage.report.sentences import cohort_text, event_text, similar_text, when
+from llmtrace.triage.report.sentences import (
+    cohort_text,
+    event_text,
+    first_cause,
+    has_split,
+    impact_text,
+    similar_text,
+    when,
+)
 from llmtrace.triage.result import NAMED, Result
 
 _TIMEOUT_S: Final = 10.0
@@ -38,35 +45,28 @@ class Notifier(Protocol):
 
 def summary(alert: Alert, result: Result, link: str | None) -> str:
     """Say in a few lines what was found, for a chat or an annotation."""
-    metric = METRIC_NAMES.get(result.metric or "", "latency")
-    lines = [f"{alert.name}: {verdict_words(result)[0]}"]
-    lines += [result.reason] if "errors" in result.moved else []
-    if result.before.p95 is not None and result.after.p95 is not None:
-        lines.append(
-            f"{metric} p95 {ms(result.before.p95)} → {ms(result.after.p95)} {unit(result)}"
-            + ("" if result.delta_s is None else f" ({signed(result.delta_s)} {unit(result)})")
-        )
+    lines = [f"{alert.name}: {verdict_words(result)[0]}: {headline(result)}", result.reason]
     lines += when(result)[:-2]
     moved = sorted(
         (one for one in result.contributions if one.significant), key=lambda one: -abs(one.seconds)
     )
-    if moved:
+    if moved and has_split(result):
+        in_ = unit(result)
         parts = (
-            f"{PART_NAMES.get(one.name, one.name)} {signed(one.seconds)} {unit(result)}"
+            f"{PART_NAMES.get(one.name, one.name)} {signed(one.seconds, in_)} {in_}"
             for one in moved[:_MAX_PARTS]
         )
         lines.append(f"where: {', '.join(parts)}")
+    if result.impact is not None and result.verdict != "traffic":
+        lines.append(f"impact: {impact_text(result.impact, result)}")
     if result.localised and result.cohorts:
-        lines.append(f"affected: {cohort_text(result.cohorts[0])}")
+        lines.append(f"affected: {cohort_text(result.cohorts[0], unit(result))}")
     if result.events:
         lines.append(event_text(result.events[0], result.onset))
-    named = [one for one in result.causes if one.status in NAMED]
-    if named:
-        lines += [f"{named[0].status} cause: {named[0].id}", f"do: {named[0].action}"]
-    else:
-        lines.append("no cause is supported by the evidence")
-        lines += [f"do: {text}" for text in next_steps(result)]
-        lines += [f"would settle it: {text}" for text in would_settle(result)]
+    lines += first_cause(result)
+    actions = [one.action for one in result.causes if one.status in NAMED][:1]
+    lines += [f"do: {text}" for text in (*next_steps(result), *actions)]
+    lines += [f"would settle it: {text}" for text in would_settle(result)]
     if result.similar:
         lines.append(f"seen before: {similar_text(result.similar[0])}")
     if link is not None:

@@ -16,8 +16,8 @@ from typing import Final
 
 from llmtrace.dataset.case import Window
 from llmtrace.display.colours import NEUTRAL, OVER
-from llmtrace.display.summary_tables import ms, time_span, zone
-from llmtrace.triage.report.naming import METRIC_NAMES, latest
+from llmtrace.display.summary_tables import time_span, zone
+from llmtrace.triage.report.naming import figure, latest, title_of, unit_of
 from llmtrace.triage.report.timeline import Timeline
 from llmtrace.triage.result import Result
 
@@ -44,12 +44,6 @@ SIZES: Final = (
     Size("wide", 960.0, 64.0, 130.0, 220.0, 5),
     Size("narrow", 340.0, 52.0, 92.0, 62.0, 3),
 )
-
-
-def title_of(result: Result) -> str:
-    """Return what a triage is about, as `time to first token, p95`."""
-    metric = METRIC_NAMES.get(result.metric or "", "latency")
-    return f"{metric}, p{100 * result.quantile:g}"
 
 
 # --- over time -----------------------------------------------------------------------------------
@@ -90,7 +84,7 @@ def _over_time(
 ) -> str:
     height, top, bottom = 220.0, 16.0, 26.0
     start, end = span
-    most = nice(highest)
+    most, in_ = nice(highest), unit_of(None, highest)
 
     def x(t: float) -> float:
         return size.left + (min(max(t, start), end) - start) / (end - start) * (
@@ -109,7 +103,7 @@ def _over_time(
         drawn.append(
             f'<line class="line" x1="{size.left}" x2="{size.width}" y1="{at:.1f}" y2="{at:.1f}"/>'
             f'<text x="{size.left - 6}" y="{at + 4:.1f}" text-anchor="end">'
-            f"{ms(share * most)} ms</text>"
+            f"{figure(share * most, in_)} {in_}</text>"
         )
     inside = [i for i, t in enumerate(seen.t) if start <= t <= end]
     for name, line, colour in (("p50", seen.p50, NEUTRAL), ("p95", seen.p95, OVER)):

@@ -17,15 +17,17 @@ from llmtrace.core.errors import SourceError, explain_error
 from llmtrace.dataset.case import Case
 from llmtrace.display.colours import NEAR, NEUTRAL, OVER, STAGE_COLOURS, WITHIN
 from llmtrace.display.html_page import document
-from llmtrace.display.summary_tables import ms
 from llmtrace.triage.causes import RULES
 from llmtrace.triage.report import charts, waterfall
 from llmtrace.triage.report.links import Links
-from llmtrace.triage.report.naming import failures, signed, unit, verdict_words
+from llmtrace.triage.report.naming import figure, headline, percent, title_of, unit, verdict_words
 from llmtrace.triage.report.next_steps import next_steps, would_settle
 from llmtrace.triage.report.runbooks import page as runbook
+from llmtrace.triage.report.runbooks import summary_of
 from llmtrace.triage.report.sentences import (
     facts,
+    first_cause,
+    for_experts,
     quality_text,
     record_text,
     shown_text,
@@ -92,27 +94,21 @@ def page(result: Result, case: Case, links: Links | None = None) -> str:
         _runbooks(result, links),
     ]
     style = charts.STYLE + _STYLE
-    return document(f"Triage: {charts.title_of(result)}", "\n".join(filter(None, parts)), style)
+    return document(f"Triage: {title_of(result)}", "\n".join(filter(None, parts)), style)
 
 
 def _head(result: Result) -> str:
     words, _ = verdict_words(result)
     colour = _VERDICT_COLOURS[result.verdict]
-    change = "not known"
-    if result.before.p95 is not None and result.after.p95 is not None:
-        change = f"{ms(result.before.p95)} → {ms(result.after.p95)} {unit(result)}"
-    delta = (
-        ""
-        if result.delta_s is None
-        else f" <small>{signed(result.delta_s)} {unit(result)}</small>"
+    cause = "".join(
+        f'<p><a href="#causes"><b>{escape(line)}</b></a></p>' for line in first_cause(result)
     )
-    failed = f"{failures(result)} · " if failures(result) else ""
     lines = "".join(f'<p class="soft">{escape(line)}</p>' for line in when(result))
     return (
-        f"<h1>{escape(charts.title_of(result))}</h1>"
-        f'<p class="verdict">{failed}{change}{delta} '
-        f'<span class="pill" style="--c:{colour}">{escape(words)}</span></p>'
-        f"<p>{escape(result.reason)}</p>{lines}"
+        f"<h1>{escape(title_of(result))}</h1>"
+        f'<p class="verdict"><span class="pill" style="--c:{colour}">{escape(words)}</span> '
+        f"{escape(headline(result))}</p>"
+        f"<p>{escape(result.reason)}</p>{cause}{lines}"
     )
 
 
@@ -132,7 +128,7 @@ def _facts(result: Result) -> str:
 def _cohorts(result: Result) -> str:
     if not result.cohorts:
         return ""
-    rows = "".join(_cohort(one) for one in result.cohorts)
+    rows = "".join(_cohort(one, unit(result)) for one in result.cohorts)
     return (
         '<div class="scroll"><table><tr><th>requests with</th><th></th>'
         '<th class="n">p95 of all others</th><th class="n">requests</th></tr>'
@@ -140,13 +136,13 @@ def _cohorts(result: Result) -> str:
     )
 
 
-def _cohort(one: Cohort) -> str:
+def _cohort(one: Cohort, in_: str) -> str:
     names = ", ".join(f"{name} = {value}" for name, value in one.attributes.items())
     what = "fails" if one.fails else "is slow"
-    others = "" if one.p95_without is None else f"{ms(one.p95_without)} ms"
+    others = "" if one.p95_without is None else f"{figure(one.p95_without, in_)} {in_}"
     bars = "".join(
         f'<div class="two"><i style="width:{100 * min(max(share, 0.0), 1.0):.1f}%;'
-        f'background:{colour}"></i></div><div class="soft">{share:.0%} of {whose}</div>'
+        f'background:{colour}"></i></div><div class="soft">{percent(share)} of {whose}</div>'
         for share, whose, colour in (
             (one.excess_share, f"what {what} beyond expectation", OVER),
             (one.traffic_share, "traffic", NEUTRAL),
@@ -176,7 +172,8 @@ def _causes(result: Result, links: Links) -> str:
         cards = "<p>None is supported by the evidence.</p>"
         cards += "".join(f'<p class="action">{_marked(text)}</p>' for text in next_steps(result))
     return (
-        f"<section><h2>Causes</h2>{cards}{_seen_before(result)}{_others(result.causes)}</section>"
+        f'<section id="causes"><h2>Causes</h2>{cards}{_seen_before(result)}'
+        f"{_others(result.causes)}</section>"
     )
 
 
@@ -197,6 +194,7 @@ def _cause(one: Finding, links: Links) -> str:
         f'<div class="cause"><h3>{escape(one.id)} '
         f'<span class="pill" style="--c:{_STATUS_COLOURS[one.status]}">{one.status}</span> '
         f'<small class="soft">{one.score:+d} points</small></h3>'
+        f"<p>{escape(summary_of(one.id))}</p>"
         f'<table class="points">{"".join(lines)}</table>{action}'
         f'<p class="soft">{escape(record_text(one))}; {escape(shown_text(one))}</p>{runbook}</div>'
     )
@@ -223,7 +221,7 @@ _REST: Final[tuple[tuple[Status, str], ...]] = (
 
 
 def _group(status: Status, words: str, causes: Sequence[Finding]) -> str:
-    mine = [one for one in causes if one.status == status]
+    mine = sorted((one for one in causes if one.status == status), key=lambda one: one.id)
     if not mine:
         return ""
     lines = "".join(f"<dt>{escape(one.id)}</dt><dd>{escape(_why(one))}</dd>" for one in mine)
@@ -259,6 +257,10 @@ def _data_lines(result: Result, links: Links) -> Iterator[str]:
         *(f"would settle it: {one}" for one in would_settle(result)),
     ):
         yield f"<p>! {escape(text)}</p>"
+    lines = "".join(
+        f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in for_experts(result)
+    )
+    yield f"<dl>{lines}</dl>" if lines else ""
     for name, ids in result.exemplars.items():
         if ids:
             listed = " ".join(_trace(one, links) for one in ids)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from llmtrace.display.summary_tables import ms
-from llmtrace.triage.result import Bounds, Result
+from llmtrace.triage.result import NOTHING_FOUND, Bounds, Result
 
 METRIC_NAMES: Final = {
     "ttft": "time to first token",
@@ -20,14 +20,14 @@ VERDICTS: Final = {
     "no_change": ("nothing moved", "green"),
     "workload": ("the workload changed", "cyan"),
     "regression": ("a regression", "red"),
-    "mixed": ("a regression, and other work", "red"),
-    "improvement": ("quicker than it was", "green"),
-    "drift": ("slower and slower", "red"),
-    "traffic": ("requests came in other numbers", "red"),
-    "new_workload": ("work never seen before", "yellow"),
+    "mixed": ("a regression, and the workload changed", "red"),
+    "improvement": ("faster than before", "green"),
+    "drift": ("a gradual regression", "red"),
+    "traffic": ("the number of requests changed", "red"),
+    "new_workload": ("a new kind of workload", "yellow"),
     "not_enough_data": ("cannot tell", "yellow"),
 }
-_NEXT_TO_NOTHING_S: Final = 0.00005  # 0.0 ms when rounded
+_LONG_S: Final = 10.0
 _MINUTE_S: Final = 60.0
 _HOUR_S: Final = 3600.0
 
@@ -35,19 +35,83 @@ _HOUR_S: Final = 3600.0
 def verdict_words(result: Result) -> tuple[str, str]:
     """Return the verdict in words, and a colour for it."""
     words, colour = VERDICTS[result.verdict]
+    before, after = (result.load.get(name) for name in ("before", "after"))
+    if result.verdict == "traffic" and before and after:
+        fewer = (after.requests_per_s or 0.0) < (before.requests_per_s or 0.0)
+        words = "fewer requests than before" if fewer else "more requests than before"
     if is_over(result):
-        words = f"{words}; it is over"
-    elif result.state == "ongoing" and colour == "red":
-        words = f"{words}, ongoing"
+        words += ", no longer" if result.verdict == "improvement" else "; it is over"
+    elif result.state == "ongoing" and result.verdict != "improvement":
+        words += ", ongoing"
     return words, colour
 
 
-def failures(result: Result) -> str:
-    """Say which share of requests failed before and now; empty = it did not rise beyond chance."""
+def headline(result: Result) -> str:
+    """Say what users lose: requests that no longer come, fail or are cancelled; then latency.
+
+    Beside lost requests, latency is said only if it rose: those that came were as fast or faster.
+    """
+    lost = losses(result)
+    before, after = result.before.p95, result.after.p95
+    if not of_latency(result):
+        return " · ".join(lost)
+    if before is None or after is None or result.delta_s is None:
+        return " · ".join((*lost, title_of(result)))
+    in_ = unit(result)
+    change = f"{figure(before, in_)} → {figure(after, in_)} {in_}"
+    change += f" ({signed(result.delta_s, in_)} {in_.partition(' ')[0]})"
+    if not result.significant and result.verdict not in NOTHING_FOUND:
+        change = f"of all requests {change}, not beyond chance"
+    typical = [one for one in result.changes if one.metric == result.metric]
+    if result.significant and typical and typical[0].grew[1] == "p50":
+        low, high = (figure(side.p50, in_) for side in (result.before, result.after))
+        change += f", p50 {low} → {high} {in_}"
+    return " · ".join((*lost, f"{title_of(result)} {change}"))
+
+
+def title_of(result: Result) -> str:
+    """Return what a triage is about, as `time to first token p95`."""
+    metric = METRIC_NAMES.get(result.metric or "", "latency")
+    return f"{metric} p{100 * result.quantile:g}"
+
+
+def of_latency(result: Result) -> bool:
+    """Return whether a report is about latency, not only about requests that are lost."""
+    rose = result.significant and (result.delta_s or 0.0) > 0
+    return rose or not losses(result)
+
+
+def losses(result: Result) -> list[str]:
+    """Say which requests are lost, failed or cancelled: those whose number moved beyond chance."""
+    texts = []
+    before, after = (result.load.get(name) for name in ("before", "after"))
+    if result.verdict == "traffic" and before and after:
+        low, high = before.requests_per_s or 0.0, after.requests_per_s or 0.0
+        texts.append(f"requests a second {low:.3g} → {high:.3g}")
     outcomes = result.outcomes
-    if outcomes is None or not outcomes.significant:
-        return ""
-    return f"failed requests: {outcomes.failed_before:.1%} → {outcomes.failed_after:.1%}"
+    if outcomes is not None and outcomes.significant:
+        texts.append(share("failed requests", outcomes.failed_before, outcomes.failed_after))
+    if outcomes is not None and outcomes.gave_up:
+        pair = outcomes.cancelled_before, outcomes.cancelled_after
+        texts.append(share("cancelled requests", *pair))
+    return texts
+
+
+def share(name: str, before: float | None, after: float | None) -> str:
+    """Say how a share of all requests moved."""
+    if before is None or after is None:
+        return f"{name}: not reported"
+    return f"{name} {percent(before, 1)} → {percent(after, 1)}"
+
+
+def percent(part: float, decimals: int = 0) -> str:
+    """Write a share.
+
+    Example:
+        >>> percent(0.4213), percent(0.0689, 1), percent(5.4)
+        ('42 %', '6.9 %', '540 %')
+    """
+    return f"{100 * part:,.{decimals}f} %"
 
 
 def is_over(result: Result) -> bool:
@@ -61,8 +125,25 @@ def latest(result: Result) -> str:
 
 
 def unit(result: Result) -> str:
-    """Return the unit that the parts of a change are shown in."""
-    return "ms per token" if result.metric == "tpot" else "ms"
+    """Return the one unit that a report writes its metric and the parts of its change in."""
+    return unit_of(result.metric, result.before.p95, result.after.p95)
+
+
+def unit_of(metric: str | None, *p95s: float | None) -> str:
+    """Return the unit to write a metric in: what takes long is written in seconds."""
+    if metric == "tpot":
+        return "ms per token"
+    return "s" if max((one or 0.0 for one in p95s), default=0.0) >= _LONG_S else "ms"
+
+
+def figure(seconds: float | None, in_: str = "ms") -> str:
+    """Write a duration in a unit, without it; `-` for the unknown.
+
+    Example:
+        >>> figure(0.0274), figure(51.4221, "s"), figure(None)
+        ('27.4', '51.42', '-')
+    """
+    return ms(seconds) if in_ != "s" or seconds is None else f"{seconds:,.2f}"
 
 
 def duration(seconds: float) -> str:
@@ -80,21 +161,22 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
 
 
-def signed(seconds: float) -> str:
-    """Write a change in milliseconds, with its sign if it is large enough for one to matter.
+def signed(seconds: float, in_: str = "ms") -> str:
+    """Write a change in a unit, with its sign if it is large enough for one to matter.
 
     Example:
-        >>> signed(0.2), signed(-0.0015), signed(-0.00004), signed(0.0)
-        ('+200', '-1.5', '≈0', '0')
+        >>> signed(0.2), signed(-0.0015), signed(-0.00004), signed(0.0), signed(50.5, "s")
+        ('+200', '-1.5', '≈0', '0', '+50.50')
     """
     if seconds == 0:
         return "0"
-    if abs(seconds) < _NEXT_TO_NOTHING_S:
+    text = figure(abs(seconds), in_)
+    if text.startswith("<") or not text.strip("0."):
         return "≈0"
-    return ("+" if seconds > 0 else "-") + ms(abs(seconds))
+    return ("+" if seconds > 0 else "-") + text
 
 
-def between(bounds: Bounds) -> str:
-    """Write an interval in milliseconds; nothing if there is none."""
+def between(bounds: Bounds, in_: str = "ms") -> str:
+    """Write an interval in a unit; nothing if there is none."""
     low, high = bounds
-    return "" if low is None or high is None else f"{signed(low)} … {signed(high)}"
+    return "" if low is None or high is None else f"{signed(low, in_)} … {signed(high, in_)}"

@@ -37,6 +37,17 @@ def title(cause: str) -> str:
     return words
 
 
+def summary_of(cause: str) -> str:
+    """Return a cause in a sentence, as its runbook begins.
+
+    Example:
+        >>> summary_of("gpu_throttle")
+        'A GPU runs slower than it should: heat, power, or a fault.'
+    """
+    doc = inspect.getdoc(RULES[cause]) or ""
+    return doc.partition("\n\n")[0].replace("\n", " ")
+
+
 def page(cause: str) -> str:
     """Return the runbook of a cause, as Markdown.
 

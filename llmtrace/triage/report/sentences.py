@@ -5,13 +5,38 @@ Every time has its date and zone. What is over is never called "now".
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Final, get_args
 
-from llmtrace.display.summary_tables import date_and_zone, ms, time_span
+from llmtrace.dataset.case import Window
+from llmtrace.display.summary_tables import date_and_zone, time_span
 from llmtrace.triage.over_time import Growth, Impact, Incident, NearEvent, Onset, Similar
-from llmtrace.triage.report.naming import METRIC_NAMES, duration, failures, latest, signed, unit
-from llmtrace.triage.result import Cohort, Estimate, Finding, Load, Outcomes, Result, Side
+from llmtrace.triage.report.naming import (
+    METRIC_NAMES,
+    duration,
+    figure,
+    latest,
+    of_latency,
+    percent,
+    share,
+    signed,
+    unit,
+    unit_of,
+)
+from llmtrace.triage.result import (
+    NAMED,
+    NOTHING_FOUND,
+    SURE,
+    Cohort,
+    Estimate,
+    Finding,
+    Load,
+    Metric,
+    Outcomes,
+    Result,
+    Side,
+)
 
 _MAX_COHORTS: Final = 3
 _MAX_TENANTS: Final = 3
@@ -25,8 +50,24 @@ def when(result: Result) -> list[str]:
     Times are this machine's, with date and zone.
     """
     texts = [*_course(result)]
-    texts += [_side(latest(result), result.after), _side("before", result.before)]
+    in_ = unit(result)
+    texts += [_side(latest(result), result.after, in_), _side("before", result.before, in_)]
     return texts
+
+
+def first_cause(result: Result) -> Iterator[str]:
+    """Yield the cause named first, for the top of a report; nothing where none is."""
+    named = [one for one in result.causes if one.status in NAMED]
+    if named:
+        first, more = named[0], len(named) - 1
+        others = f", and {more} more" if more else ""
+        where = f" on {group_text(first)}" if first.group else ""
+        word = "cause"
+        if result.verdict == "improvement":
+            word = "cause of what was slower all the same"
+        yield f"{first.status} {word}: {first.id}{where}{others}"
+    elif result.causes and result.verdict not in NOTHING_FOUND | {"improvement"}:
+        yield "no cause is supported by the evidence"
 
 
 def _course(result: Result) -> Iterator[str]:
@@ -47,25 +88,37 @@ def _course(result: Result) -> Iterator[str]:
             yield f"not known yet whether it is over: only {since}"
         elif result.state == "ongoing" and window is not None:
             lasts = duration(max(window.end - onset.best, 0.0))
-            yield f"ongoing at {date_and_zone(window.end)}, the end of the data, for {lasts}"
-    impact = result.impact if result.metric in result.moved else None
+            word = "faster until" if result.verdict == "improvement" else "ongoing at"
+            yield f"{word} {date_and_zone(window.end)}, the end of the data, for {lasts}"
+    impact = result.impact if result.metric in result.moved and of_latency(result) else None
     if impact is not None and impact.worst_s is not None and impact.worst_at is not None:
-        last = f"p95 of the last requests {ms(impact.now_s)} {unit(result)}"
-        worst = f"{ms(impact.worst_s)} {unit(result)} at {date_and_zone(impact.worst_at)}"
-        yield f"{last}; at its worst {worst}"
+        in_ = unit(result)
+        last = f"p95 of the last requests {figure(impact.now_s, in_)} {in_}"
+        yield f"{last}; worst {figure(impact.worst_s, in_)}, {date_and_zone(impact.worst_at)}"
 
 
-def _side(name: str, side: Side) -> str:
+def _side(name: str, side: Side, in_: str) -> str:
     window = side.window
     span = "no rows" if window is None else time_span(window.start, window.end)
     low, high = side.p95_ci
-    interval = "" if low is None or high is None else f", p95 95% CI {ms(low)} to {ms(high)} ms"
+    interval = (
+        ""
+        if low is None or high is None
+        else f", p95 95% CI {figure(low, in_)} to {figure(high, in_)} {in_}"
+    )
     return f"{name} {span}: {side.n:,} requests{interval}"
 
 
 def has_split(result: Result) -> bool:
-    """Return whether there is a split to show: of too few requests it would be a guess."""
-    return bool(result.contributions) and result.verdict not in ("not_enough_data", "traffic")
+    """Return whether there is a split to show.
+
+    Of too few requests it would be a guess, and where no part moved beyond chance it is noise.
+    """
+    if not result.contributions or result.verdict in NOTHING_FOUND or not of_latency(result):
+        return False
+    known = any(None not in one.ci for one in result.contributions)
+    moved = any(one.significant for one in result.contributions)
+    return moved if known else result.significant
 
 
 # --- facts, line by line -------------------------------------------------------------------------
@@ -73,8 +126,10 @@ def has_split(result: Result) -> bool:
 
 def facts(result: Result) -> Iterator[tuple[str, str]]:
     """Yield the facts that are no stages, line by line: a heading and a sentence."""
-    if result.impact is not None:
+    if result.impact is not None and result.verdict != "traffic":
         yield "impact", impact_text(result.impact, result)
+    if result.verdict not in NOTHING_FOUND | {"improvement"}:
+        yield "affected", affected(result)
     for number, event in enumerate(result.events[:_MAX_EVENTS]):
         yield ("" if number else "changes"), event_text(event, result.onset)
     if result.state is not None and not result.events:
@@ -82,32 +137,49 @@ def facts(result: Result) -> Iterator[tuple[str, str]]:
     before, after = result.load.get("before"), result.load.get("after")
     if before is not None and after is not None:
         yield "workload", load_text(before, after)
-    for number, one in enumerate(result.grew):
+    grew = () if result.verdict == "traffic" else result.grew  # what is lost makes the rest more
+    for number, one in enumerate(grew):
         yield ("" if number else "grew"), growth_text(one, result)
-    if has_split(result):
-        yield "affected", affected(result)
     if result.outcomes is not None:
         yield "outcomes", endings(result.outcomes)
-    others = [name for name in result.moved if name != result.metric]
+    others = [METRIC_NAMES[name] for name in get_args(Metric)
+              if name in result.moved and name != result.metric]  # fmt: skip
     if others:
-        yield "also moved", ", ".join(METRIC_NAMES.get(name, name) for name in others)
+        yield "also moved", ", ".join(others)
     for number, text in enumerate(other_stretches(result)):
         yield ("" if number else "other times"), text
-    if result.smallest_visible is not None:
-        seen = f"a rise of {100 * result.smallest_visible:.0f} % of all requests"
-        share = result.smallest_visible_share
-        if share is not None:
-            usual = 1 - result.quantile
-            seen += f", or {share:.1%} of them beyond the p95 before ({usual:.0%} expected),"
-        yield "power", f"{seen} would have been seen"
+    if result.verdict in NOTHING_FOUND:
+        yield from power(result)
+
+
+def for_experts(result: Result) -> Iterator[tuple[str, str]]:
+    """Yield the facts that few need: what would have been seen, and what is estimated."""
+    if result.verdict not in NOTHING_FOUND:
+        yield from power(result)
+    if any(result.quality.censored):
+        before, after = result.quality.censored
+        name = METRIC_NAMES.get(result.metric or "", "it")
+        counts = f"{before:,} before, {after:,} {latest(result)}"
+        yield "not counted", f"ended before {name} was known: {counts}"
     for when_, estimate in _estimates(result):
         yield (
             "estimated",
             (
-                f"{when_}: prefill {ms(estimate.prefill_p50_s)} ms at the median, by a fit of "
+                f"{when_}: prefill {figure(estimate.prefill_p50_s)} ms at the median, by a fit of "
                 f"{estimate.n:,} requests (R² {estimate.fit:.2f}); part of no sum"
             ),
         )
+
+
+def power(result: Result) -> Iterator[tuple[str, str]]:
+    """Yield the smallest change that would have been seen, where that is known."""
+    if result.smallest_visible is not None:
+        seen = f"all requests {1 + result.smallest_visible:.3g} times as slow"
+        slow = result.smallest_visible_share
+        if slow is not None:
+            usual = percent(1 - result.quantile)
+            seen += f", or {percent(slow)} of them over the p95 before ({usual} expected),"
+        yield "power", f"{seen} would have been seen"
 
 
 def _estimates(result: Result) -> Iterator[tuple[str, Estimate]]:
@@ -122,8 +194,9 @@ def _estimates(result: Result) -> Iterator[tuple[str, Estimate]]:
 
 def impact_text(impact: Impact, result: Result) -> str:
     """Say how many requests and tenants it hit, and what it took of the error budget."""
+    in_ = unit(result)
     limit = "" if impact.limit_s is None else (
-        f" took over {ms(impact.limit_s)} {unit(result)} "
+        f" took over {figure(impact.limit_s, in_)} {in_} "
         f"({'the budget' if impact.from_budget else 'the p95 before'}) or failed"
     )  # fmt: skip
     parts = [f"{impact.requests:,} of {impact.of:,} requests{limit or ' failed'}"]
@@ -135,8 +208,9 @@ def impact_text(impact: Impact, result: Result) -> str:
         word = "tenant" if impact.tenants_hit == 1 else "tenants"
         parts.append(f"{impact.tenants_hit} {word}: {listed}{rest}")
     if impact.budget_used is not None:
-        size = "" if impact.from_budget else " (5 % of its requests)"
-        parts.append(f"{impact.budget_used:.0%} of the error budget of the time searched{size}")
+        size = "" if impact.from_budget else ": 5 % of its requests"
+        used = percent(impact.budget_used)
+        parts.append(f"used {used} of the error budget (of the time searched{size})")
     return " · ".join(parts)
 
 
@@ -162,8 +236,8 @@ def growth_text(one: Growth, result: Result) -> str:
         for name, value in one.attributes.items()
     )
     return (
-        f"{names}: {one.share_before:.0%} → {one.share_after:.0%} of requests, "
-        f"{signed(one.seconds)} {unit(result)} on the mean"
+        f"{names}: {percent(one.share_before)} → {percent(one.share_after)} of requests, "
+        f"{signed(one.seconds, unit(result))} {unit(result)} on the mean"
     )
 
 
@@ -173,12 +247,23 @@ def other_stretches(result: Result) -> Iterator[str]:
     apart = [
         one
         for one in result.incidents
-        if window is None or one.start >= window.end or (one.end or window.end) <= window.start
+        if (window is None or one.start >= window.end or (one.end or window.end) <= window.start)
+        and not _compared_with(one, result.before.window)
     ]
     for one in apart[:_MAX_OTHERS]:
         yield stretch_text(one)
     if len(apart) > _MAX_OTHERS:
         yield f"{len(apart) - _MAX_OTHERS} more"
+    if apart:
+        yield "not explained here; `--at TIME` triages one"
+
+
+def _compared_with(one: Incident, before: Window | None) -> bool:
+    """Return whether a stretch is most of the time before: that is what is compared with."""
+    if before is None:
+        return False
+    end = before.end if one.end is None else min(one.end, before.end)
+    return end - max(one.start, before.start) > before.seconds / 2
 
 
 def stretch_text(one: Incident) -> str:
@@ -188,11 +273,13 @@ def stretch_text(one: Incident) -> str:
     else:
         span = time_span(one.start, one.end)
     if one.metric == "errors":
-        size = f"{one.usual or 0:.1%} → {one.level or 0:.1%} of requests fail"
+        size = f"{share('failed requests', one.usual or 0.0, one.level or 0.0)}"
     elif one.metric == "traffic":
         size = f"{one.usual or 0:.3g} → {one.level or 0:.3g} requests a second"
     else:
-        size = f"{METRIC_NAMES[one.metric]} p50 {ms(one.usual)} → {ms(one.level)} ms"
+        in_ = unit_of(one.metric, one.usual, one.level)
+        pair = f"{figure(one.usual, in_)} → {figure(one.level, in_)} {in_}"
+        size = f"{METRIC_NAMES[one.metric]} p50 {pair}"
     return f"{span}: {size}" + (", gradually" if one.shape == "ramp" else "")
 
 
@@ -213,11 +300,23 @@ def load_text(before: Load, after: Load) -> str:
 
 def affected(result: Result) -> str:
     """Return a sentence that names the affected cohorts."""
-    texts = [cohort_text(one) for one in result.cohorts[:_MAX_COHORTS]]
+    in_ = unit(result)
+    texts = [cohort_text(one, in_) for one in result.cohorts[:_MAX_COHORTS]]
     everyone = _scope(result.quality.values)
-    if texts and failures(result) and not any(one.fails for one in result.cohorts):
+    failing = result.outcomes is not None and result.outcomes.significant
+    if texts and failing and not any(one.fails for one in result.cohorts):
         texts.insert(0, f"failures: {everyone}")
+    known = [pair for one in result.cohorts for pair in one.attributes.items()]
+    for one in result.causes:
+        named = one.status in SURE and not set(one.group.items()) <= set(known)
+        texts += [f"{group_text(one)}, by the evidence for {one.id}"] if named else []
+        known += one.group.items()
     return "; ".join(texts) or everyone
+
+
+def group_text(one: Finding) -> str:
+    """Return what the requests that a cause is about have in common, as `replica=vllm-0`."""
+    return ", ".join(f"{name}={value}" for name, value in one.group.items())
 
 
 def _scope(values: Mapping[str, int]) -> str:
@@ -231,28 +330,41 @@ def _scope(values: Mapping[str, int]) -> str:
     return "; ".join(filter(None, parts))
 
 
-def cohort_text(cohort: Cohort) -> str:
+def cohort_text(cohort: Cohort, in_: str) -> str:
     """Say which share of what is slow or fails one cohort has, and what is left without it."""
     names = ", ".join(f"{name}={value}" for name, value in cohort.attributes.items())
     what = "fails" if cohort.fails else "is slow"
-    without = "" if cohort.p95_without is None else f"; p95 without: {ms(cohort.p95_without)} ms"
+    without = ""
+    if cohort.p95_without is not None:
+        without = f"; p95 without it: {figure(cohort.p95_without, in_)} {in_}"
     return (
-        f"{names}: {cohort.excess_share:.0%} of what {what} beyond expectation, "
-        f"{cohort.traffic_share:.0%} of traffic{without}"
+        f"{names}: {percent(cohort.excess_share)} of what {what} beyond expectation, "
+        f"{percent(cohort.traffic_share)} of traffic{without}"
     )
 
 
 def endings(outcomes: Outcomes) -> str:
     """Say how requests ended, before and in the incident."""
-    failed = _share("failed", outcomes.failed_before, outcomes.failed_after)
-    cancelled = _share("cancelled", outcomes.cancelled_before, outcomes.cancelled_after)
+    failed = share("failed", outcomes.failed_before, outcomes.failed_after)
+    cancelled = share("cancelled", outcomes.cancelled_before, outcomes.cancelled_after)
     return f"{failed} · {cancelled}"
 
 
-def _share(name: str, before: float | None, after: float | None) -> str:
-    if before is None or after is None:
-        return f"{name}: not reported"
-    return f"{name} {before:.1%} → {after:.1%}"
+def rest_text(result: Result, shown: int) -> str:
+    """Say how many causes are not shown: named beyond `shown`, ruled out, or not decided."""
+    counts = Counter(one.status for one in result.causes)
+    texts = {
+        "more possible": max(sum(counts[status] for status in NAMED) - shown, 0),
+        "ruled out": counts["ruled_out"],
+        "cannot be judged for lack of data": counts["unknown"],
+    }
+    return ", ".join(f"{count} {words}" for words, count in texts.items() if count)
+
+
+def short_record(one: Finding) -> str:
+    """Say in few words how often a status was right; empty where that was not measured."""
+    right = one.right_when_so_called
+    return "" if right is None else f", right in {right.right} of {right.of} such calls"
 
 
 def record_text(one: Finding) -> str:
@@ -277,14 +389,11 @@ def shown_text(one: Finding) -> str:
 def quality_text(result: Result) -> str:
     """Return a sentence on how far the data support the verdict."""
     quality = result.quality
-    parts = [f"data: {quality.n[0]:,} requests before, {quality.n[1]:,} {latest(result)}"]
+    parts = []
     if quality.coverage is not None:
-        parts.append(f"stages known for {quality.coverage:.0%} of the time")
-    if any(quality.censored):
-        before, after = quality.censored
-        parts.append(f"cut short: {before:,} before, {after:,} {latest(result)}")
+        parts.append(f"stages known for {percent(quality.coverage)} of the time")
     if quality.matched_on:
         parts.append(f"same work = same {', '.join(quality.matched_on)}")
     if quality.sampled < 1:
-        parts.append(f"{quality.sampled:.0%} of rows looked at")
-    return " · ".join(parts)
+        parts.append(f"{percent(quality.sampled)} of rows looked at")
+    return f"data: {' · '.join(parts) or 'no stage is reported'}"

@@ -20,11 +20,16 @@ from llmtrace.display.summary_tables import ms
 from llmtrace.triage.report import naming
 from llmtrace.triage.report.links import Links
 from llmtrace.triage.report.next_steps import next_steps, would_settle
+from llmtrace.triage.report.runbooks import summary_of
 from llmtrace.triage.report.sentences import (
     facts,
+    first_cause,
+    for_experts,
     has_split,
     quality_text,
     record_text,
+    rest_text,
+    short_record,
     shown_text,
     when,
 )
@@ -52,7 +57,8 @@ def screen(result: Result, *, explain: bool = False, links: Links | None = None)
         links: where traces and runbooks are; `None` = not known.
     """
     links = links or Links()
-    parts: list[RenderableType] = [_head(result), *_split(result), _facts(result)]
+    parts: list[RenderableType] = [_head(result), *_split(result, explain=explain)]
+    parts.append(_facts(result, explain=explain))
     if result.causes and (explain or result.verdict != "no_change"):
         parts.append(_causes(result, links, explain=explain))
     if explain:
@@ -76,52 +82,42 @@ class _Spaced:
 
 def _head(result: Result) -> RenderableType:
     words, style = naming.verdict_words(result)
-    head = Text()
-    metric = naming.METRIC_NAMES.get(result.metric or "", "latency")
-    percent = f"p{100 * result.quantile:g}"
-    before, after = result.before, result.after
-    if failed := naming.failures(result):
-        head.append(f"{failed} · ", "bold")
-    if before.p95 is not None and after.p95 is not None and result.delta_s is not None:
-        head.append(f"{metric}, {percent}: ", "bold")
-        head.append(f"{ms(before.p95)} → {ms(after.p95)} {naming.unit(result)}", "bold")
-        head.append(f"  ({naming.signed(result.delta_s)} {naming.unit(result)})  ", "bold")
-    else:
-        head.append(f"{metric}, {percent}  ", "bold")
-    head.append(words, f"bold {style}")
-    return Group(head, Text(result.reason), *(Text(line, "dim") for line in when(result)))
+    head = Text("", "bold").append(words, style).append(f": {naming.headline(result)}")
+    lines = [Text(result.reason), *(Text(line, "bold") for line in first_cause(result))]
+    return Group(head, *lines, *(Text(line, "dim") for line in when(result)))
 
 
 # --- where the change is -------------------------------------------------------------------------
 
 
-def _split(result: Result) -> Iterator[RenderableType]:
-    if not has_split(result) or result.delta_s is None:
+def _split(result: Result, *, explain: bool) -> Iterator[RenderableType]:
+    if not (has_split(result) or (explain and result.contributions)) or result.delta_s is None:
         return
+    in_ = naming.unit(result)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("where the change is")
-    table.add_column(naming.unit(result), justify="right")
-    table.add_column("95 % interval", justify="right")
+    table.add_column(in_, justify="right")
+    table.add_column("95% CI", justify="right")
     table.add_column("")
     largest = max((abs(one.seconds) for one in result.contributions), default=0.0)
     still = [one.name for one in result.contributions if not one.seconds]
     for one in result.contributions:
         if one.seconds:
-            table.add_row(*_contribution(one, largest))
+            table.add_row(*_contribution(one, largest, in_))
     if still:
         table.add_row(
             Text("all others", "dim"), Text("0", "dim"), "", Text(", ".join(still), "dim")
         )
     table.add_row(
         Text("change of the p95", "bold"),
-        Text(naming.signed(result.delta_s), "bold"),
+        Text(naming.signed(result.delta_s, in_), "bold"),
         "",
         Text("the lines above add up to this", "dim"),
     )
     yield table
 
 
-def _contribution(one: Contribution, largest: float) -> tuple[RenderableType, ...]:
+def _contribution(one: Contribution, largest: float, in_: str) -> tuple[RenderableType, ...]:
     style = "" if one.significant else "dim"
     width = round(_BAR * abs(one.seconds) / largest) if largest > 0 else 0
     colour = STAGE_COLOURS.get(one.name, "default") if one.significant else "dim"
@@ -132,8 +128,8 @@ def _contribution(one: Contribution, largest: float) -> tuple[RenderableType, ..
     bar.append(note, "dim")
     return (
         Text(naming.PART_NAMES.get(one.name, one.name), style),
-        Text(naming.signed(one.seconds), style),
-        Text(naming.between(one.ci), style),
+        Text(naming.signed(one.seconds, in_), style),
+        Text(naming.between(one.ci, in_), style),
         bar,
     )
 
@@ -141,11 +137,11 @@ def _contribution(one: Contribution, largest: float) -> tuple[RenderableType, ..
 # --- workload, cohort, outcomes ------------------------------------------------------------------
 
 
-def _facts(result: Result) -> RenderableType:
+def _facts(result: Result, *, explain: bool) -> RenderableType:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
-    for name, text in facts(result):
+    for name, text in (*facts(result), *(for_experts(result) if explain else ())):
         table.add_row(name, Text(text))  # names in it come from outside: no markup
     return table
 
@@ -163,10 +159,11 @@ def _causes(result: Result, links: Links, *, explain: bool) -> RenderableType:
     parts += (Text(f"? would settle it: {text}", "yellow") for text in would_settle(result))
     for number, one in enumerate(shown, 1):
         parts.append(_cause(number, one, links, explain=explain))
-    for status, heading in (("ruled_out", "ruled out"), ("unknown", "cannot tell")):
-        others = [one for one in result.causes if one.status == status]
-        if others:
-            parts.append(_others(heading, others, explain=explain))
+    if explain:
+        for status, heading in (("ruled_out", "ruled out"), ("unknown", "cannot tell")):
+            parts += _others(heading, [one for one in result.causes if one.status == status])
+    elif rest := rest_text(result, _MAX_CAUSES):
+        parts.append(Text(f"{rest} (`--explain` says which, and why)", "dim"))
     return Group(*parts)
 
 
@@ -174,7 +171,8 @@ def _cause(number: int, one: Finding, links: Links, *, explain: bool) -> Rendera
     head = Text(f"{number}  ")
     head.append(one.id, "bold")
     head.append(f"  {one.status}", _STATUS_STYLES[one.status])
-    head.append(f"  {one.score:+d} points", "dim")
+    head.append(f"  {one.score:+d} points{short_record(one)}", "dim")
+    about = Padding(Text(summary_of(one.id), "italic"), (0, 0, 0, 3))
     lines = Table.grid(padding=(0, 1, 0, 0))
     lines.add_column(no_wrap=True, justify="right")
     lines.add_column()
@@ -191,20 +189,18 @@ def _cause(number: int, one: Finding, links: Links, *, explain: bool) -> Rendera
         lines.add_row(Text("→", "bold"), Text(one.action, "bold"))
     if runbook := links.runbook(one.id) or one.runbook:
         lines.add_row("", Text(runbook, "dim", overflow="fold"))
-    lines.add_row("", Text(record_text(one), "dim"))
     if explain:
+        lines.add_row("", Text(record_text(one), "dim"))
         lines.add_row("", Text(shown_text(one), "dim"))
-    return Group(head, Padding(lines, (0, 0, 0, 3)))
+    return Group(head, about, Padding(lines, (0, 0, 0, 3)))
 
 
-def _others(heading: str, others: Sequence[Finding], *, explain: bool) -> RenderableType:
-    if not explain:
-        return Text(f"{heading}: {', '.join(one.id for one in others)}", "dim")
-    lines = [Text(f"{heading}:", "dim")]
-    for one in others:
+def _others(heading: str, others: Sequence[Finding]) -> Iterator[RenderableType]:
+    if others:
+        yield Text(f"{heading}:", "dim")
+    for one in sorted(others, key=lambda one: one.id):
         why = [point.text for point in one.against] or list(one.missing)
-        lines.append(Text(f"   {one.id}: {'; '.join(why) or 'no evidence for it'}", "dim"))
-    return Group(*lines)
+        yield Text(f"   {one.id}: {'; '.join(why) or 'no evidence for it'}", "dim")
 
 
 # --- the rest ------------------------------------------------------------------------------------
@@ -215,21 +211,24 @@ def _more(result: Result) -> Iterator[RenderableType]:
     if result.anatomy is not None:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
         table.add_column("a request at the p95 is made of")
-        table.add_column("before, ms", justify="right")
-        table.add_column(f"{naming.latest(result)}, ms", justify="right")
+        in_ = naming.unit(result)
+        table.add_column(f"before, {in_}", justify="right")
+        table.add_column(f"{naming.latest(result)}, {in_}", justify="right")
         names = [*result.anatomy.before]
         names += [name for name in result.anatomy.after if name not in names]
         for name in names:
             low, high = result.anatomy.before.get(name), result.anatomy.after.get(name)
-            table.add_row(name, ms(low), ms(high))
+            table.add_row(name, naming.figure(low, in_), naming.figure(high, in_))
         yield table
     if result.changes:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-        ends = ("p95 before", f"p95 {naming.latest(result)}", "slower than before")
+        ends = ("p95 before, ms", f"p95 {naming.latest(result)}, ms", "slower than that p95")
         for heading in ("every metric looked at", *ends):
             table.add_column(heading, justify="left" if not table.columns else "right")
         for one in result.changes:
-            share = "-" if one.share_above is None else f"{one.share_above:.1%} (5 % expected)"
+            share = "-"
+            if one.share_above is not None:
+                share = f"{naming.percent(one.share_above, 1)} (5 % expected)"
             table.add_row(
                 naming.METRIC_NAMES.get(one.metric, one.metric),
                 ms(one.before.p95),

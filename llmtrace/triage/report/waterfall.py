@@ -7,9 +7,8 @@ from html import escape
 from typing import Final
 
 from llmtrace.display.colours import NEUTRAL, STAGE_COLOURS
-from llmtrace.display.summary_tables import ms
 from llmtrace.triage.report.charts import SIZES, Size, nice
-from llmtrace.triage.report.naming import PART_NAMES, between, latest, signed
+from llmtrace.triage.report.naming import PART_NAMES, between, figure, latest, signed, unit
 from llmtrace.triage.report.sentences import has_split
 from llmtrace.triage.result import Anatomy, Contribution, Result
 
@@ -45,46 +44,55 @@ def _waterfall(result: Result, before: float, after: float, size: Size) -> str:
             size.width - size.names - size.figures
         )
 
-    drawn = [_whole_bar("p95 before", before, 0.0, x, size)]
+    in_ = unit(result)
+    drawn = [_whole_bar("p95 before", before, 0.0, x, size, in_=in_)]
     at = before
     for number, one in enumerate(shown, 1):
-        drawn.append(_step(one, at, number * row, x, size))
+        drawn.append(_step(one, at, number * row, x, size, in_=in_))
         at += one.seconds
-    drawn.append(_whole_bar(f"p95 {latest(result)}", after, (len(shown) + 1) * row, x, size))
+    name = f"p95 {latest(result)}"
+    drawn.append(_whole_bar(name, after, (len(shown) + 1) * row, x, size, in_=in_))
     return (
         f'<svg class="{size.name}" viewBox="0 0 {size.width} {(len(shown) + 2) * row}" role="img" '
-        f'aria-label="{_aloud(shown)}">{"".join(drawn)}</svg>'
+        f'aria-label="{_aloud(shown, in_)}">{"".join(drawn)}</svg>'
     )
 
 
 def _whole_bar(
-    name: str, seconds: float, y: float, x: Callable[[float], float], size: Size
+    name: str, seconds: float, y: float, x: Callable[[float], float], size: Size, *, in_: str
 ) -> str:
     return (
         f'<text class="ink" x="{size.names - 10}" y="{y + 17:.0f}" text-anchor="end">{name}</text>'
         f'<rect x="{x(0):.1f}" y="{y + 4:.0f}" width="{x(seconds) - x(0):.1f}" height="18" '
         f'rx="2" fill="{NEUTRAL}"/><text class="ink" x="{x(seconds) + 6:.1f}" '
-        f'y="{y + 17:.0f}">{ms(seconds)} ms</text>'
+        f'y="{y + 17:.0f}">{figure(seconds, in_)} {_short(in_)}</text>'
     )
 
 
-def _step(one: Contribution, at: float, y: float, x: Callable[[float], float], size: Size) -> str:
+def _step(
+    one: Contribution, at: float, y: float, x: Callable[[float], float], size: Size, *, in_: str
+) -> str:
     left, right = sorted((x(at), x(at + one.seconds)))
     colour = STAGE_COLOURS.get(one.name, "#4C8BB0")
     strength = "1" if one.significant else "0.35"
-    interval = between(one.ci) if size.name == "wide" else ""
-    figure = f"{signed(one.seconds)} ms" + (f"  ({interval})" if interval else "")
+    interval = between(one.ci, in_) if size.name == "wide" else ""
+    text = f"{signed(one.seconds, in_)} {_short(in_)}" + (f"  ({interval})" if interval else "")
     return (
         f'<text class="ink" x="{size.names - 10}" y="{y + 17:.0f}" text-anchor="end">'
         f"{escape(PART_NAMES.get(one.name, one.name))}</text>"
         f'<rect x="{left:.1f}" y="{y + 4:.0f}" width="{max(1.5, right - left):.1f}" height="18" '
         f'rx="2" fill="{colour}" opacity="{strength}"/>'
-        f'<text x="{right + 6:.1f}" y="{y + 17:.0f}">{figure}</text>'
+        f'<text x="{right + 6:.1f}" y="{y + 17:.0f}">{text}</text>'
     )
 
 
-def _aloud(shown: Sequence[Contribution]) -> str:
-    return escape(", ".join(f"{one.name} {signed(one.seconds)} ms" for one in shown))
+def _short(in_: str) -> str:
+    """Return a unit where there is little room: what it is per is said in the title."""
+    return in_.partition(" ")[0]
+
+
+def _aloud(shown: Sequence[Contribution], in_: str) -> str:
+    return escape(", ".join(f"{one.name} {signed(one.seconds, in_)} {in_}" for one in shown))
 
 
 def stages_of_a_request(result: Result) -> str:
@@ -93,27 +101,28 @@ def stages_of_a_request(result: Result) -> str:
         return ""
     both = (("before", result.anatomy.before), (latest(result), result.anatomy.after))
     scale = max(sum(parts.values()) for _, parts in both) or 1.0
-    bars = []
+    bars, in_ = [], unit(result)
     for name, parts in both:
         pieces = "".join(
             f'<span style="width:{100 * seconds / scale:.2f}%;'
-            f'background:{STAGE_COLOURS.get(stage, NEUTRAL)}" title="{stage} {ms(seconds)} ms">'
-            f"{stage + ' ' + ms(seconds) if seconds / scale > _ROOM else ''}</span>"
+            f'background:{STAGE_COLOURS.get(stage, NEUTRAL)}" '
+            f'title="{stage} {figure(seconds, in_)} {in_}">'
+            f"{stage + ' ' + figure(seconds, in_) if seconds / scale > _ROOM else ''}</span>"
             for stage, seconds in parts.items()
             if seconds > 0
         )
         bars.append(f'<div class="soft">{name}</div><div class="split">{pieces}</div>')
     return (
-        "<section><h2>What a request at the p95 is made of <small>milliseconds; adds up to the "
-        f"p95</small></h2>{''.join(bars)}{_legend(result.anatomy)}</section>"
+        f"<section><h2>What a request at the p95 is made of <small>{in_}; adds up to the "
+        f"p95</small></h2>{''.join(bars)}{_legend(result.anatomy, in_)}</section>"
     )
 
 
-def _legend(anatomy: Anatomy) -> str:
+def _legend(anatomy: Anatomy, in_: str) -> str:
     """Return each stage's figures in words: no colour is needed to read them."""
     items = "".join(
         f'<span><i class="chip" style="background:{STAGE_COLOURS.get(stage, NEUTRAL)}"></i>'
-        f"{escape(stage)} {ms(before)} → {ms(after)}</span>"
+        f"{escape(stage)} {figure(before, in_)} → {figure(after, in_)}</span>"
         for stage, before, after in (
             (stage, anatomy.before.get(stage, 0.0), anatomy.after.get(stage, 0.0))
             for stage in dict.fromkeys((*anatomy.before, *anatomy.after))
