@@ -12,16 +12,17 @@ from rich.text import Text
 from llmtrace.display.summary_tables import date_and_zone
 from llmtrace.triage.causes.format_figures import seconds
 from llmtrace.triage.engines_alone.find import EngineTriage, Mean, named
+from llmtrace.triage.report.runbooks import summary_of
 from llmtrace.triage.result import Finding
 
 _TITLES = {
     "queue": "queue", "prefill": "prefill", "decode": "decode", "rest": "front end and the rest",
-    "e2e": "whole request", "ttft": "first token", "tpot": "each further token",
+    "e2e": "end-to-end time", "ttft": "time to first token", "tpot": "time per output token",
 }  # fmt: skip
 _VERDICTS = {
-    "moved": ("is slower", "red"),
-    "no_change": ("did not move", "green"),
-    "not_enough_data": ("cannot be judged", "yellow"),
+    "moved": ("slower", "red"),
+    "no_change": ("nothing moved", "green"),
+    "not_enough_data": ("cannot tell", "yellow"),
 }
 _MOST = 3
 
@@ -34,12 +35,15 @@ def engines_screen(result: EngineTriage, *, explain: bool = False) -> Renderable
         explain: show every line of evidence, and all percentiles.
     """
     words, style = _VERDICTS[result.verdict]
-    head = Text(f"{_TITLES[result.metric]}, by the engines' own counts: ", "bold")
-    head.append(words, f"bold {style}")
+    head = Text("", "bold").append(words, style)
+    head.append(f": {_TITLES[result.metric]}, by the engines' own counts")
     parts: list[RenderableType] = [head, Text(result.reason), *_windows(result), ""]
-    parts += [_means(result.means), "", _percentiles(result, every=explain), ""]
-    parts += [*_causes(result, explain=explain), "", *_not_known(result)]
-    return Group(*parts)
+    parts += [_means(result.means), ""]
+    if any(one.before or one.after for one in result.percentiles):
+        parts += [_percentiles(result, every=explain), ""]
+    if causes := [*_causes(result, explain=explain)]:
+        parts += [*causes, ""]
+    return Group(*parts, *_not_known(result, explain=explain))
 
 
 def _windows(result: EngineTriage) -> Iterator[Text]:
@@ -113,20 +117,23 @@ def _causes(result: EngineTriage, *, explain: bool) -> Iterator[RenderableType]:
 
 def _cause(finding: Finding) -> Iterator[RenderableType]:
     yield Text(f"{finding.id}  {finding.status.replace('_', ' ')}", "bold")
+    yield Text(f"  {summary_of(finding.id)}", "italic")
     for point in (*finding.evidence, *finding.against):
-        yield Text(f"  {point.points:+d}  {point.text}")
+        yield Text(f"  {f'{point.points:+d}' if point.points else '·':>3}  {point.text}")
     for what in finding.missing:
-        yield Text(f"   ?  not known: {what}", "dim")
+        yield Text(f"    ?  not known: {what}", "dim")
     if finding.action and finding.status not in ("ruled_out", "unknown"):
-        yield Text(f"  {finding.action}")
-        yield Text(f"  {finding.runbook}", "dim")
+        yield Text(f"    →  {finding.action}", "bold")
+        yield Text(f"       {finding.runbook}", "dim")
 
 
-def _not_known(result: EngineTriage) -> Iterator[Text]:
+def _not_known(result: EngineTriage, *, explain: bool) -> Iterator[Text]:
+    needs = sorted(result.needs_rows)
+    causes = f"the causes {', '.join(needs)}" if explain else f"{len(needs)} of the causes"
     yield Text(
         "Not known without rows of requests (llmtrace.init, or llmtrace collect): time outside of "
         "the engines, who is affected, whether the same work takes longer, exact percentiles, how "
-        f"requests ended for their clients; and the causes {', '.join(result.needs_rows)}.",
+        f"requests ended for their clients; and {causes}.",
         "dim",
     )
     for warning in result.warnings:

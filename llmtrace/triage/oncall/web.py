@@ -145,7 +145,7 @@ def _none(name: str) -> Response:
 def _index(reports: Reports) -> str:
     rows = "".join(map(_row, filter(None, map(reports.content, reports.names()[:_LISTED]))))
     table = (
-        "<table><tr><th>alert</th><th>began</th><th>verdict</th><th>likely cause</th></tr>"
+        "<table><tr><th>alert</th><th>began</th><th>verdict</th><th>first causes</th></tr>"
         f"{rows}</table>"
         if rows
         else "<p>None yet. Point an Alertmanager's webhook at /alerts.</p>"
@@ -156,7 +156,8 @@ def _index(reports: Reports) -> str:
 
 def _row(report: dict[str, Any]) -> str:
     alert, result = report["alert"], report["result"]
-    named = [one["id"] for one in result["causes"] if one["status"] in NAMED]
+    named = [f"{one['id']} ({one['status']})" for one in result["causes"]
+             if one["status"] in NAMED]  # fmt: skip
     began = date_and_zone(alert["started"])
     words = VERDICTS.get(result["verdict"], (result["verdict"], ""))[0]
     return (

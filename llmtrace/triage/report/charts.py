@@ -17,11 +17,12 @@ from typing import Final
 from llmtrace.dataset.case import Window
 from llmtrace.display.colours import NEUTRAL, OVER
 from llmtrace.display.summary_tables import time_span, zone
-from llmtrace.triage.report.naming import figure, latest, title_of, unit_of
+from llmtrace.triage.report.naming import figure, latest, unit_of
 from llmtrace.triage.report.timeline import Timeline
 from llmtrace.triage.result import Result
 
 STYLE: Final = files(__package__).joinpath("charts.css").read_text(encoding="utf-8")
+_COLOURS: Final = (OVER, NEUTRAL)
 _LATE: Final = 0.7
 _MAX_MARK: Final = 24
 _AROUND: Final = 2.0  # times the incident that are shown before and after it
@@ -50,19 +51,20 @@ SIZES: Final = (
 
 
 def over_time(result: Result, seen: Timeline) -> str:
-    """Draw p50 and p95 bin by bin, the windows as shades, the onset and events as lines."""
+    """Draw lines bin by bin, the windows as shades, the onset and events as upright lines."""
     start, end = _shown(result, seen)
-    finite = [v for t, v in zip(seen.t, seen.p95, strict=True)
+    finite = [v for line in seen.lines.values() for t, v in zip(seen.t, line, strict=True)
               if math.isfinite(v) and start <= t <= end]  # fmt: skip
     if not finite or end <= start:
         return ""
     pictures = "".join(_over_time(result, seen, (start, end), max(finite), one) for one in SIZES)
     legend = " &nbsp; ".join(
         f'<i class="chip" style="background:{colour}"></i>{name}'
-        for name, colour in (("p95", OVER), ("p50", NEUTRAL))
+        for name, colour in zip(seen.lines, _COLOURS, strict=False)
     )
     return (
-        f"<section><h2>Over time <small>{legend}; {time_span(start, end)}</small></h2>"
+        f"<section><h2>Over time: {seen.title} <small>{legend}; {time_span(start, end)}"
+        "</small></h2>"
         f"{pictures}</section>"
     )
 
@@ -84,7 +86,7 @@ def _over_time(
 ) -> str:
     height, top, bottom = 220.0, 16.0, 26.0
     start, end = span
-    most, in_ = nice(highest), unit_of(None, highest)
+    most = nice(highest)
 
     def x(t: float) -> float:
         return size.left + (min(max(t, start), end) - start) / (end - start) * (
@@ -103,10 +105,10 @@ def _over_time(
         drawn.append(
             f'<line class="line" x1="{size.left}" x2="{size.width}" y1="{at:.1f}" y2="{at:.1f}"/>'
             f'<text x="{size.left - 6}" y="{at + 4:.1f}" text-anchor="end">'
-            f"{figure(share * most, in_)} {in_}</text>"
+            f"{_label(share * most, most, seen.unit)}</text>"
         )
     inside = [i for i, t in enumerate(seen.t) if start <= t <= end]
-    for name, line, colour in (("p50", seen.p50, NEUTRAL), ("p95", seen.p95, OVER)):
+    for (name, line), colour in reversed([*zip(seen.lines.items(), _COLOURS, strict=False)]):
         steps = _steps([(x(float(seen.t[i])), y(float(line[i]))) for i in inside])
         drawn.append(
             f'<path d="{steps}" fill="none" stroke="{colour}" stroke-width="1.8" '
@@ -121,8 +123,16 @@ def _over_time(
         drawn.append(f'<text x="{x(t):.1f}" y="{height - 6}" text-anchor="{anchor}">{text}</text>')
     return (
         f'<svg class="{size.name}" viewBox="0 0 {size.width} {height}" role="img" '
-        f'aria-label="{escape(title_of(result))} over time">{"".join(drawn)}</svg>'
+        f'aria-label="{seen.title} over time">{"".join(drawn)}</svg>'
     )
+
+
+def _label(value: float, most: float, unit: str) -> str:
+    """Write a value beside an axis that ends at `most`."""
+    if unit != "s":
+        return f"{value:g} {unit}"
+    in_ = unit_of(None, most)
+    return f"{value:g} s" if in_ == "s" else f"{figure(value, in_)} {in_}"
 
 
 def _marks(

@@ -20,7 +20,7 @@ from llmtrace.display.html_page import document
 from llmtrace.triage.causes import RULES
 from llmtrace.triage.report import charts, waterfall
 from llmtrace.triage.report.links import Links
-from llmtrace.triage.report.naming import figure, headline, percent, title_of, unit, verdict_words
+from llmtrace.triage.report.naming import figure, headline, percent, unit, verdict_words
 from llmtrace.triage.report.next_steps import next_steps, would_settle
 from llmtrace.triage.report.runbooks import page as runbook
 from llmtrace.triage.report.runbooks import summary_of
@@ -82,7 +82,7 @@ def page(result: Result, case: Case, links: Links | None = None) -> str:
     rows = case.rows
     if case.searched is not None:  # without those of earlier days
         rows = rows.within(case.searched.start, case.searched.end)
-    seen = None if result.metric is None else timeline(rows, result.metric)
+    seen = timeline(rows, result)
     parts = [
         _head(result),
         "" if seen is None else charts.over_time(result, seen),
@@ -94,7 +94,8 @@ def page(result: Result, case: Case, links: Links | None = None) -> str:
         _runbooks(result, links),
     ]
     style = charts.STYLE + _STYLE
-    return document(f"Triage: {title_of(result)}", "\n".join(filter(None, parts)), style)
+    title = f"Triage: {verdict_words(result)[0]}: {headline(result)}"
+    return document(title, "\n".join(filter(None, parts)), style)
 
 
 def _head(result: Result) -> str:
@@ -105,7 +106,7 @@ def _head(result: Result) -> str:
     )
     lines = "".join(f'<p class="soft">{escape(line)}</p>' for line in when(result))
     return (
-        f"<h1>{escape(title_of(result))}</h1>"
+        "<h1>Triage report</h1>"
         f'<p class="verdict"><span class="pill" style="--c:{colour}">{escape(words)}</span> '
         f"{escape(headline(result))}</p>"
         f"<p>{escape(result.reason)}</p>{cause}{lines}"

@@ -8,7 +8,15 @@ from typing import Final
 
 from llmtrace.display.colours import NEUTRAL, STAGE_COLOURS
 from llmtrace.triage.report.charts import SIZES, Size, nice
-from llmtrace.triage.report.naming import PART_NAMES, between, figure, latest, signed, unit
+from llmtrace.triage.report.naming import (
+    PART_NAMES,
+    between,
+    figure,
+    latest,
+    of_latency,
+    signed,
+    unit,
+)
 from llmtrace.triage.report.sentences import has_split
 from llmtrace.triage.result import Anatomy, Contribution, Result
 
@@ -97,7 +105,7 @@ def _aloud(shown: Sequence[Contribution], in_: str) -> str:
 
 def stages_of_a_request(result: Result) -> str:
     """Draw what a request at the p95 consists of, before and in the incident."""
-    if result.anatomy is None:
+    if result.anatomy is None or not of_latency(result):
         return ""
     both = (("before", result.anatomy.before), (latest(result), result.anatomy.after))
     scale = max(sum(parts.values()) for _, parts in both) or 1.0
