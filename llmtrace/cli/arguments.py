@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from llmtrace.cli.parser import Parser
+from llmtrace.core.errors import ConfigError
 
 # What `add_subparsers` returns; argparse has no public name for it.
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"  # noqa: SLF001
@@ -121,6 +122,12 @@ def point_in_time(text: str) -> datetime:
     except (ValueError, OverflowError) as error:
         msg = f"{text!r} is not a time such as 2026-11-21T14:00 or 2026-11-21T14:00+01:00"
         raise argparse.ArgumentTypeError(msg) from error
+
+
+def expect_new_folder(option: str, folder: Path | None) -> None:
+    """Raise `ConfigError` if a folder to write is there already, and not empty."""
+    if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{option} {folder}: is there already, and not empty; name a new folder")
 
 
 def absolute_path(text: str) -> str:

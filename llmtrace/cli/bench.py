@@ -9,7 +9,14 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from llmtrace.cli.arguments import Commands, add_budget_option, add_command, not_negative, positive
+from llmtrace.cli.arguments import (
+    Commands,
+    add_budget_option,
+    add_command,
+    expect_new_folder,
+    not_negative,
+    positive,
+)
 from llmtrace.cli.extras import collector_module
 from llmtrace.core.errors import ConfigError, SourceError, explain_error, missing_extra
 
@@ -149,7 +156,7 @@ def _add_kinds(bench: argparse.ArgumentParser) -> None:
 
 def _add_result(bench: argparse.ArgumentParser) -> None:
     result = bench.add_argument_group("result")
-    result.add_argument("--out", type=Path, metavar="DIR", help="folder to write")
+    result.add_argument("--out", type=Path, metavar="DIR", help="new folder to write")
     result.add_argument("--html", type=Path, metavar="FILE", help="page to write of the curves")
     add_budget_option(result)
     result.add_argument(
@@ -171,6 +178,7 @@ def _bench(options: argparse.Namespace) -> int:
     from llmtrace.budget import DEFAULT, read_budget
 
     _check(options)
+    expect_new_folder("--out", options.out)
     for folder in filter(None, (options.out, options.html and options.html.parent)):
         try:
             folder.mkdir(parents=True, exist_ok=True)

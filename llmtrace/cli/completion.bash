@@ -1,7 +1,9 @@
 _llmtrace() {{
   local cur="${{COMP_WORDS[COMP_CWORD]}}" prev="${{COMP_WORDS[COMP_CWORD-1]}}" path="" word words
-  local index
-  for ((index = 1; index < COMP_CWORD; index++)); do
+  local index first=1
+  # What is helped with is completed as if it were typed itself.
+  [[ "${{COMP_WORDS[1]}}" == help ]] && ((COMP_CWORD > 1)) && first=2
+  for ((index = first; index < COMP_CWORD; index++)); do
     word="${{path:+$path }}${{COMP_WORDS[index]}}"
     case "$word" in
       {commands}) path="$word" ;;

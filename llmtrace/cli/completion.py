@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.resources import files
 from typing import Final
 
@@ -16,6 +18,13 @@ SHELLS: Final = ("bash", "zsh", "fish")
 _BASH: Final = files(__package__).joinpath("completion.bash").read_text(encoding="utf-8")
 _ZSH: Final = "autoload -U +X compinit bashcompinit\ncompinit\nbashcompinit\n"
 _FISH: Final = files(__package__).joinpath("completion.fish").read_text(encoding="utf-8")
+# Where the names are that an option takes, as module and attribute: a parser that knew them would
+# have to import what needs an extra.
+_NAMES: Final = {
+    "demo --fault": ("llmtrace.demo.injected_faults", "FAULTS"),
+    "simulate --fault": ("llmtrace.simulator.fleet.faults", "FAULTS"),
+    "simulate --shift": ("llmtrace.simulator.fleet.traffic_shifts", "SHIFTS"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +46,15 @@ class _Command:
         ]
         return " ".join([*self.parser.commands, *arguments, *options])
 
+    def values(self, option: argparse.Action) -> str:
+        """Return the values that an option takes, if they are known."""
+        for name in option.option_strings:
+            if (place := _NAMES.get(f"{self.path} {name}")) is not None:
+                with suppress(ImportError):  # its extra is not installed
+                    names: Iterable[str] = getattr(import_module(place[0]), place[1])
+                    return " ".join(sorted(names))
+        return " ".join(map(str, option.choices or ()))
+
 
 def completion(parser: Parser, shell: str) -> str:
     """Return the completion script of all commands for a shell, one of `SHELLS`."""
@@ -55,7 +73,7 @@ def _commands(parser: Parser, path: str) -> Iterator[_Command]:
 def _bash(commands: list[_Command]) -> str:
     values = [
         f"    {'|'.join(_quoted(f'{command.path}:{name}') for name in option.option_strings)}) "
-        f'words="{" ".join(map(str, option.choices or ()))}" ;;'
+        f'words="{command.values(option)}" ;;'
         for command in commands
         for option in command.parser.options
         if option.option_strings and option.nargs != 0
@@ -76,13 +94,16 @@ def _fish(commands: list[_Command]) -> str:
             f"{at} -f -a {name} -d {_quoted(below.description or '')}"
             for name, below in command.parser.commands.items()
         ]
-        lines += [f"{at} {_fish_option(option)}" for option in command.parser.options]
+        lines += [
+            f"{at} {_fish_option(option, command.values(option))}"
+            for option in command.parser.options
+        ]
     known = " ".join(_quoted(command.path) for command in commands if command.path)
     return _FISH.format(commands=known, lines="\n".join(lines))
 
 
-def _fish_option(option: argparse.Action) -> str:
-    choices = _quoted(" ".join(map(str, option.choices or ())))
+def _fish_option(option: argparse.Action, values: str) -> str:
+    choices = _quoted(values)
     about = f"-d {_quoted((option.help or '').replace('%%', '%'))}"
     if not option.option_strings:
         return f"-a {choices} {about}"
@@ -92,7 +113,7 @@ def _fish_option(option: argparse.Action) -> str:
     )
     if option.nargs == 0:
         return f"{names} {about}"
-    return f"{names} -x -a {choices} {about}" if option.choices else f"{names} -r {about}"
+    return f"{names} -x -a {choices} {about}" if values else f"{names} -r {about}"
 
 
 def _quoted(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import itertools
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -76,13 +77,25 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse arguments; what is unknown is an error here, where the usage is the command's."""
+        commands = self.commands
+        given = itertools.takewhile(lambda word: word not in commands, args or sys.argv[1:])
+        # Else what follows an unknown option is taken for a command.
+        wrong = [word for word in given if word.startswith("--") and word != "--"]
+        if commands:
+            self._reject([word for word in wrong if not self._knows(word)])
         options, unknown = super().parse_known_args(args, namespace)
+        self._reject(unknown)
+        return options, unknown
+
+    def _knows(self, word: str) -> bool:
+        return word.partition("=")[0] in self._option_string_actions
+
+    def _reject(self, unknown: Sequence[str]) -> None:
         if unknown:
             word = next((word for word in unknown if word.startswith("-")), unknown[0])
             kind = "option" if word.startswith("-") else "argument"
             name = word.partition("=")[0]
             self.error(f"unknown {kind} {name!r}{suggestion(name, self._option_string_actions)}")
-        return options, unknown
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:

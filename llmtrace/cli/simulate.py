@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from llmtrace.cli.arguments import Commands, add_command, positive
+from llmtrace.cli.arguments import Commands, add_command, expect_new_folder, positive
 from llmtrace.core.errors import ConfigError, missing_extra
 
 
@@ -57,7 +57,7 @@ def add_simulate(commands: Commands) -> None:
         help="replay when the requests of a trace came and how long they were: Azure LLM "
         "inference (CSV) or Mooncake (JSON lines), plain or .gz",
     )  # fmt: skip
-    simulate.add_argument("--out", type=Path, metavar="DIR", help="folder to write")
+    simulate.add_argument("--out", type=Path, metavar="DIR", help="new folder to write")
     _add_rehearsal(simulate)
 
 
@@ -92,6 +92,7 @@ def _simulate(options: argparse.Namespace) -> None:
         return
     if options.out is None:
         raise ConfigError("--out DIR is missing: name the case folder to write")
+    expect_new_folder("--out", options.out)
     faults = [(name, options.severity) for name in options.fault]
     write_day(
         options.out, faults, options.seed,

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from llmtrace.cli.arguments import COLLECTOR_URL, Commands, add_command, add_json
+from llmtrace.cli.arguments import (
+    COLLECTOR_URL,
+    Commands,
+    add_command,
+    add_json,
+    expect_new_folder,
+)
 from llmtrace.cli.extras import collector_module
 from llmtrace.core.errors import ConfigError, missing_extra
 
 # Options that each name a source of the case; `--url` is the default.
 _SOURCES: Final = ("case", "url", "store", "rows", "langfuse")
 _LINKS: Final = ("runbooks", "trace_url")
+_BOOTSTRAP: Final = 100
+# Options of one triage, which `serve` has no use for, and what they are if they are not given.
+_OF_ONE: Final[Mapping[str, object]] = {
+    **dict.fromkeys(("last", "at", "before", "after", "metric", "html", "save")),
+    "where": [], "explain": False, "json": False, "bootstrap": _BOOTSTRAP,
+}  # fmt: skip
 
 
 def add_triage(commands: Commands) -> None:
@@ -47,12 +60,16 @@ def add_triage(commands: Commands) -> None:
 def _add_question(triage: argparse.ArgumentParser) -> None:
     triage.add_argument(
         "--last",
-        default="6h",
         metavar="TIME",
-        help="length of the search, up to now (default: 6h)",
+        help="length of the search, up to now (default: 6h); of --case and --rows all is searched",
     )
-    triage.add_argument("--at", metavar="TIME", help="time inside the incident")
-    triage.add_argument("--before", metavar="A/B", help="interval to compare with")
+    triage.add_argument(
+        "--at", metavar="TIME",
+        help="time inside the incident: 14:30, the latest that the rows can have, or "
+        "2026-01-31T14:30, both in this machine's zone; 2026-01-31T14:30Z is UTC; or 30m, before "
+        "now or the end of the --case or --rows",
+    )  # fmt: skip
+    triage.add_argument("--before", metavar="A/B", help="interval to compare with, of such times")
     triage.add_argument("--after", metavar="A/B", help="interval of the incident")
     triage.add_argument(
         "--metric", choices=("ttft", "tpot", "e2e", "render"),
@@ -70,9 +87,9 @@ def _add_output(triage: argparse.ArgumentParser) -> None:
     )
     add_json(triage, "text (its schema: docs/on-call/triage.md)")
     triage.add_argument("--html", type=Path, metavar="FILE", help="web page with charts to write")
-    triage.add_argument("--save", type=Path, metavar="DIR", help="folder to write the case to")
+    triage.add_argument("--save", type=Path, metavar="DIR", help="new folder for the case")
     triage.add_argument(
-        "--bootstrap", type=int, default=100, metavar="N",
+        "--bootstrap", type=int, default=_BOOTSTRAP, metavar="N",
         help="number of resamples for the intervals; 0 = none (default: %(default)s)",
     )  # fmt: skip
 
@@ -160,7 +177,7 @@ def _add_sources(command: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add(
         command, "--trace-url", metavar="TEMPLATE",
-        help="address of a trace, with {trace_id} in it (default: the collector's read API)",
+        help="address of a trace, with {trace_id} in it (default: the collector's page of it)",
     )  # fmt: skip
     add(
         command, "--runbooks", metavar="BASE",
@@ -172,6 +189,16 @@ def _triage(options: argparse.Namespace) -> int:
     given = [f"--{name}" for name in _SOURCES if getattr(options, name)]
     if len(given) > 1:  # argparse checks either side of `serve` alone
         raise ConfigError(f"{' and '.join(given)} exclude each other: give one source")
+    if options.what == "serve":
+        unused = [name for name, default in _OF_ONE.items() if getattr(options, name) != default]
+        if unused:
+            raise ConfigError(f"--{unused[0]} is of one triage: not with serve")
+    elif options.last is not None and (options.case or options.rows):
+        raise ConfigError(
+            "--last is up to now: not with --case or --rows, which are searched as a whole; "
+            "--at, or --before and --after, say where"
+        )
+    expect_new_folder("--save", options.save)
     try:
         from llmtrace.triage import command
     except ImportError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,9 @@ from llmtrace.triage.report.terminal import screen
 from llmtrace.triage.result import Result, Verdict, as_json
 from llmtrace.triage.sources import Read
 
+LAST: Final = "6h"
 _NEAR_S: Final = 30.0
+_TIME_OF_DAY: Final = re.compile(r"\d\d?:\d\d(?::\d\d)?")
 # Exit statuses in addition to those of every command, for scripts.
 MOVED: Final = 10
 CANNOT_TELL: Final = 11
@@ -71,13 +74,7 @@ def main(options: argparse.Namespace, read: Read) -> int:
     now = time.time()
     elsewhere = options.case or options.store or options.rows or options.langfuse
     wanted = TriageOptions(
-        settings=Settings(
-            before=None if options.before is None else window(options.before, now),
-            after=None if options.after is None else window(options.after, now),
-            at=None if options.at is None else time_of(options.at, now),
-            metric=options.metric,
-            bootstrap=options.bootstrap,
-        ),
+        settings=settings_of(options, now),
         filters=_filters(options.where),
         explain=options.explain,
         as_json=options.json,
@@ -87,10 +84,24 @@ def main(options: argparse.Namespace, read: Read) -> int:
     )
     progress = Steps(sys.stderr)
     try:
-        case = read(span(wanted.settings, options.last, now), progress.report, wanted.filters)
+        searched = span(wanted.settings, options.last or LAST, now)
+        case = read(searched, progress.report, wanted.filters)
+        if (options.case or options.rows) and case.rows.n:  # it may be of another day
+            wanted = replace(wanted, settings=settings_of(options, _stretch(case).end))
         return run(case, wanted, sys.stdout, progress)
     finally:
         progress.done()
+
+
+def settings_of(options: argparse.Namespace, now: float) -> Settings:
+    """Return what is to be compared; times that are not complete are those before `now`."""
+    return Settings(
+        before=None if options.before is None else window(options.before, now),
+        after=None if options.after is None else window(options.after, now),
+        at=None if options.at is None else time_of(options.at, now),
+        metric=options.metric,
+        bootstrap=options.bootstrap,
+    )
 
 
 def links_of(options: argparse.Namespace, collector: str | None) -> Links:
@@ -101,7 +112,7 @@ def links_of(options: argparse.Namespace, collector: str | None) -> Links:
     """
     traces = options.trace_url
     if traces is None and collector is not None:
-        traces = f"{collector.rstrip('/')}/api/v1/traces/{TRACE}"
+        traces = f"{collector.rstrip('/')}/requests/{TRACE}"
     return Links(traces, options.runbooks)
 
 
@@ -165,16 +176,20 @@ def run(case: Case, wanted: TriageOptions, out: TextIO, progress: Steps) -> int:
 
 def _expect_rows_at(case: Case, at: float) -> None:
     """Raise `ConfigError` if a time is outside of the rows, by more than half a minute."""
-    t = case.rows.start / 1e9
-    if not len(t):
+    if not case.rows.n:
         raise ConfigError(f"--at {date_and_zone(at)}: there are no rows at all")
-    first, last = float(t.min()), float(t.max())
-    ends = float(np.nanmax(np.append(t + np.nan_to_num(case.rows.numbers["e2e_s"]), last)))
-    if not first - _NEAR_S <= at <= ends + _NEAR_S:
+    there = _stretch(case)
+    if not there.start - _NEAR_S <= at <= there.end + _NEAR_S:
         raise ConfigError(
             f"--at {date_and_zone(at)}: there are no rows at that time; they are from "
-            f"{date_and_zone(first)} to {date_and_zone(last)}"
+            f"{date_and_zone(there.start)} to {date_and_zone(there.end)}"
         )
+
+
+def _stretch(case: Case) -> Window:
+    """Return the time from the start of the first request to the end of the last."""
+    t = case.rows.start / 1e9
+    return Window(float(t.min()), float(np.max(t + np.nan_to_num(case.rows.numbers["e2e_s"]))))
 
 
 def show(result: Result, wanted: TriageOptions, out: TextIO) -> None:
@@ -220,6 +235,10 @@ def window(text: str, at: float) -> Window:
     if not slash:
         raise ConfigError(f"{text!r} is no window: write START/END, as 10:00/10:30 or 2h/30m")
     found = Window(time_of(start, at), time_of(end, at))
+    if _TIME_OF_DAY.fullmatch(end := end.strip()):
+        # Of the day that the window begins on, even if it has not come yet; else of the next.
+        same, following = (_on_day_of(found.start + day, end) for day in (0.0, _UNITS["d"]))
+        found = replace(found, end=same if same > found.start else min(following, found.end))
     if found.seconds <= 0:
         raise ConfigError(f"{text!r}: the window does not end after it starts")
     return found
@@ -229,8 +248,8 @@ def time_of(text: str, at: float) -> float:
     """Read a time: unix seconds, ISO 8601 (local if it names no zone), `HH:MM`, `30m` ago, `now`.
 
     Args:
-        text: the time.
-        at: what times before now, and times without a day, are counted from; unix seconds.
+        text: the time; without a day it is the latest such time before `at`, in local time.
+        at: now, or the end of the rows that it is about; unix seconds.
 
     Raises:
         ConfigError: it is none.
@@ -248,15 +267,23 @@ def time_of(text: str, at: float) -> float:
         if math.isfinite(found):
             return found
     try:
-        if len(text) <= len("00:00:00") and ":" in text:
-            day = datetime.fromtimestamp(at).astimezone().date()
-            text = f"{day.isoformat()}T{text}"
+        if _TIME_OF_DAY.fullmatch(text):
+            today = _on_day_of(at, text)
+            return today if today <= at + _NEAR_S else _on_day_of(at - _UNITS["d"], text)
         return datetime.fromisoformat(text).astimezone().timestamp()
     except ValueError:
         raise ConfigError(
             f"invalid time {text!r}: use 14:30, 2026-01-31T14:30, 30m (30 minutes ago) or "
             "Unix seconds"
         ) from None
+
+
+def _on_day_of(at: float, text: str) -> float:
+    """Return a time of day as of the day of another time, both local."""
+    from datetime import datetime
+
+    day = datetime.fromtimestamp(at).astimezone().date()
+    return datetime.fromisoformat(f"{day.isoformat()}T{text:0>5}").astimezone().timestamp()
 
 
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}

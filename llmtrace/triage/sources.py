@@ -161,7 +161,8 @@ def from_langfuse(window: cases.Window, progress: Progress) -> cases.Case:
     start, end = (datetime.fromtimestamp(t, UTC) for t in (window.start, window.end))
     found = read_rows(start, end, limit=_MAX_OBSERVATIONS)
     progress("reading Langfuse", 1.0)
-    case = _rows_alone(from_rows(found.rows), "the Langfuse project")
+    between = f"between {start:%Y-%m-%dT%H:%M} and {end:%Y-%m-%dT%H:%M} UTC"
+    case = _rows_alone(from_rows(found.rows), "the Langfuse project", f" {between}")
     odd = []
     if found.skipped:
         odd.append(f"observations that are not over, or no requests: {found.skipped} kept out")
@@ -170,9 +171,9 @@ def from_langfuse(window: cases.Window, progress: Progress) -> cases.Case:
     return replace(case, warnings=(*case.warnings, *odd))
 
 
-def _rows_alone(rows: Columns, source: str) -> cases.Case:
+def _rows_alone(rows: Columns, source: str, when: str = "") -> cases.Case:
     if not rows.n:
-        raise DataError(f"{source} has no rows of that time")
+        raise DataError(f"{source} has no rows{when}")
     return cases.Case(rows=rows, signals=cases.no_signals(), warnings=rows.warnings)
 
 

@@ -83,6 +83,7 @@ def test_the_help_command_prints_what_the_option_prints(path, capsys):
         ("demo --secods=5", "llmtrace demo", "--seconds"),
         ("collect --data x", "llmtrace collect", "--data-dir"),
         ("triage serve --reprots x", "llmtrace triage serve", "--reports"),
+        ("triage --lst 1h", "llmtrace triage", "--last"),
         ("slo rulez", "llmtrace slo", "rules"),
         ("dashboards export --out x --form files", "llmtrace dashboards export", "--format"),
         ("--verion", "llmtrace", "--version"),
@@ -145,6 +146,13 @@ def test_two_sources_are_rejected_on_either_side_of_serve(capsys):
     assert "--case and --url exclude each other" in capsys.readouterr().err
 
 
+def test_what_is_of_one_triage_is_not_for_serve(capsys):
+    """It would be ignored without a word."""
+    assert main(["triage", "--last", "1h", "serve"]) == 2
+    assert "--last is of one triage: not with serve" in capsys.readouterr().err
+    assert main(["triage", "--where", "model=m", "serve"]) == 2
+
+
 def script(shell, capsys) -> str:
     """Return the completion of a shell."""
     assert main(["completion", shell]) == 0
@@ -161,6 +169,10 @@ def script(shell, capsys) -> str:
         (["triage", "--at", "x", "serve", "--rep"], ["--reports"]),
         (["slo", ""], ["rules", "engines", "sloth", "openslo"]),
         (["waterfall", ""], []),
+        (["demo", "--fault", "gpu_t"], ["gpu_throttle"]),
+        (["simulate", "--fault", "gpu_t"], ["gpu_throttle"]),
+        (["help", "tri"], ["triage"]),
+        (["help", "budget", "su"], ["suggest"]),
         (["demo", "--rows-out", ""], []),
     ],
 )
@@ -199,6 +211,7 @@ def test_fish_is_given_every_option(capsys):
     text = script("fish", capsys)
 
     assert "complete -c llmtrace -n '__llmtrace_at '\\''budget suggest'\\''' -l total -r" in text
+    assert text.count("-l fault -x -a '") == len(("demo", "simulate"))
     assert "-l metric -x -a 'ttft tpot e2e render'" in text
     options = {
         name for parser in PARSERS.values() for option in parser.options

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -123,16 +124,73 @@ def test_times(text, time_):
     assert time_of(text, NOW) == time_
 
 
-def test_a_time_of_day_is_of_this_day():
-    """`14:30` is of the day that it is now, local time."""
+def test_a_time_of_day_is_the_latest_before():
+    """`14:30` is of the day that it is then, in local time, or of the day before."""
     at = time.localtime(time_of("14:30", NOW))
 
-    assert (at.tm_hour, at.tm_min, at.tm_yday) == (14, 30, time.localtime(NOW).tm_yday)
+    assert (at.tm_hour, at.tm_min) == (14, 30)
+    assert 0 <= NOW - time_of("14:30", NOW) < 86_400
+    assert time_of("9:05", NOW) == time_of("09:05:00", NOW)
 
 
 def test_a_window_is_two_times():
     """With a slash between."""
     assert window("2h/30m", NOW) == Window(NOW - 7200, NOW - 1800)
+
+
+def test_the_end_of_a_window_is_the_next_such_time():
+    """Of the same day, even if it is not over; else of the day after; but not of days to come."""
+    noon = datetime.fromisoformat("2026-01-31T12:00").timestamp()
+
+    def at(text: str) -> float:
+        return datetime.fromisoformat(f"2026-{text}").timestamp()
+
+    assert window("11:50/12:10", noon) == Window(noon - 600, noon + 600)
+    assert window("23:50/00:10", noon) == Window(at("01-30T23:50"), at("01-31T00:10"))
+    assert window("2026-01-25T11:50/12:10", noon) == Window(at("01-25T11:50"), at("01-25T12:10"))
+    assert window("2026-01-25T23:50/00:10", noon) == Window(at("01-25T23:50"), at("01-26T00:10"))
+    with pytest.raises(ConfigError, match="does not end after"):
+        window("11:30/11:00", noon)
+
+
+def test_times_of_a_case_are_of_its_own_day(folder, capsys):
+    """It is of another day than today: `HH:MM` is its latest, and `5m` before its end."""
+    case = read_case(folder)
+    assert case.after is not None
+    inside = datetime.fromtimestamp(case.after.start + 60).astimezone()
+
+    assert run("--case", folder, "--at", f"{inside:%H:%M:%S}") == MOVED
+    assert run("--case", folder, "--before", "now/5m") == 2
+    assert run("--case", folder, "--at", f"{inside - timedelta(hours=6):%H:%M}") == 2
+    assert "they are from 20" in capsys.readouterr().err
+
+
+def test_what_would_be_ignored_is_refused(folder, capsys):
+    """All of a case or a file is searched: `--last` does not count from its end."""
+    assert run("--case", folder, "--last", "1h") == 2
+    assert "--last is up to now: not with --case or --rows" in capsys.readouterr().err
+    assert run("--rows", folder / "rows.jsonl", "--last", "1h") == 2
+
+
+def test_a_folder_that_is_there_is_not_overwritten(folder, tmp_path, capsys):
+    """Neither by a case nor by a load test; an empty one is as good as none."""
+    rows = (folder / "rows.jsonl").read_bytes()
+    assert run("--case", folder, "--save", folder) == 2
+    assert f"--save {folder}: is there already, and not empty" in capsys.readouterr().err
+    assert main(["bench", "--requests", "4", "--out", str(folder)]) == 2
+    assert f"--out {folder}: is there already, and not empty" in capsys.readouterr().err
+    (tmp_path / "new").mkdir()
+
+    assert run("--case", folder, "--save", tmp_path / "new") == MOVED
+    assert (folder / "rows.jsonl").read_bytes() == rows
+
+
+def test_a_file_without_rows_is_said(tmp_path, capsys):
+    """Nothing is said of a time, which was not asked for."""
+    (tmp_path / "empty.jsonl").write_text("")
+
+    assert run("--rows", tmp_path / "empty.jsonl") == 1
+    assert capsys.readouterr().err.endswith("empty.jsonl has no rows\n")
 
 
 def test_what_is_read_covers_what_is_compared():

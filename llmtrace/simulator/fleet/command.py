@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, TextIO
 
-from llmtrace.core.errors import ConfigError, missing_extra
+from llmtrace.core.errors import missing_extra
 
 _TRUTH: Final = "truth.json"
 
@@ -26,7 +26,7 @@ def write_day(
     """Simulate a day and write it as a case folder, with the truth in a file of its own.
 
     Args:
-        out: the folder; it must not exist, or be empty.
+        out: the folder.
         faults: causes and their severities, from 1 to 3; none = a quiet day.
         seed: decides what is left to chance.
         shift: what people ask differently.
@@ -35,11 +35,8 @@ def write_day(
         say: stream of the progress.
 
     Raises:
-        ConfigError: a cause, a severity, the trace or the folder cannot be, or the extra is not
-            installed.
+        ConfigError: a cause, a severity or the trace cannot be, or the extra is not installed.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"--out {out}: is there already, and not empty; name a new folder")
     try:
         from llmtrace.dataset.arrivals import read_arrivals
         from llmtrace.simulator.fleet.scenario import Scenario, simulate

@@ -13,10 +13,9 @@ from llmtrace.core.errors import ConfigError
 from llmtrace.dataset.case import Case, Window
 from llmtrace.dataset.columns import empty
 from llmtrace.display.summary_tables import console_for
-from llmtrace.triage.command import CANNOT_TELL, MOVED, Steps, span, time_of, window
+from llmtrace.triage.command import CANNOT_TELL, LAST, MOVED, Steps, settings_of, span
 from llmtrace.triage.engines_alone.find import as_plain, triage_engines
 from llmtrace.triage.engines_alone.terminal_screen import engines_screen
-from llmtrace.triage.pipeline import Settings
 
 _STATUS: Final = {"moved": MOVED, "no_change": 0, "not_enough_data": CANNOT_TELL}
 # Options that are about rows of requests.
@@ -44,13 +43,8 @@ def main(options: argparse.Namespace, prometheus: Any) -> int:
     if options.metric == "render":
         raise ConfigError("--metric render: engines do not know what happens at their clients")
     now = time.time()
-    settings = Settings(
-        before=None if options.before is None else window(options.before, now),
-        after=None if options.after is None else window(options.after, now),
-        at=None if options.at is None else time_of(options.at, now),
-        metric=options.metric,
-    )
-    searched = span(settings, options.last, now)
+    settings = settings_of(options, now)
+    searched = span(settings, options.last or LAST, now)
     where = (options.prometheus, options.prometheus_token_file)
     progress = Steps(sys.stderr)
     try:
