@@ -23,6 +23,7 @@ _MIN_EXPECTED: Final = 0.25
 _TAIL: Final = 0.025
 _CLOSE: Final = 1e-12
 _STEPS: Final = 10_000
+_TERMS: Final = 1000
 
 
 def quantile(values: Floats, q: float, weights: Floats | None = None) -> float:
@@ -143,6 +144,18 @@ def binomial_tail(k: float, n: float, p: float) -> float:
     if k > n or p <= 0:
         return 0.0
     return _beta(p, k, n - k + 1) if p < 1 else 1.0
+
+
+def poisson_tail(k: int, expected: float) -> float:
+    """Return the chance of `k` or more where so many are expected.
+
+    Example:
+        >>> round(poisson_tail(2, 1.0), 4)
+        0.2642
+    """
+    below = [math.exp(i * math.log(max(expected, 1e-300)) - expected - math.lgamma(i + 1))
+             for i in range(k, k + _TERMS)]  # fmt: skip
+    return min(1.0, math.fsum(below))
 
 
 def clustered(

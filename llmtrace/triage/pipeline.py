@@ -206,7 +206,8 @@ def _compare(look: Look, metric: Metric | None) -> _Sides:
         for name in METRICS
     }  # fmt: skip
     return _Sides(
-        windows, rows, measured, compared, outcomes=compare_outcomes(*rows),
+        windows, rows, measured, compared,
+        outcomes=compare_outcomes(*rows, *([] if look.chosen.searched else [_GIVEN[0] / 2])),
         load={"before": load_of(rows[0], windows[0]), "after": load_of(rows[1], windows[1])},
         about=_about(metric, compared),
     )  # fmt: skip

@@ -21,7 +21,7 @@ from llmtrace.triage.result import Metric
 METRICS: Final[tuple[Metric, ...]] = ("ttft", "tpot", "e2e", "render")
 
 _BEFORE_CONTENT: Final = ("network", "gateway", "queue", "prefill", "first_chunk")
-_STRAYS: Final = 1.95  # by chance, one series in a thousand strays so far
+_STRAYS: Final = 1.63  # by chance, one series in a hundred strays so far
 _ROUNDING_S: Final = 1e-6  # rows keep decimal seconds: less than this is 0
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, Literal
 
 import numpy as np
 
@@ -14,18 +15,27 @@ from llmtrace.stats.arrays import Mask
 from llmtrace.stats.significance import clustered, effective_count, more_than
 from llmtrace.triage.result import Outcomes
 
-_CERTAIN: Final = 0.001
+# What requests may end as that is counted, and the outcomes that are.
+ENDINGS: Final[Mapping[Literal["errors", "cancelled"], tuple[str, ...]]] = {
+    "errors": FAILED, "cancelled": ("cancelled",),
+}  # fmt: skip
+_CERTAIN: Final = 0.001  # windows that were found
 _REFUSED: Final = 400
 _KINDS: Final = 10
 _MIN: Final = 0.01  # share of requests: fewer failures more are no incident
 
 
-def compare_outcomes(before: Columns, after: Columns) -> Outcomes:
-    """Compare how requests ended; turns of agents are no requests, and left out."""
+def compare_outcomes(before: Columns, after: Columns, certain: float = _CERTAIN) -> Outcomes:
+    """Compare how requests ended; turns of agents are no requests, and left out.
+
+    Args:
+        before: rows of one window,
+        after: and of the other.
+        certain: the chance of a false alarm to stay below, for each of the two ways to end.
+    """
     sides = [rows.take(~rows.words["operation"].where(TURN)) for rows in (before, after)]
     failed, cancelled = (
-        [rows.words["outcome"].where(*names) for rows in sides]
-        for names in (FAILED, ("cancelled",))
+        [rows.words["outcome"].where(*names) for rows in sides] for names in ENDINGS.values()
     )
     p_failed, p_cancelled = (_rise(sides, masks) for masks in (failed, cancelled))
     shares, given_up = (
@@ -34,9 +44,10 @@ def compare_outcomes(before: Columns, after: Columns) -> Outcomes:
     )
     return Outcomes(
         before=_count(sides[0]), after=_count(sides[1]), failed_before=shares[0],
-        failed_after=shares[1], p_value=p_failed, significant=_matters(p_failed, shares),
+        failed_after=shares[1], p_value=p_failed, significant=_matters(p_failed, shares, certain),
         cancelled_before=given_up[0], cancelled_after=given_up[1],
-        gave_up=_matters(p_cancelled, given_up), failures=_kinds(sides[1].take(failed[1])),
+        gave_up=_matters(p_cancelled, given_up, certain),
+        failures=_kinds(sides[1].take(failed[1])),
     )  # fmt: skip
 
 
@@ -58,11 +69,11 @@ def _share(rows: Columns, mask: Mask) -> float | None:
     return float(weights[mask].sum() / weights[known].sum()) if known.any() else None
 
 
-def _matters(p_value: float | None, shares: list[float | None]) -> bool:
+def _matters(p_value: float | None, shares: list[float | None], certain: float) -> bool:
     low, high = shares
     if p_value is None or low is None or high is None:
         return False
-    return p_value < _CERTAIN and high - low >= _MIN
+    return p_value < certain and high - low >= _MIN
 
 
 def _count(rows: Columns) -> dict[str, int]:

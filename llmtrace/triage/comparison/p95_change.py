@@ -14,6 +14,7 @@ from llmtrace.dataset.columns import Columns
 from llmtrace.stats import significance
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.attribution.components import Values, slow
+from llmtrace.triage.comparison.far_beyond import far_beyond
 from llmtrace.triage.power import smallest_share, smallest_visible
 from llmtrace.triage.result import NO_BOUNDS, Change, Side
 from llmtrace.triage.windows.date_change import date_change
@@ -22,6 +23,11 @@ FELT: Final = 0.02  # of a typical request: a part that takes less is not felt
 MIN_COUNT: Final = 10  # requests in a window; an interval of its p95 takes more
 _ALSO: Final = (0.5, 0.8)
 _STRETCHES: Final = 5  # of a window, in which requests may share fate
+_FEW: Final = 150  # requests, from which on clustering is known
+_WANDERS: Final = 0.02  # chance of windows as far apart, by their fifths
+_MANY: Final = 5.0  # times the p95 before: no level wanders that far
+_WAITED: Final = ("ttft", "e2e")  # the pace of a few tokens is far from any other by itself
+_SMALLEST: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +95,13 @@ def compare(
     p_value = _p_value(rows, both, q, seconds, (floor, least), remembers=remembers)
     typical = [significance.quantile(one.value, 0.5, one.weight) for one in both]
     matters = _matters((low, high), floor, least) or _matters(typical, floor, least)
-    enough = min(len(before), len(after)) >= MIN_COUNT
+    moved, p_value = _beyond_chance(both, (low, high), p_value, certain, shown=shown)
     change = Change(
         metric=metric, before=side_b, after=side_a, delta_s=_ns(high) - _ns(low),
         share_above=k / n if n else None,
         share_above_ci=significance.share_bounds(k / design_a, n / design_a),
         p_value=p_value,
-        significant=bool(enough and matters and (p_value < certain or (shown and high > low))),
+        significant=bool(matters and moved),
     )  # fmt: skip
     designs = (up.before[2], design_a)
     shares = (*_ALSO, q)
@@ -104,6 +110,46 @@ def compare(
         (len(before), len(after)), designs, q, tests=len(shares), certain=certain
     )
     return Compared(change, q, designs, low, visible, share)
+
+
+def _beyond_chance(
+    both: tuple[Values, Values],
+    p95s: tuple[float, float],
+    p_value: float,
+    certain: float,
+    *,
+    shown: bool,
+) -> tuple[bool, float]:
+    """Return whether a change is beyond chance, and that chance; a rise may be `shown` already.
+
+    What few requests show must exceed how the level wanders within either window, unless the p95
+    rose many times over. Waits far longer than any before need no more than a few of them.
+    """
+    if min(map(len, both)) < MIN_COUNT:
+        return False, p_value
+    if shown and p95s[1] > p95s[0]:
+        return True, p_value
+    if p_value < certain and (p95s[1] >= _MANY * p95s[0] or _beyond_wandering(*both)):
+        return True, p_value
+    far = far_beyond(*both) if both[0].metric in _WAITED and p95s[1] > p95s[0] else 1.0
+    return far < certain, min(far, p_value)
+
+
+def _beyond_wandering(before: Values, after: Values) -> bool:
+    """Return whether windows of few requests differ by more than the fifths of either do.
+
+    In seconds a level wanders by itself: an engine has more to do for a while, a machine works for
+    others. Ranks are compared, by Student's test. Of many requests clustering is known better.
+    """
+    if min(len(before), len(after)) > _FEW:
+        return True
+    ranks = np.argsort(np.argsort(np.concatenate([before.value, after.value]), kind="stable"))
+    sides = [np.array([part.mean() for part in np.array_split(side, _STRETCHES)])
+             for side in np.split(ranks, [len(before)])]  # fmt: skip
+    spread = math.sqrt(sum(float(side.var(ddof=1)) for side in sides) / _STRETCHES)
+    apart = abs(float(sides[1].mean() - sides[0].mean()))
+    t = apart / max(spread, _SMALLEST)
+    return significance.student_tail(t, 2 * (_STRETCHES - 1)) < _WANDERS
 
 
 def _nothing_to_compare(

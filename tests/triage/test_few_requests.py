@@ -1,0 +1,128 @@
+"""Are incidents found that hit few requests, or few windows, and are quiet ones left alone?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from llmtrace.dataset.case import Case, Window, no_signals
+from llmtrace.dataset.columns import concatenate
+from llmtrace.triage.attribution.components import Values, values
+from llmtrace.triage.comparison.far_beyond import far_beyond
+from llmtrace.triage.pipeline import Settings, triage
+from llmtrace.triage.result import NOTHING_FOUND
+from tests.triage.days import START, Kind, day, requests
+
+QUICK = Settings(bootstrap=0)
+
+
+def waits(t: list[float], value: list[float]) -> Values:
+    """Make the times to first token of requests."""
+    none = np.array([])
+    return Values(
+        metric="ttft", index=np.arange(len(t)), t=np.array(t), value=np.array(value),
+        weight=np.ones(len(t)), censored=np.array([], np.intp), censored_t=none, at_least=none,
+    )  # fmt: skip
+
+
+def usual(n: int, seed: int, spread: float = 0.4) -> Values:
+    """Draw times of which the longest are so heavy."""
+    r = np.random.default_rng(seed)
+    return waits(list(np.arange(float(n))), list(0.05 * np.exp(r.normal(0, spread, n))))
+
+
+def with_long(one: Values, places: list[int], seconds: float) -> Values:
+    """Make some of the requests wait so long."""
+    value = one.value.copy()
+    value[places] = seconds
+    return waits(list(one.t), list(value))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_one_in_ten_that_waits_many_times_longer_than_any_before_is_beyond_chance(seed):
+    """Though neither p50 nor p80 moved, and sixty requests tell nothing of a p95."""
+    long = with_long(usual(60, seed + 100), [4, 13, 27, 38, 49, 57], 2.0)
+
+    assert far_beyond(usual(60, seed), long) < 1e-3
+
+
+def test_a_burst_counts_once():
+    """Requests that wait at the same time, or one after the other, wait for one thing."""
+    long = with_long(usual(60, 101), [20, 21, 22, 23, 24, 26], 3.0)
+
+    assert far_beyond(usual(60, 1), long) == 1.0
+
+
+@pytest.mark.parametrize("spread", [0.4, 1.0, 2.0])
+def test_chance_is_taken_for_what_it_is_however_heavy_the_longest_are(spread):
+    """Of quiet windows hardly any are called far beyond."""
+    found = [far_beyond(usual(60, n, spread), usual(60, 1000 + n, spread)) for n in range(300)]
+
+    assert np.mean(np.array(found) < 0.01) <= 0.01
+
+
+def test_a_few_requests_before_tell_no_tail():
+    """Nor do waits that were all alike."""
+    long = with_long(usual(60, 2), [4, 13, 27, 38], 9.0)
+
+    assert far_beyond(usual(20, 1), long) == 1.0
+    assert far_beyond(waits([0.0, 1.0] * 30, [0.1] * 60), long) == 1.0
+
+
+def test_some_that_wait_for_seconds_are_a_regression():
+    """In windows of 70 requests, of which one in eight waits."""
+    usually, now = Kind(rate=0.3), Kind(rate=0.3, queued_share=0.13, queued_s=8.0)
+    moved = [triage(day(usually, now, n=(70, 70), seed=n), QUICK).verdict for n in range(12)]
+
+    assert sum(verdict not in NOTHING_FOUND for verdict in moved) >= 9
+
+
+def wandering(seed: int, n: int = 60) -> Case:
+    """Make two quiet windows of an engine whose pace wanders for seconds."""
+    rows = requests(2 * n, Kind(), seed)
+    r = np.random.default_rng(seed)
+    level = np.zeros(2 * n)
+    for i in range(1, 2 * n):
+        level[i] = 0.9 * level[i - 1] + r.normal(0, 0.15)
+    rows.numbers["tpot_s"] *= np.exp(level)
+    middle = float(rows.start[n] / 1e9)
+    last = float(rows.start[-1] / 1e9) + 1
+    return Case(rows, no_signals(), before=Window(START, middle), after=Window(middle, last))
+
+
+def test_a_level_that_wanders_is_no_change():
+    """Windows of a few dozen requests differ by as much as their own fifths do."""
+    found = [triage(wandering(seed), QUICK).verdict for seed in range(60)]
+
+    assert sum(verdict not in NOTHING_FOUND for verdict in found) <= 7
+
+
+def test_few_that_fail_are_a_regression_where_none_did():
+    """Eleven of 110, beside none of 90: what is given has not been chosen among many."""
+    before, after = requests(90, Kind(), 1), requests(110, Kind(), 2, START + 100)
+    after.words["outcome"].codes[::10] = after.words["outcome"].names.index("error")
+    rows = concatenate([before, after])
+    case = Case(
+        rows, no_signals(), before=Window(START, START + 100), after=Window(START + 100, 2e9)
+    )
+
+    result = triage(case, QUICK)
+
+    assert result.outcomes.significant
+    assert result.verdict == "regression"
+
+
+def test_a_whole_that_is_seldom_waited_for_counts_when_streaming_stops_for_some():
+    """A fifth of the requests of one route show nothing before their end any more."""
+    before, after = requests(60, Kind(), 3), requests(75, Kind(), 4, START + 100)
+    unary = np.arange(len(after)) % 5 == 0
+    for rows, stream in ((before, np.ones(60)), (after, np.where(unary, 0.0, 1.0))):
+        rows.numbers["stream"][:] = stream
+    after.numbers["ttft_s"][unary] = np.nan
+    rows = concatenate([before, after])
+    windows = {"before": Window(START, START + 100), "after": Window(START + 100, 2e9)}
+
+    result = triage(Case(rows, no_signals(), **windows), QUICK)
+
+    assert len(values(after, "ttft")) < len(after)
+    assert result.verdict not in NOTHING_FOUND
