@@ -23,21 +23,42 @@ _HIGH: Final = 0.95
 
 
 def impact_of(
-    rows: Columns, one: Values, incident: Window, threshold: float, budget: Budget | None
+    rows: Columns,
+    one: Values,
+    incident: Window,
+    threshold: float,
+    budget: Budget | None,
+    *,
+    gave_up: bool,
+    usual_rate: float | None,
 ) -> Impact | None:
-    """Measure the impact; `None` where no request is of the incident."""
+    """Measure the impact; `None` where no request is of the incident and none was to be.
+
+    Args:
+        rows: all that were searched.
+        one: the metric of these.
+        incident: from when to when it lasted.
+        threshold: the p95 before.
+        budget: what the limit is taken from, if it has one.
+        gave_up: clients cancelled because of it, so those requests count.
+        usual_rate: requests a second before, where they are fewer now; `None` = they are not.
+    """
     given = None if budget is None else budget.thresholds_s().get(one.metric)
     usual = threshold if math.isfinite(threshold) else None
     limit = usual if given is None else given
     t = rows.start / 1e9
     inside = (t >= incident.start) & (t < incident.end)
-    if not inside.any():
+    lost = 0.0
+    if usual_rate is not None:
+        lost = max(usual_rate * incident.seconds - float(rows.weights[inside].sum()), 0.0)
+    if not inside.any() and not lost:
         return None
     bad = rows.failed
+    cancelled = rows.words["outcome"].where("cancelled") & gave_up
     if limit is not None:
         bad[one.index] |= one.value > limit
         bad[one.censored] |= one.at_least > limit
-    hit = inside & bad
+    hit = inside & (bad | cancelled)
     tenants, count = _tenants(rows, hit)
     now, worst, worst_at = _now_and_worst(one, incident)
     objective = _HIGH if budget is None else budget.objective
@@ -47,6 +68,8 @@ def impact_of(
         from_budget=given is not None,
         requests=round(float(rows.weights[hit].sum())),
         of=round(float(rows.weights[inside].sum())),
+        cancelled=round(float(rows.weights[inside & cancelled].sum())),
+        lost=round(lost),
         tenants=tenants,
         tenants_hit=count,
         budget_used=float(rows.weights[hit].sum()) / allowed if allowed > 0 else None,

@@ -45,10 +45,18 @@ def with_onset_and_impact(
         impact=impact_of(
             look.rows, look.of(about), Window(began, recovered or last),
             compared[about].threshold, case.budget,
+            gave_up="cancelled" in result.moved, usual_rate=_usual_rate(result, look),
         )
         if result.verdict != "improvement"
         else None,
     )  # fmt: skip
+
+
+def _usual_rate(result: Result, look: Look) -> float | None:
+    """Return how many requests came a second before, where they are fewer now."""
+    fewer = any((one.metric, one.direction) == ("traffic", "down") for one in look.mine)
+    before, after = (result.load[name].requests_per_s or 0.0 for name in ("before", "after"))
+    return before if fewer or (result.verdict == "traffic" and after < before) else None
 
 
 def _ramp(look: Look, moved: Sequence[Moved]) -> Dated | None:

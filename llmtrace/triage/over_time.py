@@ -13,8 +13,9 @@ from typing import Literal
 State = Literal["ongoing", "over", "not_known", "began_before_the_data"]
 
 Shape = Literal["step", "ramp"]
-# What a stretch is of: a metric, the share of requests that fail, or requests a second.
-Searched = Literal["ttft", "tpot", "e2e", "render", "errors", "traffic"]
+# What a stretch is of: a metric, the share of requests that fail or are cancelled by their client,
+# or requests a second.
+Searched = Literal["ttft", "tpot", "e2e", "render", "errors", "cancelled", "traffic"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +38,12 @@ class Incident:
 
     Attributes:
         metric: what differed.
-        direction: `up` = slower, more failures or more requests; `down` = the contrary.
+        direction: `up` = slower, or more of what is counted; `down` = the contrary.
         shape: `ramp` where it rose gradually; `start` is then when that began.
         start, end: `end` is `None` where it lasts to the end of the data.
         began_before: it lasts from the first request on: when it began is not known.
-        usual, level: medians outside and inside in seconds; of errors the shares, of traffic
-            requests a second.
+        usual, level: medians outside and inside in seconds; of errors and cancelled the shares,
+            of traffic requests a second.
         requests: that began in it.
         p_value: how often noise of any kind makes one that stands out as far, in one search.
         usual_then: the same hours of an earlier day were alike.
@@ -79,7 +80,10 @@ class Impact:
     Attributes:
         limit_s: above which a request counts; of the budget, or the p95 before.
         from_budget: whether it is a budget's.
-        requests, of: requests beyond the limit or failed, of those that began in the incident.
+        requests, of: requests beyond the limit, failed or given up, of those that began in the
+            incident.
+        cancelled: how many of them their clients cancelled; 0 where that is no more than usual.
+        lost: requests that did not come, by the rate before; 0 where they are no fewer.
         tenants: requests beyond it by tenant, most first; the first ten.
         tenants_hit: how many tenants that is in all; `None` = not reported.
         budget_used: share of the error budget of the whole time searched that these used up.
@@ -91,6 +95,8 @@ class Impact:
     from_budget: bool
     requests: int
     of: int
+    cancelled: int
+    lost: int
     tenants: Mapping[str, int]
     tenants_hit: int | None
     budget_used: float | None

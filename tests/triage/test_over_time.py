@@ -48,6 +48,7 @@ def of(rows: Columns, **more) -> Case:
 
 
 SLOW = Kind(prefill=6.0)
+GIVEN_UP = Kind(cancelled=0.2)
 
 
 def test_what_the_data_begin_with_is_no_incident_where_others_rise_when_it_ends():
@@ -399,7 +400,39 @@ def test_the_clearest_metric_is_the_one_of_the_least_chance():
     )
 
 
+def test_what_fails_first_is_when_it_began():
+    """And not the slowness that follows on it, however clear that is."""
+    rows = course((1500, Kind()), (30, Kind(failed=0.9)), (600, Kind(decode=1.5)))
+    case = of(rows, before=Window(START, START + 1480), after=Window(START + 1495, START + 2130))
+    onset = triage(case, QUICK).onset
+
+    assert onset.metric == "errors"
+    assert onset.best - START == pytest.approx(1500, abs=5)
+
+
+def test_requests_that_are_given_up_outweigh_a_blip_that_is_over():
+    """A fifth of them, ever since, beside some that were slow for a while; both are listed."""
+    rows = course((1200, Kind()), (60, Kind(prefill=4.0)), (1000, Kind()), (900, GIVEN_UP))
+    result = triage(of(rows), QUICK)
+
+    assert (result.onset.metric, result.state) == ("cancelled", "ongoing")
+    assert result.onset.best - START == pytest.approx(2260, abs=15)
+    assert {one.metric for one in result.incidents} >= {"cancelled", "ttft"}
+    assert result.impact.cancelled == pytest.approx(0.2 * 2700, rel=0.2)
+    assert result.impact.cancelled <= result.impact.requests
+
+
 # --- impact, events, growth ----------------------------------------------------------------------
+
+
+def test_requests_that_did_not_come_are_counted():
+    """By the rate before; where none came at all, too."""
+    for rate in (0.6, 1e-6):
+        rows = course((1500, Kind()), (600, Kind(rate=rate)))
+        case = of(rows, searched=Window(START, START + 2100))
+        impact = triage(case, QUICK).impact
+
+        assert impact.lost == pytest.approx((3.0 - rate) * 600, rel=0.1)
 
 
 def test_the_impact_is_counted_against_the_budget():

@@ -8,7 +8,7 @@ from typing import Final
 from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.triage.attribution.components import METRICS, values
-from llmtrace.triage.comparison.outcomes import compare_outcomes
+from llmtrace.triage.comparison.outcomes import ENDINGS, compare_outcomes
 from llmtrace.triage.comparison.p95_change import Compared, compare
 from llmtrace.triage.over_time import Incident
 from llmtrace.triage.windows.choose import earlier
@@ -42,8 +42,9 @@ def _alike(one: Incident, sides: tuple[Columns, Columns], windows: tuple[Window,
     if one.metric == "traffic":
         then, now = (float(rows.weights.sum()) for rows in sides)
         return then / _TRAFFIC <= now <= then * _TRAFFIC
-    if one.metric == "errors":
-        return not compare_outcomes(*sides).significant
+    if one.metric in ENDINGS:
+        outcomes = compare_outcomes(*sides)
+        return not (outcomes.significant if one.metric == "errors" else outcomes.gave_up)
     metric = next(name for name in METRICS if name == one.metric)
     both = (values(sides[0], metric), values(sides[1], metric))
     found = compare(sides, windows, both, _Q, certain=_CERTAIN, least=_LEAST)

@@ -13,6 +13,7 @@ METRIC_NAMES: Final = {
     "e2e": "end-to-end time",
     "render": "render time",
     "errors": "failures",
+    "cancelled": "cancellations",
     "traffic": "traffic",
 }
 PART_NAMES: Final = {"mix": "workload mix", "co_occurrence": "interaction"}

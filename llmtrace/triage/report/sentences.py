@@ -194,12 +194,14 @@ def _estimates(result: Result) -> Iterator[tuple[str, Estimate]]:
 
 def impact_text(impact: Impact, result: Result) -> str:
     """Say how many requests and tenants it hit, and what it took of the error budget."""
-    in_ = unit(result)
-    limit = "" if impact.limit_s is None else (
-        f" took over {figure(impact.limit_s, in_)} {in_} "
-        f"({'the budget' if impact.from_budget else 'the p95 before'}) or failed"
-    )  # fmt: skip
-    parts = [f"{impact.requests:,} of {impact.of:,} requests{limit or ' failed'}"]
+    ways = ["failed", f"were cancelled ({impact.cancelled:,})"][: 1 + (impact.cancelled > 0)]
+    if impact.limit_s is not None:
+        in_, source = unit(result), "the budget" if impact.from_budget else "the p95 before"
+        ways = [f"took over {figure(impact.limit_s, in_)} {in_} ({source})", *ways]
+    said = " or ".join(filter(None, (", ".join(ways[:-1]), ways[-1])))
+    parts = [f"{impact.requests:,} of {impact.of:,} requests {said}"]
+    if impact.lost:
+        parts.append(f"about {impact.lost:,} did not come, by the rate before")
     if impact.tenants_hit:
         named = list(impact.tenants.items())[:_MAX_TENANTS]
         listed = ", ".join(f"{name} {count:,}" for name, count in named)
@@ -272,8 +274,9 @@ def stretch_text(one: Incident) -> str:
         span = f"since {date_and_zone(one.start)}"
     else:
         span = time_span(one.start, one.end)
-    if one.metric == "errors":
-        size = f"{share('failed requests', one.usual or 0.0, one.level or 0.0)}"
+    if one.metric in ("errors", "cancelled"):
+        how = "failed" if one.metric == "errors" else "cancelled"
+        size = share(f"{how} requests", one.usual or 0.0, one.level or 0.0)
     elif one.metric == "traffic":
         size = f"{one.usual or 0:.3g} → {one.level or 0:.3g} requests a second"
     else:

@@ -17,6 +17,7 @@ from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.attribution.components import METRICS
+from llmtrace.triage.comparison.outcomes import ENDINGS
 from llmtrace.triage.over_time import Incident, Searched
 from llmtrace.triage.result import Metric
 from llmtrace.triage.windows.bins import Bins, bins_for
@@ -62,11 +63,16 @@ def find_all(
         )
     t = rows.start / 1e9
     if metric is None and len(t):
-        failed = rows.failed.astype(np.float64)
-        watched = _Watched("errors", t, failed, lambda t, k, bins: find_failures(t, k > 0, bins))
-        found += [_described(watched, one, "up", span) for one in _merged(_each(watched))]
+        for ending, outcomes in ENDINGS.items():
+            ended = rows.words["outcome"].where(*outcomes).astype(np.float64)
+            watched = _Watched(ending, t, ended, _find_counted)
+            found += [_described(watched, one, "up", span) for one in _merged(_each(watched))]
         found += _traffic(t, span, gaps) or _stopped(rows, span, gaps)
     return tuple(sorted(found, key=lambda one: (one.start, one.metric)))
+
+
+def _find_counted(t: Floats, mask: Floats, bins: Bins) -> Spike | None:
+    return find_failures(t, mask > 0, bins)
 
 
 def overlapping(incidents: Sequence[Incident], after: Window) -> list[Incident]:
@@ -137,9 +143,10 @@ def _described(series: _Watched, found: Spike, direction: str, span: Window) -> 
     inside = _inside(t, found)
     end = found.end if found.end is not None else span.end
     ramp = None
-    if series.metric != "errors" and direction == "up":
+    shares = series.metric in ENDINGS
+    if not shares and direction == "up":
         ramp = ramp_of(t, value, found.start, end)
-    middle = np.mean if series.metric == "errors" else np.median
+    middle = np.mean if shares else np.median
     return Incident(
         metric=series.metric, direction="up" if direction == "up" else "down",
         shape="step" if ramp is None else "ramp",

@@ -17,6 +17,7 @@ from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats
 from llmtrace.triage.attribution.components import METRICS
+from llmtrace.triage.comparison.outcomes import ENDINGS
 from llmtrace.triage.over_time import Incident
 from llmtrace.triage.result import Metric
 from llmtrace.triage.rows_in_order import thinned
@@ -96,6 +97,7 @@ def choose(
     if spike is not None and part is not None:
         spike = _as_sure_as(spike, part, t)
     if spike is not None and since is None and at is None:
+        spike = others.weightier(incidents, spike, t) or spike
         spike = others.since_others_rose(incidents, spike, t)
         spike = others.clearer_ramp(incidents, spike, t) or others.with_bursts(incidents, spike, t)
         spike = others.since_other_work(spike, find_other_work(fewer))
@@ -190,7 +192,9 @@ def _search(
     if since is not None:
         at = max(since, at or since)
     if metric is None:
-        best = _clearer(best, find_failures(rows.start / 1e9, rows.failed, bins, at))
+        for outcomes in ENDINGS.values():
+            ended = rows.words["outcome"].where(*outcomes)
+            best = _clearer(best, find_failures(rows.start / 1e9, ended, bins, at))
     for name in METRICS if metric is None else (metric,):
         for t, value in series(name):
             best = _clearer(best, find_slow(t, value, bins, at))

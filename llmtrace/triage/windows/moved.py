@@ -8,10 +8,10 @@ from typing import Final
 
 import numpy as np
 
-from llmtrace.core.row_fields import FAILED
 from llmtrace.dataset.case import Window
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.attribution.components import METRICS
+from llmtrace.triage.comparison.outcomes import ENDINGS
 from llmtrace.triage.comparison.p95_change import Compared
 from llmtrace.triage.result import Metric, Result
 from llmtrace.triage.windows.date_change import log_likelihood
@@ -20,7 +20,6 @@ from llmtrace.triage.windows.search_rows import Look
 _SHARES: Final = (0.5, 0.8, 0.95)  # of the requests before, that are below a bound
 _TICKS: Final = 4  # of a clock for each request, among which requests are counted
 _AS_CLEAR: Final = 0.5
-_OUTCOMES: Final = {"errors": FAILED, "cancelled": ("cancelled",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +49,9 @@ def what_moved(look: Look, result: Result, compared: Mapping[Metric, Compared]) 
     is slow for requests, too, that began before.
     """
     t = look.rows.start / 1e9
-    broken = [name for name in _OUTCOMES if name in result.moved]
+    broken = [name for name in ENDINGS if name in result.moved]
     down = result.significant and (result.delta_s or 0.0) < 0 and not broken
-    found = [Moved(name, up=True, t=t, shows=look.rows.words["outcome"].where(*_OUTCOMES[name]))
+    found = [Moved(name, up=True, t=t, shows=look.rows.words["outcome"].where(*ENDINGS[name]))
              for name in broken]  # fmt: skip
     if result.verdict == "traffic":
         both = np.append(t, np.linspace(look.span.start, look.span.end, _TICKS * len(t) + 2))

@@ -16,6 +16,7 @@ from llmtrace.triage.windows.moved import Moved
 _SLACK_S: Final = 60.0
 _SLACK: Final = 0.1  # of the window after
 _BINS: Final = 3
+_CLEAR: Final = 10.0  # of a log ratio of likelihoods, from which what moved earlier did so
 _LAST: Final = 20  # requests, from which what followed is believed
 _ENDED: Final = 1e-3  # chance of as few that show it, if it went on
 _STILL: Final = 1e-3  # chance of as many that show it, if nothing were left of it
@@ -26,18 +27,25 @@ _LEFT: Final = 0.1  # of it, from which what is beyond chance is left of it
 def date_onset(
     moved: Sequence[Moved], chosen: Chosen, there: Sequence[Incident], ramp: Dated | None
 ) -> Onset | None:
-    """Date the change on what moved most clearly, or as the `ramp` it is; `None` = no change."""
+    """Date the change on what moved first, or as the `ramp` it is; `None` = no change.
+
+    That is what moved most clearly, unless something else surely moved before it: its interval
+    ends before the other's begins. What fails at once, and what is slow because of it, do not
+    begin together.
+    """
     before, after, slack = chosen.before, chosen.after, _slack(chosen)
+    first: Onset | None = None
     for one in moved:
         starts = [after.start, *(found.start for found in there if found.metric == one.metric
                                  and before.start < found.start < after.end)]  # fmt: skip
         low, high = min(starts) - slack, min(max(starts) + slack, after.end)
         inside = (one.t >= min(before.start, low)) & (one.t < after.end)
         dated = ramp or date_change(one.t[inside], one.shows[inside], low, high)
-        if dated is not None:
-            return Onset(earliest=dated.earliest, best=dated.best, latest=dated.latest, end=None,
-                         metric=one.metric)  # fmt: skip
-    return None
+        surely = first is None or (one.clear >= _CLEAR and dated and dated.latest < first.earliest)
+        if dated is not None and surely:
+            first = Onset(earliest=dated.earliest, best=dated.best, latest=dated.latest, end=None,
+                          metric=one.metric)  # fmt: skip
+    return first
 
 
 def _slack(chosen: Chosen) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -9,10 +10,13 @@ from typing import Final
 import numpy as np
 
 from llmtrace.stats.arrays import Floats
+from llmtrace.triage.comparison.outcomes import ENDINGS
 from llmtrace.triage.over_time import Incident
 from llmtrace.triage.windows.highest_stretch import CERTAIN, SURE, Spike
 
 _SURE: Final = 1e-4
+_OUTWEIGHS: Final = 3.0  # times as many requests
+_SMALLEST: Final = 1e-9
 _BIN: Final = 0.02  # of the time
 _AT_ONCE: Final = 3.0  # bins
 _ENOUGH: Final = 200
@@ -49,6 +53,29 @@ def _worth(one: Incident) -> float:
     """
     over = one.direction == "down" and one.end is not None
     return one.p_value / _SURE if over else one.p_value
+
+
+def weightier(incidents: Sequence[Incident], spike: Spike, t: Floats) -> Spike | None:
+    """Return what is sure, at another time, and hit many more requests than a spike that is over.
+
+    A blip may stand out more clearly than what hits a fifth of the requests ever since.
+    """
+    if spike.end is None:
+        return None
+    first, end = spike.start, spike.end
+    rose = [one for one in incidents if one.direction == "up" and one.metric != "traffic"]
+    apart = [one for one in rose if one.start >= end or (one.end or math.inf) <= first]
+    mine = max((_hit(one) for one in rose if one not in apart), default=0.0)
+    sure = [one for one in apart if one.p_value <= SURE and _hit(one) >= _OUTWEIGHS * mine > 0]
+    best = max(sure, key=_hit, default=None)
+    return None if best is None else _as_spike(best, t)
+
+
+def _hit(one: Incident) -> float:
+    """Return about how many requests a rise hit: all, where the metric has doubled."""
+    level, usual = one.level or 0.0, one.usual or 0.0
+    share = level - usual if one.metric in ENDINGS else level / max(usual, _SMALLEST) - 1
+    return one.requests * min(max(share, 0.0), 1.0)
 
 
 def clearer_ramp(incidents: Sequence[Incident], spike: Spike, t: Floats) -> Spike | None:

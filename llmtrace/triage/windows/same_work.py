@@ -62,7 +62,7 @@ def find_in_parts(rows: Columns) -> Spike | None:
 
     Each stage of the time to first content is searched alone: one that is short and even shows
     what the unrest of the others hides in their sum. A queue has bursts of its own, and is left
-    out. Requests are counted that were issued again, cancelled, not streamed.
+    out. Requests are counted that were issued again or not streamed.
     """
     one, t = values(rows, "ttft"), rows.start / 1e9
     bins = bins_for(t)
@@ -74,8 +74,7 @@ def find_in_parts(rows: Columns) -> Spike | None:
         if name not in _UNEVEN and part.any():
             spike = find_slow(one.t, FELT * usual + part, bins)
             found += [spike] if spike and _rise(one.t, part, spike) >= _MATTERS * usual else []
-    gave_up = rows.words["outcome"].where("cancelled")
-    for mask in (rows.numbers["attempts"] > 1, gave_up, rows.numbers["stream"] == 0):
+    for mask in (rows.numbers["attempts"] > 1, rows.numbers["stream"] == 0):
         spike = find_failures(t, mask, bins) if mask.any() else None
         found += [spike] if spike else []
     sure = [spike for spike in found if spike.p_value <= SURE and spike.start > t[0]]
