@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -15,10 +15,12 @@ from llmtrace.triage.causes import BY_OUTCOME, causes
 from llmtrace.triage.causes.scoring import WEIGHTS
 from llmtrace.triage.causes.track_record import with_record
 from llmtrace.triage.evidence.evidence import PACE_STAGES, TTFT_STAGES, gather
-from llmtrace.triage.result import NAMED, OF_THE_WORK, OF_TRAFFIC, Finding, Metric, Verdict
+from llmtrace.triage.result import NAMED, OF_THE_WORK, OF_TRAFFIC, Finding, Metric, Point, Verdict
 from llmtrace.triage.verdict import MIN_TRAFFIC_S, Judged
 
 _PROOF: Final = WEIGHTS["proof"][0]
+# What requests that are lost make of the others: they are faster, or of another mix.
+_BY_WHO_IS_LEFT: Final = frozenset({"improvement", "workload", "new_workload"})
 
 
 def _lacks_what(verdict: Verdict, *, blind: bool) -> str | None:
@@ -103,15 +105,16 @@ def with_proof(judged: Judged, found: Sequence[Finding], *, few: bool) -> Judged
     """
     traffic = next((one for one in found if one.id in OF_TRAFFIC and one.status in NAMED), None)
     if judged.verdict == "traffic" and traffic is not None:
-        proofs = (one.text for one in traffic.evidence if one.points >= _PROOF)
-        where = "".join(f" {text[:1].upper()}{text[1:]}." for text in proofs)
-        return replace(judged, reason=judged.reason + where)
+        where = _sentences(one for one in traffic.evidence if one.points >= _PROOF)
+        return replace(judged, reason=f"{judged.reason} {where}".rstrip())
+    if traffic is not None and traffic.id == "traffic_lost" and traffic.status == "confirmed" and (
+        judged.verdict in _BY_WHO_IS_LEFT):  # fmt: skip
+        return Judged("traffic", _sentences(traffic.evidence))
     if judged.verdict not in result.NOTHING_FOUND:
         return judged
     cause = next((one for one in found if _has_proof(one, few=few)), None)
     if cause is None and traffic is not None:
-        texts = "; ".join(point.text for point in traffic.evidence)
-        return Judged("traffic", f"{judged.reason} But {texts}.")
+        return Judged("traffic", f"{_sentences(traffic.evidence)} Latency: {judged.reason}")
     if cause is None:
         return judged
     proof = max(cause.evidence, key=lambda point: point.points).text
@@ -120,6 +123,10 @@ def with_proof(judged: Judged, found: Sequence[Finding], *, few: bool) -> Judged
         "regression",
         f"{cause.id}{where} has proof: {proof}. All requests together: {judged.reason}",
     )
+
+
+def _sentences(points: Iterable[Point]) -> str:
+    return " ".join(f"{one.text[:1].upper()}{one.text[1:]}." for one in points)
 
 
 def _has_proof(found: Finding, *, few: bool) -> bool:

@@ -20,6 +20,7 @@ _MIN_COVERAGE: Final = 0.8
 _CLUSTERED: Final = 3.0
 _CENSORED: Final = 0.05
 _SHOWN: Final = 3
+_NEW: Final = 0.01  # of requests: less needs no word
 _SAMPLED: Final = 1.01  # requests a row: what is above is no rounding of weights
 
 
@@ -55,6 +56,7 @@ def quality_of(
     said += [
         f"{100 * share:.0f} % of the requests are new: {kind}"
         for kind, share in divided.cells.new[:_SHOWN]
+        if share >= _NEW
     ]
     if duplicates:
         said.append(f"{duplicates:,} rows were there twice, and left out once")

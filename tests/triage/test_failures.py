@@ -10,9 +10,11 @@ import pytest
 
 from llmtrace.dataset.case import Case, Window, no_signals
 from llmtrace.dataset.columns import from_dicts
+from llmtrace.triage.named_causes import with_proof
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.report.naming import losses
-from llmtrace.triage.result import NAMED, Finding, Result
+from llmtrace.triage.result import NAMED, Finding, Point, Result
+from llmtrace.triage.verdict import Judged
 
 ONSET = 1_790_000_000 + 3600.0
 BEFORE, AFTER = Window(ONSET - 3600, ONSET), Window(ONSET, ONSET + 1200)
@@ -180,3 +182,20 @@ def test_no_rows_are_no_requests_where_there_are_no_signals():
     assert result.verdict == "traffic"
     assert result.load["after"].requests_per_s == 0
     assert next(iter(result.causes)).id == "traffic_lost"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "said"),
+    [("improvement", "traffic"), ("workload", "traffic"), ("new_workload", "traffic"),
+     ("regression", "regression"), ("mixed", "mixed")],
+)  # fmt: skip
+def test_lost_requests_are_the_verdict_whatever_they_make_of_the_others(verdict, said):
+    """Who is left is faster, or another mix; what is slower or fails stays so."""
+    points = (Point("requests 15.2 → 6.01 a second", 6), Point("only region=us", 10))
+    lost = Finding(id="traffic_lost", status="confirmed", score=16, evidence=points)
+    judged = with_proof(Judged(verdict, "tpot p95 31 → 24 ms."), [lost], few=False)
+
+    assert judged.verdict == said
+    assert judged.reason.startswith("Requests 15.2 → 6.01 a second. Only region=us.") == (
+        said == "traffic"
+    )

@@ -62,10 +62,9 @@ def first_cause(result: Result) -> Iterator[str]:
         first, more = named[0], len(named) - 1
         others = f", and {more} more" if more else ""
         where = f" on {group_text(first)}" if first.group else ""
-        word = "cause"
-        if result.verdict == "improvement":
-            word = "cause of what was slower all the same"
-        yield f"{first.status} {word}: {first.id}{where}{others}"
+        # No rule is about what got faster.
+        beside = "beside it, " if result.verdict == "improvement" else ""
+        yield f"{beside}{first.status} cause: {first.id}{where}{others}"
     elif result.causes and result.verdict not in NOTHING_FOUND | {"improvement"}:
         yield "no cause is supported by the evidence"
 
@@ -133,7 +132,7 @@ def facts(result: Result) -> Iterator[tuple[str, str]]:
     for number, event in enumerate(result.events[:_MAX_EVENTS]):
         yield ("" if number else "changes"), event_text(event, result.onset)
     if result.state is not None and not result.events:
-        yield "changes", "none reported or seen from 30 min before it began"
+        yield "changes", "none reported or seen from 30 min before it began to 2 min after"
     before, after = result.load.get("before"), result.load.get("after")
     if before is not None and after is not None:
         yield "workload", load_text(before, after)

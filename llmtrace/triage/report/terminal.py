@@ -196,11 +196,15 @@ def _cause(number: int, one: Finding, links: Links, *, explain: bool) -> Rendera
 
 
 def _others(heading: str, others: Sequence[Finding]) -> Iterator[RenderableType]:
-    if others:
-        yield Text(f"{heading}:", "dim")
+    if not others:
+        return
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(style="dim")
     for one in sorted(others, key=lambda one: one.id):
         why = [point.text for point in one.against] or list(one.missing)
-        yield Text(f"   {one.id}: {'; '.join(why) or 'no evidence for it'}", "dim")
+        table.add_row(Text(f"   {one.id}:"), Text("; ".join(why) or "no evidence for it"))
+    yield Group(Text(f"{heading}:", "dim"), table)
 
 
 # --- the rest ------------------------------------------------------------------------------------
