@@ -315,6 +315,7 @@ def test_requests_that_do_not_come_are_the_headline(result):
     finding = Finding(id="traffic_lost", status="confirmed", score=19, group={"region": "eu"})
     lost = replace(
         result, verdict="traffic", significant=False, causes=(finding,),
+        impact=replace(result.impact, lost=3700),
         load={"before": replace(half, requests_per_s=15.2), "after": half},
     )  # fmt: skip
     text = shown(lost)
@@ -322,6 +323,7 @@ def test_requests_that_do_not_come_are_the_headline(result):
     assert text.startswith("fewer requests than before, ongoing: requests a second 15.2 → 6")
     assert "confirmed cause: traffic_lost on region=eu" in text
     assert re.search(r"^affected +region=eu, by the evidence for traffic_lost", text, re.MULTILINE)
+    assert re.search(r"^impact +about 3,700 requests did not come", text, re.MULTILINE)
     assert "took over" not in text
 
 

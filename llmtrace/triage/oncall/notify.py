@@ -57,8 +57,7 @@ def summary(alert: Alert, result: Result, link: str | None) -> str:
             for one in moved[:_MAX_PARTS]
         )
         lines.append(f"where: {', '.join(parts)}")
-    if result.impact is not None and result.verdict != "traffic":
-        lines.append(f"impact: {impact_text(result.impact, result)}")
+    lines += [f"impact: {text}" for text in impact_text(result)]
     if result.localised and result.cohorts:
         lines.append(f"affected: {cohort_text(result.cohorts[0], unit(result))}")
     if result.events:

@@ -11,7 +11,7 @@ from typing import Final, get_args
 
 from llmtrace.dataset.case import Window
 from llmtrace.display.summary_tables import date_and_zone, time_span
-from llmtrace.triage.over_time import Growth, Impact, Incident, NearEvent, Onset, Similar
+from llmtrace.triage.over_time import Growth, Incident, NearEvent, Onset, Similar
 from llmtrace.triage.report.naming import (
     METRIC_NAMES,
     duration,
@@ -125,8 +125,8 @@ def has_split(result: Result) -> bool:
 
 def facts(result: Result) -> Iterator[tuple[str, str]]:
     """Yield the facts that are no stages, line by line: a heading and a sentence."""
-    if result.impact is not None and result.verdict != "traffic":
-        yield "impact", impact_text(result.impact, result)
+    for text in impact_text(result):
+        yield "impact", text
     if result.verdict not in NOTHING_FOUND | {"improvement"}:
         yield "affected", affected(result)
     for number, event in enumerate(result.events[:_MAX_EVENTS]):
@@ -191,16 +191,22 @@ def _estimates(result: Result) -> Iterator[tuple[str, Estimate]]:
                 yield when_, estimate
 
 
-def impact_text(impact: Impact, result: Result) -> str:
-    """Say how many requests and tenants it hit, and what it took of the error budget."""
+def impact_text(result: Result) -> Iterator[str]:
+    """Yield a sentence on how many requests are lost or hit, whose, and on the error budget."""
+    impact = result.impact
+    if impact is None:
+        return
+    lost = f"about {impact.lost:,} requests did not come, by the rate before"
+    if result.verdict == "traffic":  # those that came are as fast as before, or faster
+        yield from [lost] if impact.lost else []
+        return
     ways = ["failed", f"were cancelled ({impact.cancelled:,})"][: 1 + (impact.cancelled > 0)]
     if impact.limit_s is not None:
         in_, source = unit(result), "the budget" if impact.from_budget else "the p95 before"
         ways = [f"took over {figure(impact.limit_s, in_)} {in_} ({source})", *ways]
     said = " or ".join(filter(None, (", ".join(ways[:-1]), ways[-1])))
-    parts = [f"{impact.requests:,} of {impact.of:,} requests {said}"]
-    if impact.lost:
-        parts.append(f"about {impact.lost:,} did not come, by the rate before")
+    parts = [lost] if impact.lost else []
+    parts.append(f"{impact.requests:,} of {impact.of:,} requests {said}")
     if impact.tenants_hit:
         named = list(impact.tenants.items())[:_MAX_TENANTS]
         listed = ", ".join(f"{name} {count:,}" for name, count in named)
@@ -212,7 +218,7 @@ def impact_text(impact: Impact, result: Result) -> str:
         size = "" if impact.from_budget else ": 5 % of its requests"
         used = percent(impact.budget_used)
         parts.append(f"used {used} of the error budget (of the time searched{size})")
-    return " · ".join(parts)
+    yield " · ".join(parts)
 
 
 def event_text(event: NearEvent, onset: Onset | None) -> str:
