@@ -18,7 +18,7 @@ from llmtrace.core.span import Value
 from llmtrace.core.stages import StageName
 from llmtrace.core.stream_clock import Clock, StreamClock
 
-current: ContextVar[ProxiedRequest | None] = ContextVar("llmtrace_relay", default=None)
+current: ContextVar[ProxiedRequest | None] = ContextVar("llmtrace_proxied_request", default=None)
 
 # Who waits this long for what he asks for asks before it is there: a shorter wait is no more than
 # the reading of what had come already.

@@ -1,6 +1,6 @@
 """The parts of a result that say when, for how many, and what else happened.
 
-They are described, as the rest, by docs/triage-result.schema.json. Times are unix seconds,
+They are described, as the rest, by docs/on-call/triage-result.schema.json. Times are unix seconds,
 durations seconds, and `None` is unknown.
 """
 

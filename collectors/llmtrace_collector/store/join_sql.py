@@ -4,7 +4,7 @@ A row is worked out from all stored parts of its request each time, so that dupl
 nothing and a late part changes what it should; of the versions of a row the newest counts, and one
 made of fewer parts than the stored one is not written. What belongs together:
 
-    engine span, plugin record   the id in the answer, else the id that was sent (`engine_join`)
+    engine span, plugin record   the id in the answer, else the id that was sent (as `llmtrace.engines.join`)
     engine span                  else below the request in its trace
     gateway span                 below the request in its trace
     page's beacon                the same trace, over the outermost request (`browser.join`)

@@ -143,13 +143,13 @@ def _all_along(e: Evidence, column: str, name: str) -> bool:
 def _by_value(e: Evidence, column: str) -> Iterator[tuple[str, tuple[float, float]]]:
     """Yield each value of a column, and its requests a second before and after."""
     found: list[dict[str, float]] = []
-    for side, window in ((e.before, e.before.window), (e.after, e.served)):
+    for side in (e.before, e.after):
         words = side.rows.words[column]
         known = words.codes >= 0
         counts = np.bincount(
             words.codes[known], side.rows.weights[known], minlength=len(words.names)
         )
-        rates: Floats = counts / max(window.seconds, 1e-9)
+        rates: Floats = counts / max(side.window.seconds, 1e-9)
         found.append(dict(zip(words.names, rates.tolist(), strict=True)))
     for name in dict.fromkeys((*found[0], *found[1])):
         yield name, (found[0].get(name, 0.0), found[1].get(name, 0.0))

@@ -32,6 +32,7 @@ PACE_STAGES: Final = ("decode", "render")
 
 # The smallest change that matters, of the wait that it is part of: there is no other yardstick
 # that fits a model on a laptop and one on eight GPUs alike.
+_MORE: Final = 1.15  # times as many requests a second are more load
 _FLOOR: Final = 0.04
 _PART: Final = 0.1  # of what the metric grew by: less is not its cause
 _ALONE: Final = 0.5  # of a typical wait before: felt by itself, whatever else happened
@@ -158,8 +159,8 @@ class Evidence:
     def request_rate(self) -> tuple[float, float]:
         """Requests a second, before and after."""
         before, after = (
-            float(side.rows.weights.sum()) / max(window.seconds, 1e-9)
-            for side, window in ((self.before, self.before.window), (self.after, self.served))
+            float(side.rows.weights.sum()) / max(side.window.seconds, 1e-9)
+            for side in (self.before, self.after)
         )
         return before, after
 
@@ -167,7 +168,12 @@ class Evidence:
     def more_requests(self) -> bool:
         """Whether clearly more requests come than before, beyond their usual unrest."""
         before, after = self.request_rate
-        return after >= 1.15 * before and self.count_z >= 4.0  # noqa: PLR2004
+        return after * self._arriving >= _MORE * before and self.count_z >= 4.0  # noqa: PLR2004
+
+    @property
+    def _arriving(self) -> float:
+        """Share of the time of service in which requests came: a crowd served late is no load."""
+        return self.after.window.seconds / max(self.served.seconds, 1e-9)
 
     @cached_property
     def load_per_engine(self) -> tuple[float, float] | None:
@@ -178,7 +184,7 @@ class Evidence:
     def _loads(self) -> list[tuple[float, float]] | None:
         """Of both windows: requests a second to a typical engine, and the rows that say so."""
         found = []
-        for side, window in ((self.before, self.before.window), (self.after, self.served)):
+        for side in (self.before, self.after):
             codes = side.rows.words["replica"].codes
             named = codes >= 0
             counts = np.bincount(codes[named])
@@ -189,7 +195,7 @@ class Evidence:
             there = np.bincount(codes[late], minlength=len(counts)) > 0
             there = there if there.any() else counts > 0
             requests = np.bincount(codes[named], side.rows.weights[named])
-            rate = float(np.median(requests[there])) / max(window.seconds, 1e-9)
+            rate = float(np.median(requests[there])) / max(side.window.seconds, 1e-9)
             each = requests / _TOGETHER if self.of_means else counts
             found.append((rate, max(float(np.median(each[there])), 1.0)))
         return found
@@ -206,7 +212,8 @@ class Evidence:
             return self.more_requests
         (before, before_n), (after, after_n) = self._loads
         error = math.sqrt(1 / before_n + 1 / after_n)
-        return after >= 1.15 * before and math.log(after / before) >= 3 * error
+        after *= self._arriving
+        return after >= _MORE * before and math.log(after / before) >= 3 * error
 
     @cached_property
     def count_z(self) -> float:
