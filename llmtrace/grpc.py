@@ -19,13 +19,13 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from llmtrace.core.errors import ConfigError
+from llmtrace.core.errors import ConfigError, missing_extra
 
 try:
     import grpc
     import grpc.aio
 except ImportError as error:  # pragma: no cover - the OTLP exporter brings it along
-    raise ConfigError("llmtrace.grpc needs grpcio: pip install 'llmtrace-stages[grpc]'") from error
+    raise missing_extra("llmtrace.grpc", "grpc", "grpcio") from error
 
 from llmtrace.gateway.grpc_handlers import Methods
 from llmtrace.gateway.middleware import check_name

@@ -72,4 +72,5 @@ def add_migrate(commands: Commands) -> None:
 
 
 def _migrate(options: argparse.Namespace) -> None:
-    collector_module("store.copy_store", "llmtrace migrate").run(options.source, options.destination)
+    copying = collector_module("store.copy_store", "llmtrace migrate")
+    copying.run(options.source, options.destination)

@@ -1,7 +1,8 @@
 """The result of a triage, for people and for programs.
 
 `Result` and its parts, and `as_json`: the object `llmtrace triage --json` prints, described by
-docs/on-call/triage-result.schema.json. Unknown is `None`. Durations are seconds, times unix seconds.
+docs/on-call/triage-result.schema.json. Unknown is `None`. Durations are seconds, times unix
+seconds.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ async def ours(
             "insert_s": ingest.counted.insert_s,
             "join_s": ingest.counted.join_s,
             "batches": ingest.counted.batches,
-            "refused": {" ".join(k): n for k, n in admission.counted.refused.items()},
+            "refused": {" ".join(k): n for k, n in admission.counted.rejected.items()},
         }
 
     return server.port, finish

@@ -129,7 +129,7 @@ class Admission:
         self.counted.requests[way] += 1
         self.counted.spans[way] += checked.spans
         self.counted.payload_bytes[way] += len(body)
-        self.counted.refused_spans.update(checked.refused)
+        self.counted.rejected_spans.update(checked.rejected)
         return checked
 
     async def replay(self) -> int:
@@ -147,7 +147,7 @@ class Admission:
             if payload is None:
                 continue
             try:
-                # What it would be refused for now was taken before.
+                # What it would be rejected for now was taken before.
                 found = await self._aside(lambda body: check(body, _UNBOUNDED), payload)
             except RejectedError:
                 found = Checked(payload, entry.spans)
@@ -158,7 +158,7 @@ class Admission:
 
     def refuse(self, way: str, error: RejectedError) -> None:
         """Count a request that was not taken."""
-        self.counted.refused[way, error.reason] += 1
+        self.counted.rejected[way, error.reason] += 1
 
     def _check(self, body: bytes) -> Checked:
         return check(body, self.limits)

@@ -18,8 +18,8 @@ class Received:
         requests: taken, by protocol (`http`, `grpc`, `beacon`).
         spans: taken, by protocol.
         payload_bytes: taken, after decompression, by protocol.
-        refused: requests not taken, by protocol and reason.
-        refused_spans: of requests that were taken otherwise, by reason.
+        rejected: requests not taken, by protocol and reason.
+        rejected_spans: of requests that were taken otherwise, by reason.
         dropped_connections: closed by us, by reason.
         connections: open now, HTTP.
         memory_bytes: held now by requests under way.
@@ -28,8 +28,8 @@ class Received:
     requests: Counter[str] = field(default_factory=Counter)
     spans: Counter[str] = field(default_factory=Counter)
     payload_bytes: Counter[str] = field(default_factory=Counter)
-    refused: Counter[tuple[str, str]] = field(default_factory=Counter)
-    refused_spans: Counter[str] = field(default_factory=Counter)
+    rejected: Counter[tuple[str, str]] = field(default_factory=Counter)
+    rejected_spans: Counter[str] = field(default_factory=Counter)
     dropped_connections: Counter[str] = field(default_factory=Counter)
     connections: int = 0
     memory_bytes: int = 0

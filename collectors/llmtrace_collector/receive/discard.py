@@ -35,7 +35,7 @@ class OtlpDiscard:
 
     Args:
         token: senders must show it, as those of spans; `None` = none is needed.
-        most_bytes: of one request; what is larger is refused.
+        most_bytes: of one request; what is larger is rejected.
 
     Attributes:
         requests: dropped so far, by kind.

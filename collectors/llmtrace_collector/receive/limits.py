@@ -1,6 +1,6 @@
 """Limits of the receiver: what it takes from a sender without a token, and keeps at a time.
 
-Every bound has a default that an ordinary application never meets. What is over one is refused
+Every bound has a default that an ordinary application never meets. What is over one is rejected
 with an answer that says so, and counted.
 """
 

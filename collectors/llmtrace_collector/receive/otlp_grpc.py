@@ -107,10 +107,10 @@ def _exporter(
         except TimeoutError:
             refusal = RejectedError("overloaded", "this took too long; come back later")
         else:
-            if not checked.refused:
+            if not checked.rejected:
                 return _TAKEN
             partial = ExportTracePartialSuccess(
-                rejected_spans=checked.refused.total(), error_message=checked.words
+                rejected_spans=checked.rejected.total(), error_message=checked.words
             )
             return ExportTraceServiceResponse(partial_success=partial).SerializeToString()
         admission.refuse("grpc", refusal)

@@ -106,9 +106,9 @@ class _Endpoint:
                     async with asyncio.timeout(self._admission.limits.body_s + _KEEPING_S):
                         reply = await self._take(headers, receive, weight)
             except RejectedError as error:
-                reply = self._refused(headers, error)
+                reply = self._rejected(headers, error)
             except TimeoutError:
-                reply = self._refused(
+                reply = self._rejected(
                     headers, RejectedError("overloaded", "this took too long; come back later")
                 )
         await _respond(send, reply, () if allowed is None else _cors(allowed, self._body.headers))
@@ -119,7 +119,7 @@ class _Endpoint:
         if self._body is _SPANS:
             check_token(headers.get("authorization"), self._access.token)
 
-    def _refused(self, headers: Headers, error: RejectedError) -> _Reply:
+    def _rejected(self, headers: Headers, error: RejectedError) -> _Reply:
         self._admission.refuse(self._body.way, error)
         answer = error.answer
         more: list[tuple[bytes, bytes]] = []
@@ -231,10 +231,10 @@ def _media_type(headers: Headers) -> str:
 
 
 def _accepted(checked: Checked, kind: str) -> bytes:
-    if not checked.refused:
+    if not checked.rejected:
         return _TAKEN if kind == PROTOBUF else b"{}"
     partial = ExportTracePartialSuccess(
-        rejected_spans=checked.refused.total(), error_message=checked.words
+        rejected_spans=checked.rejected.total(), error_message=checked.words
     )
     return _encoded(ExportTraceServiceResponse(partial_success=partial), kind)
 

@@ -26,96 +26,116 @@ def own_metrics(admission: Admission, spool: Spool, ingest: Ingest) -> Iterator[
 def _of_receiver(admission: Admission) -> Iterator[MetricSamples]:
     took = admission.counted
     yield _by(
-        "llmtrace_receive_requests", "Requests taken and acknowledged, by way.",
-        "way", took.requests,
+        "llmtrace_receive_requests", "OTLP requests accepted and acknowledged, by transport.",
+        "transport", took.requests,
     )  # fmt: skip
     yield _by(
-        "llmtrace_receive_spans", "Spans taken and acknowledged, by way.",
-        "way", took.spans,
+        "llmtrace_receive_spans", "Spans accepted and acknowledged, by transport.",
+        "transport", took.spans,
     )  # fmt: skip
     yield _by(
-        "llmtrace_receive_bytes", "Bytes taken, after decompression, by way.",
-        "way", took.payload_bytes,
+        "llmtrace_receive_bytes", "Bytes accepted, after decompression, by transport.",
+        "transport", took.payload_bytes,
     )  # fmt: skip
     yield (
-        "llmtrace_receive_refused_requests", "Requests not taken, by why not.", "counter",
-        [({"way": way, "reason": why}, n) for (way, why), n in _now(took.refused)],
+        "llmtrace_receive_rejected_requests", "OTLP requests rejected, by transport and reason.",
+        "counter",
+        [({"transport": way, "reason": why}, n) for (way, why), n in _now(took.rejected)],
     )  # fmt: skip
     yield _by(
-        "llmtrace_receive_refused_spans", "Spans left out of requests taken, by why.",
-        "reason", took.refused_spans,
+        "llmtrace_receive_rejected_spans", "Spans rejected from accepted requests, by reason.",
+        "reason", took.rejected_spans,
     )  # fmt: skip
     yield _by(
-        "llmtrace_receive_dropped_connections", "HTTP connections closed, by why.",
+        "llmtrace_receive_dropped_connections",
+        "HTTP connections closed by the receiver, by reason.",
         "reason", took.dropped_connections,
     )  # fmt: skip
-    yield _one("llmtrace_receive_connections", "Open now, HTTP.", "gauge", took.connections)
     yield _one(
-        "llmtrace_receive_memory_bytes", "Held by requests under way.", "gauge", took.memory_bytes
+        "llmtrace_receive_connections", "HTTP connections open now.", "gauge", took.connections
     )
+    yield _one(
+        "llmtrace_receive_memory_bytes", "Memory held by requests in progress.", "gauge",
+        took.memory_bytes,
+    )  # fmt: skip
 
 
 def _of_spool(spool: Spool) -> Iterator[MetricSamples]:
     kept = spool.counted
-    yield _one("llmtrace_spool_bytes", "The spool's files now.", "gauge", spool.disk_bytes)
+    yield _one("llmtrace_spool_bytes", "Size of the spool on disk.", "gauge", spool.disk_bytes)
     yield _one(
-        "llmtrace_spool_limit_bytes", "Above this senders are to wait.", "gauge",
+        "llmtrace_spool_limit_bytes",
+        "Size of the spool above which requests are rejected.", "gauge",
         spool.limits.disk_bytes,
     )  # fmt: skip
-    yield _one("llmtrace_spool_backlog_bytes", "Not stored yet.", "gauge", spool.backlog_bytes)
-    yield _one("llmtrace_spool_records", "Requests written.", "counter", kept.records)
-    yield _one("llmtrace_spool_syncs", "Syncs of the disk.", "counter", kept.syncs)
+    yield _one(
+        "llmtrace_spool_backlog_bytes", "Bytes in the spool that are not stored yet.", "gauge",
+        spool.backlog_bytes,
+    )  # fmt: skip
+    yield _one("llmtrace_spool_records", "Requests written to the spool.", "counter", kept.records)
+    yield _one(
+        "llmtrace_spool_syncs", "Times the spool was synced to disk.", "counter", kept.syncs
+    )
     yield _by(
-        "llmtrace_spool_errors", "What the disk did not do, by the error's name.",
+        "llmtrace_spool_errors", "Failed operations on the spool's disk, by error.",
         "error", kept.errors,
     )  # fmt: skip
     yield _one(
-        "llmtrace_spool_torn_bytes", "Cut off what a killed process wrote last.", "counter",
+        "llmtrace_spool_torn_bytes",
+        "Incomplete bytes, left by a killed process, that were cut off.", "counter",
         kept.torn_bytes,
     )  # fmt: skip
     yield _one(
-        "llmtrace_spool_damaged_bytes", "Skipped, and put aside.", "counter", kept.damaged_bytes
-    )
+        "llmtrace_spool_damaged_bytes", "Damaged bytes, skipped and set aside.", "counter",
+        kept.damaged_bytes,
+    )  # fmt: skip
 
 
 def _of_ingest(ingest: Ingest) -> Iterator[MetricSamples]:
     stored = ingest.counted
     yield _one("llmtrace_ingest_spans", "Spans stored.", "counter", stored.spans)
     yield _one("llmtrace_ingest_batches", "Batches stored.", "counter", stored.batches)
-    yield _one("llmtrace_ingest_rows", "Rows the join wrote.", "counter", stored.rows)
+    yield _one("llmtrace_ingest_rows", "Rows written by the join.", "counter", stored.rows)
     yield _one(
         "llmtrace_join_large_traces",
-        "Times a trace had too many parts to join them by their place in it.", "counter",
+        "Times a trace had too many parts to be joined by anything but ids.", "counter",
         stored.large_traces,
     )  # fmt: skip
     yield _by(
-        "llmtrace_join_spans_without_row", "Spans of requests that make no row, by why.",
+        "llmtrace_join_spans_without_row", "Request spans that make no row, by reason.",
         "reason", stored.without_row,
     )  # fmt: skip
     yield _by(
-        "llmtrace_ingest_quarantined", "Requests that cannot be stored, set aside, by why.",
+        "llmtrace_ingest_quarantined",
+        "Requests that cannot be stored and were set aside, by reason.",
         "reason", stored.quarantined,
     )  # fmt: skip
     yield _by(
-        "llmtrace_ingest_failures", "What did not succeed at once, by what.",
+        "llmtrace_ingest_failures",
+        "Failed attempts to store or join, which are retried, by step.",
         "step", stored.failures,
     )  # fmt: skip
-    yield _one("llmtrace_ingest_insert_seconds", "Spent inserting.", "counter", stored.insert_s)
-    yield _one("llmtrace_ingest_join_seconds", "Spent joining.", "counter", stored.join_s)
     yield _one(
-        "llmtrace_ingest_lag_seconds", "Since all that was taken was stored.", "gauge",
+        "llmtrace_ingest_insert_seconds", "Time spent inserting.", "counter", stored.insert_s
+    )
+    yield _one("llmtrace_ingest_join_seconds", "Time spent joining.", "counter", stored.join_s)
+    yield _one(
+        "llmtrace_ingest_lag_seconds", "Time since everything accepted was stored.", "gauge",
         ingest.lag_s,
     )  # fmt: skip
 
 
 def _of_quarantine(quarantine: Quarantine) -> Iterator[MetricSamples]:
     yield _one(
-        "llmtrace_quarantine_requests", "Set aside and still there.", "gauge",
+        "llmtrace_quarantine_requests", "Requests set aside and still kept.", "gauge",
         quarantine.count,
     )  # fmt: skip
-    yield _one("llmtrace_quarantine_bytes", "Of the requests set aside.", "gauge", quarantine.size)
     yield _one(
-        "llmtrace_quarantine_dropped", "Set aside, and deleted for lack of room.", "counter",
+        "llmtrace_quarantine_bytes", "Size of the requests set aside.", "gauge", quarantine.size
+    )
+    yield _one(
+        "llmtrace_quarantine_dropped",
+        "Requests set aside and later deleted for lack of space.", "counter",
         quarantine.dropped,
     )  # fmt: skip
 

@@ -42,18 +42,20 @@ class Checked:
         payload: an `ExportTraceServiceRequest`.
         spans: in it.
         expanded: bytes of these spans, each with a copy of its resource and scope.
-        refused: spans that were left out, by why.
+        rejected: spans that were left out, by why.
     """
 
     payload: bytes
     spans: int
     expanded: int = 0
-    refused: Counter[str] = field(default_factory=Counter)
+    rejected: Counter[str] = field(default_factory=Counter)
 
     @property
     def words(self) -> str:
         """The message to the sender about the spans left out."""
-        return "; ".join(f"{count} refused: {_WORDS[why]}" for why, count in self.refused.items())
+        return "; ".join(
+            f"{count} rejected: {_WORDS[why]}" for why, count in self.rejected.items()
+        )
 
 
 def check(body: bytes, limits: ReceiveLimits) -> Checked:
@@ -82,7 +84,7 @@ def _without_bad_text(body: bytes, limits: ReceiveLimits) -> Checked:
     if not kept:
         raise RejectedError("bad_data", "the body is not an OTLP trace request")
     found = check_request(ExportTraceServiceRequest.FromString(kept), kept, limits)
-    return replace(found, refused=found.refused + Counter({"text": left_out}))
+    return replace(found, rejected=found.rejected + Counter({"text": left_out}))
 
 
 def _reads(kind: type[Message]) -> Callable[[bytes], bool]:
@@ -141,8 +143,8 @@ def check_request(
         return Checked(body, spans, expanded)
     for scope, place, _ in reversed(wrong):
         del scope.spans[place]
-    refused = Counter(why for _, _, why in wrong)
-    return Checked(request.SerializeToString(), spans - len(wrong), expanded, refused)
+    rejected = Counter(why for _, _, why in wrong)
+    return Checked(request.SerializeToString(), spans - len(wrong), expanded, rejected)
 
 
 def _scopes(request: ExportTraceServiceRequest) -> Iterator[tuple[ResourceSpans, ScopeSpans]]:

@@ -161,6 +161,6 @@ class LiveView:
         notes = [f"{took.spans.total():,} spans received, {stored.spans:,} stored"]
         if backlog := self._spool.backlog_bytes:
             notes.append(f"{backlog / _MIB:,.1f} MiB wait for the store")
-        if refused := took.refused.total() + took.refused_spans.total():
-            notes.append(f"{refused:,} refused")
+        if rejected := took.rejected.total() + took.rejected_spans.total():
+            notes.append(f"{rejected:,} rejected")
         return tuple(notes)

@@ -214,7 +214,7 @@ class _Families:
         )
         self.ttft = histogram(
             "llmtrace_ttft_seconds",
-            "Start of the call to the first content the reader was handed.",
+            "Start of the call to the first content that the consumer got.",
         )
         self.tpot = histogram("llmtrace_tpot_seconds", "Time of an output token after the first.")
         self.e2e = histogram("llmtrace_e2e_seconds", "Start of the call to its end.")

@@ -1,4 +1,4 @@
-"""Is every request read for what it is, and refused for what it cannot be?"""
+"""Is every request read for what it is, and rejected for what it cannot be?"""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def checked(*spans):
 
 
 def judged(raw):
-    """Return how many spans are taken, and why none are if the whole is refused."""
+    """Return how many spans are taken, and why none are if the whole is rejected."""
     try:
         return check(raw, LIMITS).spans, None
     except RejectedError as error:
@@ -43,7 +43,7 @@ def test_a_good_request_stays_as_it_came():
     found = check(raw, LIMITS)
 
     assert found.payload is raw
-    assert (found.spans, found.refused.total()) == (5, 0)
+    assert (found.spans, found.rejected.total()) == (5, 0)
 
 
 def test_an_empty_request_is_one():
@@ -69,8 +69,8 @@ def test_a_span_that_cannot_be_stored_is_left_out_and_reported(wrong, why):
     found = checked(span(0), span(1, **wrong), span(2))
 
     assert numbers(found.payload) == [0, 2]
-    assert (2, {why: 1}) == (found.spans, found.refused)
-    assert found.words.startswith("1 refused: ")
+    assert (2, {why: 1}) == (found.spans, found.rejected)
+    assert found.words.startswith("1 rejected: ")
 
 
 def test_a_label_explosion_in_the_resource_costs_all_its_spans():
@@ -81,7 +81,7 @@ def test_a_label_explosion_in_the_resource_costs_all_its_spans():
 
     found = check(made.SerializeToString(), LIMITS)
 
-    assert (found.spans, found.refused) == (0, {"attributes": 2})
+    assert (found.spans, found.rejected) == (0, {"attributes": 2})
 
 
 @pytest.mark.parametrize("when", [0, 1, 1 << 63, (1 << 64) - 1])
@@ -94,7 +94,7 @@ def test_no_clock_is_judged(when):
     "raw",
     [b"hello", b"\x0a\xff\xff\xff\xff\x0f", b"\xff" * 100, b"\x12\x03abc", body()[:-3]],
 )
-def test_what_is_no_request_is_refused_as_bad_data(raw):
+def test_what_is_no_request_is_rejected_as_bad_data(raw):
     """Garbage, truncations, another kind of message, unknown fields."""
     with pytest.raises(RejectedError) as caught:
         check(raw, LIMITS)
@@ -104,7 +104,7 @@ def test_what_is_no_request_is_refused_as_bad_data(raw):
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_read_or_refused(raw):
+def test_any_bytes_are_read_or_rejected(raw):
     """Nothing else ever comes of them."""
     spans, reason = judged(raw)
 
@@ -113,7 +113,7 @@ def test_any_bytes_are_read_or_refused(raw):
 
 
 @given(st.integers(0, 400), st.integers(0, 255))
-def test_a_request_that_was_cut_or_changed_is_read_or_refused(place, change):
+def test_a_request_that_was_cut_or_changed_is_read_or_rejected(place, change):
     """Of real requests, too."""
     raw = bytearray(body(0, 3))
     raw[place % len(raw)] ^= change
@@ -124,7 +124,7 @@ def test_a_request_that_was_cut_or_changed_is_read_or_refused(place, change):
         assert spans <= 3
 
 
-def test_values_nested_without_end_are_refused():
+def test_values_nested_without_end_are_rejected():
     """Protobuf's own depth holds."""
     # KeyValue.value -> AnyValue.kvlist_value -> KeyValueList.values, and so on, from the inside.
     value = b""
@@ -181,7 +181,7 @@ def test_json_may_have_unknown_fields():
         + b"9" * 5000 + b"}]}]}]}",
     ],
 )  # fmt: skip
-def test_json_that_is_no_request_is_refused(raw):
+def test_json_that_is_no_request_is_rejected(raw):
     """As bad data, and nothing of it is repeated."""
     with pytest.raises(RejectedError) as caught:
         from_json(raw, 32)
@@ -190,7 +190,7 @@ def test_json_that_is_no_request_is_refused(raw):
 
 
 @pytest.mark.parametrize("deep", [b"[" * 100_000, b'{"a":' * 100_000, b"[" * 33 + b"]" * 33])
-def test_deep_json_is_refused_before_it_is_read(deep):
+def test_deep_json_is_rejected_before_it_is_read(deep):
     """Whether it closes again or not."""
     with pytest.raises(RejectedError, match="deeper"):
         from_json(deep, 32)
@@ -219,13 +219,13 @@ def test_what_spans_become_with_their_resource_in_each_is_bounded():
     found = check(sent.SerializeToString(), limits)
 
     assert 15 < found.spans <= 20
-    assert found.refused == {"expanded_bytes": 100 - found.spans}
+    assert found.rejected == {"expanded_bytes": 100 - found.spans}
     assert "receive.expanded_bytes" in found.words
     assert found.spans * 1_000_000 < found.expanded <= limits.expanded_bytes
 
     scoped = request(*(span(number) for number in range(100)))
     scoped.resource_spans[0].scope_spans[0].scope.version = "1" * 1_000_000
-    assert check(scoped.SerializeToString(), limits).refused["expanded_bytes"] > 75
+    assert check(scoped.SerializeToString(), limits).rejected["expanded_bytes"] > 75
 
 
 def test_spans_with_text_that_is_not_utf_8_are_left_out_and_the_others_kept():
@@ -236,7 +236,7 @@ def test_spans_with_text_that_is_not_utf_8_are_left_out_and_the_others_kept():
     found = check(sent, ReceiveLimits())
 
     assert numbers(found.payload) == [1, 3]
-    assert (found.spans, found.refused) == (2, {"text": 1})
+    assert (found.spans, found.rejected) == (2, {"text": 1})
     assert "UTF-8" in found.words
     shared = request(span(4)).SerializeToString().replace(b"shop", b"\xff\xfe\xfa\xfb")
     with pytest.raises(RejectedError, match="not an OTLP"):

@@ -46,7 +46,7 @@ def run(test, *args, **kwargs):
     asyncio.run(within())
 
 
-async def refused(export, data, **how):
+async def rejected(export, data, **how):
     """Call, and return the error."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await export(data, timeout=30, **how)
@@ -80,26 +80,26 @@ def test_what_is_left_out_is_reported_as_partial_success(tmp_path):
 
 
 @pytest.mark.parametrize("wrong", [b"garbage", body()[:-2], gzip.compress(body())])
-def test_bad_data_is_refused_for_good(tmp_path, wrong):
+def test_bad_data_is_rejected_for_good(tmp_path, wrong):
     """No exporter tries it again."""
 
     async def test(admission, _spool, export):
-        error = await refused(export, wrong)
+        error = await rejected(export, wrong)
 
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert admission.counted.refused == {("grpc", "bad_data"): 1}
+        assert admission.counted.rejected == {("grpc", "bad_data"): 1}
 
     run(test, tmp_path)
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_what_is_too_large_is_refused(tmp_path, packed):
+def test_what_is_too_large_is_rejected(tmp_path, packed):
     """Also what only unfolds to that: gRPC itself bounds it."""
     limits = ReceiveLimits(body_bytes=100_000)
     how = {"compression": grpc.Compression.Gzip} if packed else {}
 
     async def test(_admission, spool, export):
-        error = await refused(export, bytes(50_000_000 if packed else 200_000), **how)
+        error = await rejected(export, bytes(50_000_000 if packed else 200_000), **how)
 
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert await export(body()) == b""
@@ -124,7 +124,7 @@ def test_a_full_spool_is_to_come_back_later(tmp_path):
     async def test(_admission, _spool, export):
         for n in range(2):
             await export(body(n, 3))
-        error = await refused(export, body(0, 3))
+        error = await rejected(export, body(0, 3))
 
         assert error.code() is grpc.StatusCode.UNAVAILABLE
         assert retry_info(error) == 5
@@ -137,11 +137,11 @@ def test_too_much_at_once_is_to_come_back_later(tmp_path):
 
     async def test(admission, _spool, export):
         admission.counted.memory_bytes = admission.limits.memory_bytes
-        error = await refused(export, body())
+        error = await rejected(export, body())
 
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert retry_info(error) == 5
-        assert admission.counted.refused == {("grpc", "overloaded"): 1}
+        assert admission.counted.rejected == {("grpc", "overloaded"): 1}
 
     run(test, tmp_path)
 
@@ -151,7 +151,7 @@ def test_a_token_is_asked_for_where_one_is_set(tmp_path):
 
     async def test(_admission, _spool, export):
         for wrong in (None, [("authorization", "Bearer no")]):
-            error = await refused(export, body(), metadata=wrong)
+            error = await rejected(export, body(), metadata=wrong)
             assert error.code() is grpc.StatusCode.UNAUTHENTICATED
             assert TOKEN not in error.details()
         assert await export(body(), metadata=[("authorization", f"Bearer {TOKEN}")]) == b""

@@ -318,7 +318,7 @@ def test_anything_drawn_is_stored_or_set_aside(store, spool):
     assert later_is_stored(store, spool, 700_000)
 
 
-def test_json_of_any_shape_is_refused_or_stored(store, spool):
+def test_json_of_any_shape_is_rejected_or_stored(store, spool):
     """`null` anywhere, numbers as texts, what is no list, and depth without end."""
     good = {"traceId": f"{800_001:032x}", "spanId": f"{800_001:016x}", "name": "chat",
             "startTimeUnixNano": str(time.time_ns()), "endTimeUnixNano": time.time_ns(),

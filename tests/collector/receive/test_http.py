@@ -134,7 +134,7 @@ def test_what_is_left_out_is_reported_as_partial_success(tmp_path):
         )
         assert json.loads(answer)["partialSuccess"]["rejectedSpans"] == "1"
         assert spooled(receiver.spool) == [0, 2]
-        assert receiver.admission.counted.refused_spans == {"ids": 2}
+        assert receiver.admission.counted.rejected_spans == {"ids": 2}
 
     run(test, tmp_path)
 
@@ -155,7 +155,7 @@ def test_what_is_left_out_is_reported_as_partial_success(tmp_path):
         (gzip.compress(bytes(50_000_000)), {"content_encoding": "gzip"}, 413, "too_large"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_taken_is_refused_for_good(tmp_path, data, headers, status, reason):
+def test_what_cannot_be_taken_is_rejected_for_good(tmp_path, data, headers, status, reason):
     """No exporter tries these again, and each moves a counter."""
     limits = ReceiveLimits(body_bytes=100_000, inflated_bytes=100_000, json_bytes=50_000)
     if data[:1] == b"[":
@@ -169,7 +169,7 @@ def test_what_cannot_be_taken_is_refused_for_good(tmp_path, data, headers, statu
             assert json.loads(answer)["message"]
         else:
             assert Status.FromString(answer).message
-        assert {("http", reason): 1} == receiver.admission.counted.refused
+        assert {("http", reason): 1} == receiver.admission.counted.rejected
         assert receiver.admission.counted.memory_bytes == 0
         # And the next one is taken.
         assert (await posted(session, body()))[0] == 200
@@ -192,7 +192,7 @@ def test_a_body_whose_length_is_unknown_is_bounded_too(tmp_path):
             pass  # we had closed before it had read the answer
         else:
             assert status == 413
-        assert receiver.admission.counted.refused == {("http", "too_large"): 1}
+        assert receiver.admission.counted.rejected == {("http", "too_large"): 1}
 
     run(test, tmp_path, limits)
 
@@ -230,7 +230,7 @@ def test_a_full_spool_is_to_come_back_later(tmp_path):
 
         assert [answers[0][0], answers[-1][0]] == [200, 503]
         assert answers[-1][2]["Retry-After"] == "5"
-        assert receiver.admission.counted.refused["http", "spool_full"] > 0
+        assert receiver.admission.counted.rejected["http", "spool_full"] > 0
 
     run(
         test, tmp_path, spool_limits=SpoolLimits(free_bytes=0, segment_bytes=1000, disk_bytes=1000)
@@ -281,12 +281,12 @@ def test_a_beacon_becomes_the_page_s_span(tmp_path):
     ("data", "status"),
     [(b"{}", 400), (b"x", 400), (b"[" * 3000, 400), (b" " * 5000, 413)],
 )
-def test_what_is_no_beacon_is_refused(tmp_path, data, status):
+def test_what_is_no_beacon_is_rejected(tmp_path, data, status):
     """And counted by its own way."""
 
     async def test(receiver, session):
         assert (await posted(session, data, "/v1/beacons"))[0] == status
-        assert {"beacon"} == {way for way, _ in receiver.admission.counted.refused}
+        assert {"beacon"} == {way for way, _ in receiver.admission.counted.rejected}
 
     run(test, tmp_path)
 
@@ -348,8 +348,8 @@ def test_a_label_explosion_grows_no_metric(tmp_path):
             await posted(session, body(), content_type=f"type/{n}")
         counted = receiver.admission.counted
 
-        assert counted.refused_spans == {"attributes": 50}
-        assert counted.refused == {("http", "encoding"): 50, ("http", "media_type"): 50}
+        assert counted.rejected_spans == {"attributes": 50}
+        assert counted.rejected == {("http", "encoding"): 50, ("http", "media_type"): 50}
 
     run(test, tmp_path)
 
@@ -425,7 +425,7 @@ def test_a_body_that_never_comes_is_given_up(tmp_path):
         await closed(writer)
         assert b" 408 " in answer.splitlines()[0]
         assert receiver.admission.counted.memory_bytes == 0
-        assert receiver.admission.counted.refused == {("http", "too_slow"): 1}
+        assert receiver.admission.counted.rejected == {("http", "too_slow"): 1}
 
     run(test, tmp_path, limits)
 

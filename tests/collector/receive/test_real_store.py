@@ -96,7 +96,7 @@ def test_what_passed_the_check_never_stops_the_store(store, spool):
 
 
 def test_a_request_the_store_cannot_read_is_put_aside(store, spool):
-    """Which the check would have refused, had it come over the wire."""
+    """Which the check would have rejected, had it come over the wire."""
     append(spool, body(5000), b"\x0a\x7fthis is no request", body(5001))
 
     ingest = Ingest(spool, store)

@@ -41,7 +41,7 @@ def test_a_cut_costs_the_record_it_goes_through_alone(payloads, data):
 
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=6), st.data())
 def test_a_changed_byte_is_seen(payloads, data):
-    """No byte can change without its record being refused."""
+    """No byte can change without its record being rejected."""
     raw = bytearray(written(payloads))
     place = data.draw(st.integers(0, len(raw) - 1))
     raw[place] ^= data.draw(st.integers(1, 255))
