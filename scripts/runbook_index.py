@@ -27,10 +27,11 @@ A line that is unknown counts nothing; a gate or a requirement that is unknown l
 
 {table}
 
-From {confirmed} on a cause is `confirmed` if one of its lines is proof, from {likely} `likely`, from
-{possible} `possible`; at {ruled_out} or below, or if a gate or requirement fails, it is `ruled_out`.
-A cause that would follow from another, well supported one is at most `possible`; of causes of the same change all but
-the first lose 6. How often each status is right: [benchmarks](../../reference/benchmarks.md).
+From {confirmed} on a cause is `confirmed` if one of its lines is proof, from {likely} `likely`,
+from {possible} `possible`; at {ruled_out} or below, or if a gate or requirement fails, it is
+`ruled_out`. A cause that would follow from another, well supported one is at most `possible`; of
+causes of the same change all but the first lose 6. How often each status is right:
+[benchmarks](../../reference/benchmarks.md).
 
 ```{{toctree}}
 :hidden:

@@ -213,9 +213,9 @@ class Receive:
         size,
         "maximum size of a request as stored, with a copy of resource and scope in each span",
     )
-    memory_bytes: int = setting(_TAKEN.memory_bytes, size, "of all requests in progress")
+    memory_bytes: int = setting(_TAKEN.memory_bytes, size, "for all requests in progress")
     connections: int = setting(
-        _TAKEN.connections, whole(1, 1_000_000, "a number of connections"), "open at once"
+        _TAKEN.connections, whole(1, 1_000_000, "a number of connections"), "maximum open at once"
     )
     beacons_per_s: float = setting(
         _TAKEN.beacons_per_s, number(0.1, 1e6, "a number"), "maximum rate of browsers' beacons"
@@ -273,12 +273,14 @@ class StoreSettings:
         store_url,
         "a ClickHouse server, `https://user@host:8443/database`; else a folder under `data`",
     )
-    spans_days: int = setting(_KEEP.spans, whole(1, 36_500, "a number of days"), "spans are kept")
+    spans_days: int = setting(
+        _KEEP.spans, whole(1, 36_500, "a number of days"), "days to keep spans"
+    )
     rows_days: int = setting(
-        _KEEP.rows, whole(1, 36_500, "a number of days"), "rows of requests are kept"
+        _KEEP.rows, whole(1, 36_500, "a number of days"), "days to keep rows of requests"
     )
     signals_days: int = setting(
-        _KEEP.signals, whole(1, 36_500, "a number of days"), "signals of engines are kept"
+        _KEEP.signals, whole(1, 36_500, "a number of days"), "days to keep signals of engines"
     )
     disk_bytes: int | None = setting(
         None, size, "embedded: maximum size; the oldest days are deleted first"

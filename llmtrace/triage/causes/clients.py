@@ -132,8 +132,8 @@ def client_gate(e: Evidence) -> Finding:
         server.
 
     Later:
-        Record when work was meant to start, so that waiting at home is seen; cap concurrency where
-        the engine's limit is, not lower.
+        Record when work was meant to start, so that waiting in the client is seen; cap concurrency
+        where the engine's limit is, not lower.
     """
     wait, whole = e.row("client_delay_s"), e.row("network_and_client_s")
     local = e.local("client", "client_delay_s") or e.local("service", "client_delay_s")
