@@ -18,6 +18,9 @@ class Load:
         shared: tokens at the front of every prompt that are the same.
         stamped: whether the time stands before them, so that none are.
         starts: there are so many such fronts, one for each of so many assistants; 0 = one.
+        tools: so many descriptions of tools stand before all of it ...
+        shuffled: ... in another order each time.
+        growth: each second, prompts have this share of their first length more.
         long_share: of requests have a prompt of `long` tokens.
         known: so many questions are asked again and again, to the letter ...
         known_share: ... by this share of requests.
@@ -25,16 +28,24 @@ class Load:
             shares no start of a prompt between salts.
         repeat: whether a prompt repeats a word of its own, as n-gram drafts like it.
         heated: the share of requests that have a temperature of 1.2 instead.
-        form: answers have to fit a JSON schema, the "same" one or a "new" one ...
+        form: answers have to fit a JSON schema, the "same" one or a "new" one, or a "code" of
+            the same kind or, as "new code", of another one ...
         form_every: ... after so many requests.
         seeded: the share of requests that carry a seed.
+        penalty: for what was said already, of its frequency.
+        users: the body names one of so many users; 0 = none.
         hold_s: the application's own time for a chunk.
         render_s: ... and for every chunk before it, all of which it formats again.
+        checks_s: ... and once more after every 20 chunks, which it has checked.
+        keep_s: ... and after the last one, while the response is still open.
         block_s: for so long it blocks its event loop, once a response.
+        count_s: ... and before each request.
         stall_s: for so long something else of it does, every 2 s on average.
         leak_share: of responses are read to the third chunk and then kept open for 10 s.
         give_up_s: without a first chunk until then, the reader leaves.
         leave_s: so long after the response began, the reader leaves what is not complete.
+        overtaken: the share of requests that end the one before, if that is still open.
+        again: the share of answers after which something is asked again at once.
         kept: whether connections are kept for the next request.
         copies: so many requests come at once, each time.
         streamed: the share of responses that are streamed.
@@ -47,6 +58,9 @@ class Load:
     shared: int = 0
     stamped: bool = False
     starts: int = 0
+    tools: int = 0
+    shuffled: bool = False
+    growth: float = 0.0
     long_share: float = 0.0
     long: int = 0
     known: int = 0
@@ -58,13 +72,20 @@ class Load:
     form: str = ""
     form_every: int = 1
     seeded: float = 0.0
+    penalty: float = 0.0
+    users: int = 0
     hold_s: float = 0.0
     render_s: float = 0.0
+    checks_s: float = 0.0
+    keep_s: float = 0.0
     block_s: float = 0.0
+    count_s: float = 0.0
     stall_s: float = 0.0
     leak_share: float = 0.0
     give_up_s: float | None = None
     leave_s: float | None = None
+    overtaken: float = 0.0
+    again: float = 0.0
     kept: bool = True
     copies: int = 1
     connections: int = 64
@@ -126,6 +147,7 @@ class Group:
 
     Attributes:
         adapters: served beside the model, one of them at a time.
+        hosted: whether nothing is known of the engine but what it answers.
         quota: the share of a core that each engine gets, as if it were on a machine of its own.
     """
 
@@ -138,6 +160,7 @@ class Group:
     replicas: int = 1
     adapters: tuple[str, ...] = ()
     quota: float | None = None
+    hosted: bool = False
 
 
 SEATS: Final = ("--max-num-seqs", "16")
@@ -1150,6 +1173,222 @@ def _compiler() -> Group:
     ))  # fmt: skip
 
 
+# --- a sixth set: longer intervals, what applications do to themselves, a hosted model -----------
+
+_SIXTH_S: Final = {"dispatch": 90.0, "canteen": 85.0, "vans": 90.0, "jetty": 90.0,
+                   "atelier": 80.0, "comets": 80.0, "balcony": 45.0, "charts": 42.0,
+                   "editing": 45.0, "curator": 50.0, "twins": 50.0}  # fmt: skip
+_HOTLINE: Final = Load(rate=3.2, prompt=0.15, output=0.2)
+_KITCHEN: Final = Load(rate=2.6, prompt=0.25, output=0.12, tools=8)
+_COURIERS: Final = Load(rate=3.0, prompt=0.16, output=0.3)
+_HARBOUR: Final = Load(rate=0.85, prompt=0.3, output=0.3, retries=4)
+_STUDIO: Final = Load(rate=3.0, prompt=0.08, output=1.2, connections=4, retries=1)
+_OBSERVATORY: Final = Load(rate=3.2, prompt=0.14, output=0.12)
+_TICKETS: Final = Load(rate=1.8, prompt=0.3, output=0.3, retries=8)
+_ATLAS: Final = Load(rate=2.2, prompt=0.08, output=0.15, models=("claims",))
+_DRAFTING: Final = Load(rate=1.9, prompt=0.25, output=0.25, temperature=0.0, repeat=True)
+_MUSEUM: Final = Load(rate=4.4, prompt=0.2, output=0.15, known=24, known_share=0.85)
+_TWINS: Final = Load(rate=4.0, prompt=0.12, output=0.1)
+
+
+def _hotline() -> Group:
+    return Group(name="dispatch", flags=SEATS, scrape_s=5.0, steps=_timeline(_HOTLINE,
+        Step(load=_HOTLINE, act="updates weights", value=0.6, incident=Incident(
+            name="weights-updated", causes=("engine_paused",), metric="ttft", severity="medium",
+            over=True, events=((-1.0, "deploy", "trainer 4 sends weights"),),
+            what="a trainer lets vLLM hold all requests for 0.6 s, every 8.6 s")),
+        Step(load=_HOTLINE, incident=Incident(
+            name="quiet-hotline", causes=(), metric="ttft", severity="none", quiet=True,
+            what="nothing but a deploy that changed nothing that is asked or read",
+            events=((0.0, "deploy", "hotline 8.1"),))),
+        Step(load=replace(_HOTLINE, overtaken=0.4), incident=Incident(
+            name="asked-while-typing", causes=("client_give_ups",), metric=None,
+            severity="medium", over=True, events=((0.0, "deploy", "hotline 8.2 suggests"),),
+            what="40 % of requests end the one before, where it is still open")),
+        Step(load=replace(_HOTLINE, count_s=0.045), incident=Incident(
+            name="tokens-counted-in-the-loop", causes=("busy_client",), metric="ttft",
+            severity="mild", events=((-2.0, "deploy", "hotline 8.3 with a budget of tokens"),),
+            what="the application counts tokens for 45 ms in its event loop before each request")),
+    ))  # fmt: skip
+
+
+def _kitchen() -> Group:
+    return Group(name="canteen", flags=SEATS, scrape_s=15.0, steps=_timeline(_KITCHEN,
+        Step(load=replace(_KITCHEN, shuffled=True), incident=Incident(
+            name="tools-in-any-order", causes=("prefix_cache_collapse",), metric="ttft",
+            severity="medium", over=True,
+            what="the eight tools, 1,420 tokens, are described in another order each time",
+            events=((0.0, "deploy", "kitchen 14, tools as plug-ins"),))),
+        Step(load=replace(_KITCHEN, growth=0.035), incident=Incident(
+            name="histories-grow", causes=("long_prompts",), metric="ttft", severity="mild",
+            shift=True, over=True,
+            what="prompts grow, by 3.5 % of their first length each second")),
+        Step(load=replace(_KITCHEN, again=0.5), incident=Incident(
+            name="agents-go-on", causes=("traffic_surge",), metric="ttft", severity="mild",
+            over=True, accept=("batch_size", "queue_saturation"),
+            what="after half of the answers the application asks again at once",
+            events=((0.0, "deploy", "kitchen 15, recipes in steps"),))),
+        Step(load=replace(_KITCHEN, prompt=0.55), act="round trip", value=0.04,
+             incident=Incident(
+            name="moved-with-longer-prompts", causes=("network_path", "long_prompts"),
+            metric="ttft", severity="medium",
+            what="a round trip takes 40 ms, and prompts are 2.2 times as long behind the tools",
+            events=((-1.0, "deploy", "kitchen 16 in a second region"),))),
+    ))  # fmt: skip
+
+
+def _couriers() -> Group:
+    return Group(name="vans", flags=SEATS, path="envoy", scrape_s=5.0,
+                 steps=_timeline(_COURIERS,
+        Step(load=_COURIERS, act="short of quota", value=1.3, incident=Incident(
+            name="sidecar-throttled", causes=("gateway_overhead",), metric="ttft",
+            severity="medium", over=True,
+            what="Envoy gets no more than 1.3 times the CPU that it took on average, in each "
+                 "100 ms", events=((0.0, "config", "limits of sidecars"),))),
+        Step(load=_COURIERS, act="resets", value=6.0, incident=Incident(
+            name="connections-reset", causes=("midstream_errors",), metric=None,
+            severity="mild", over=True, events=((-2.0, "config", "firewall pair: standby"),),
+            what="a firewall without state of them resets all connections to Envoy every 6 s")),
+        Step(load=_COURIERS, act="far address", value=0.04, incident=Incident(
+            name="far-address-too", causes=("network_path",), metric="ttft", severity="mild",
+            what="half of the requests go to a second address, to which a round trip takes 40 ms",
+            events=((-3.0, "config", "DNS: two regions"),))),
+    ))  # fmt: skip
+
+
+def _harbour() -> Group:
+    return Group(name="jetty", flags=SEATS, path="haproxy", scrape_s=10.0,
+                 steps=_timeline(_HARBOUR,
+        Step(load=_HARBOUR, act="tokens", value=12500.0, incident=Incident(
+            name="tokens-limited", causes=("rate_limit_retries",), metric="ttft",
+            severity="severe", over=True,
+            what="HAProxy answers 429, to be tried again after 1 s, to what is more than 12,500 "
+                 "bytes of requests in ten seconds",
+            events=((0.0, "config", "budgets for departments"),))),
+        Step(load=_HARBOUR, incident=Incident(
+            name="quiet-harbour", causes=(), metric="ttft", severity="none", quiet=True,
+            what="nothing")),
+        Step(load=replace(_HARBOUR, checks_s=0.12), incident=Incident(
+            name="sentences-checked", causes=("slow_renderer",), metric="e2e", severity="mild",
+            events=((0.0, "deploy", "harbour 5 with moderation"),),
+            what="the application has every 20 chunks checked before it reads on, for 120 ms")),
+    ))  # fmt: skip
+
+
+def _studio() -> Group:
+    flags = (*SEATS, "--no-enable-per-request-metrics")
+    return Group(name="atelier", flags=flags, path="nginx", hosted=True, steps=_timeline(_STUDIO,
+        Step(load=_STUDIO, act="breaks", value=20.0, incident=Incident(
+            name="one-of-five-broken", causes=("provider_errors",), metric=None,
+            severity="medium", over=True,
+            what="the provider answers 500 to 20 % of requests")),
+        Step(load=replace(_STUDIO, keep_s=0.7), incident=Incident(
+            name="saved-before-closed", causes=("client_gate",), metric="ttft",
+            severity="medium", over=True,
+            what="the application saves an answer, for 0.7 s, before it closes the response; it "
+                 "has four connections, before and after",
+            events=((0.0, "deploy", "studio 9 keeps drafts"),))),
+        Step(load=_STUDIO, act="in pieces", value=2048.0, incident=Incident(
+            name="read-in-pieces", causes=("proxy_buffering",), metric="ttft", severity="medium",
+            what="a gateway of one's own passes responses on in pieces of 2 KiB",
+            events=((-1.0, "deploy", "key gateway 0.3"),))),
+    ))  # fmt: skip
+
+
+def _observatory() -> Group:
+    flags = ("--max-model-len", "8192", "--max-num-batched-tokens", "8192")
+    facts = {"max_num_batched_tokens": 8192, "max_model_len": 8192, "max_num_seqs": 128}
+    return Group(name="comets", flags=flags, facts=facts, scrape_s=3.0,
+                 steps=_timeline(_OBSERVATORY,
+        Step(load=_OBSERVATORY, act="probe", value=5.0, incident=Incident(
+            name="probe-of-long-context", causes=("head_of_line",), metric="ttft",
+            severity="medium", over=True,
+            what="a monitor sends a prompt of 5,000 tokens every 5 s, prefilled in one step",
+            events=((0.0, "config", "synthetic checks, every region"),))),
+        Step(load=_OBSERVATORY, act="candidates", value=0.1, incident=Incident(
+            name="two-dozen-candidates", causes=("batch_size",), metric="tpot", severity="mild",
+            over=True, what="another team asks for 24 answers to one prompt, again and again")),
+        Step(load=_OBSERVATORY, act="metrics", value=3.0, incident=Incident(
+            name="metrics-read-by-many", causes=("frontend_cpu",), metric="ttft",
+            severity="medium",
+            what="three programs read the engine's metrics page again and again",
+            events=((-4.0, "deploy", "dashboards for every team"),))),
+    ))  # fmt: skip
+
+
+def _tickets() -> Group:
+    return Group(name="balcony", flags=("--max-num-seqs", "3"), facts={"max_num_seqs": 3},
+                 scrape_s=2.0, steps=_timeline(_TICKETS,
+        Step(load=replace(_TICKETS, rate=0.15, copies=9), incident=Incident(
+            name="nine-at-once", causes=("queue_saturation",), metric="ttft", severity="severe",
+            accept=("traffic_surge",), over=True,
+            what="about as many requests as before, nine at once, on an engine with three seats",
+            events=((0.0, "deploy", "tickets 3.4, scheduled"),))),
+        Step(load=_TICKETS, act="restarts bare", seconds=60.0, incident=Incident(
+            name="restart-tried-again", causes=("cold_start",), metric="ttft", severity="severe",
+            accept=("engine_down",), over=True, events=((0.0, "deploy", "engine image 12"),),
+            what="the engine is restarted; the client tries again until it accepts requests")),
+        Step(load=replace(_TICKETS, retries=1), act="scaled to none", value=3.0,
+             incident=Incident(
+            name="scaled-to-none", causes=("engine_down",), metric=None, severity="severe",
+            what="the engine and its API server are ended in order; none is started",
+            events=((3.0, "scale", "engine 1 -> 0 pods"),))),
+    ))  # fmt: skip
+
+
+def _atlas() -> Group:
+    same = replace(_ATLAS, form="code")
+    return Group(name="charts", flags=SEATS, adapters=("claims", "letters"), scrape_s=3.0, steps=(
+        *_timeline(_ATLAS,
+            Step(load=_ATLAS, act="letters", value=0.25, incident=Incident(
+                name="letters-beside", causes=("lora_slots",), metric="ttft", severity="medium",
+                what="another team asks for a second adapter, of which one fits at a time")),
+        ),
+        *_timeline(same,
+            Step(load=replace(same, form="new code"), incident=Incident(
+                name="patterns-per-customer", causes=("grammar_compilation",), metric="ttft",
+                severity="medium", what="every answer has to fit a pattern of its own",
+                events=((-2.0, "deploy", "codes per customer"),))),
+        ),
+    ))  # fmt: skip
+
+
+def _drafting() -> Group:
+    ngram = ('{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, '
+             '"prompt_lookup_min": 2}')  # fmt: skip
+    flags = (*SEATS, "--speculative-config", ngram)
+    return Group(name="editing", flags=flags, facts={"spec_decode": True}, scrape_s=4.0,
+                 steps=_timeline(_DRAFTING,
+        Step(load=_DRAFTING, incident=Incident(
+            name="quiet-drafting", causes=(), metric="e2e", severity="none", quiet=True,
+            what="nothing but more pods of another service",
+            events=((1.0, "scale", "spell checker 2 -> 4 pods"),))),
+        Step(load=replace(_DRAFTING, penalty=1.5), incident=Incident(
+            name="repeats-punished", causes=("low_spec_acceptance",), metric="tpot",
+            severity="mild", what="a frequency penalty of 1.5 at which fewer drafts fit",
+            events=((0.0, "deploy", "drafting 2.2"),))),
+    ))  # fmt: skip
+
+
+def _museum() -> Group:
+    return Group(name="curator", flags=SEATS, path="cache", scrape_s=2.0, steps=_timeline(_MUSEUM,
+        Step(load=replace(_MUSEUM, users=15), incident=Incident(
+            name="users-in-the-key", causes=("response_cache_misses",), metric="e2e",
+            severity="medium", events=((0.0, "deploy", "museum 2 names the user"),),
+            what="requests name one of 15 users, and so does the key of kept responses")),
+    ))  # fmt: skip
+
+
+def _twins() -> Group:
+    return Group(name="twins", flags=SEATS, path="haproxy", scrape_s=5.0, replicas=2, quota=0.3,
+                 steps=_timeline(_TWINS,
+        Step(load=_TWINS, act="first", incident=Incident(
+            name="first-before-second", causes=("replica_imbalance",), metric="ttft",
+            severity="mild", what="HAProxy fills the first of two engines before the second",
+            events=((0.0, "config", "balancer, from another template"),))),
+    ))  # fmt: skip
+
+
 def plan() -> tuple[Group, ...]:
     """Return everything that is recorded, an engine after the other."""
     first = _chat(), _few(), _prefix(), _nginx(), _envoy(), _cache(), _cpu()
@@ -1168,6 +1407,10 @@ def plan() -> tuple[Group, ...]:
         *(_airline(), _broker(), _lectures(), _preprints(), _reception()),
         *(_reviewer(), _delivery(), _notary(), _compiler(), _council(), _academy()),
     )
+    sixth = (
+        *(_hotline(), _kitchen(), _couriers(), _harbour(), _studio(), _observatory()),
+        *(_tickets(), _atlas(), _drafting(), _museum(), _twins()),
+    )
     return (
         *first,
         *(_stretched(group, _LONG_S) for group in few),
@@ -1175,4 +1418,5 @@ def plan() -> tuple[Group, ...]:
         *(_stretched(group, _THIRD_S[group.name]) for group in third),
         *(_stretched(group, _FOURTH_S[group.name]) for group in fourth),
         *(_stretched(group, _FIFTH_S[group.name]) for group in fifth),
+        *(_stretched(group, _SIXTH_S[group.name]) for group in sixth),
     )

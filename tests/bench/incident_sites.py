@@ -6,6 +6,7 @@ yields the address that the client has to use meanwhile, `None` = the usual one.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -22,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from llmtrace.engines import local_vllm
 from llmtrace.engines.local_vllm.install import cache_folder
@@ -29,6 +31,7 @@ from tests.bench.incident_plan import Group
 from tests.real.delays import DelayProxy, delayed_network
 from tests.real.proxies import envoy, haproxy, nginx
 from tests.real.record_faults import GATHERS, HOLDS, again
+from tests.support.free_ports import free_port
 
 # Clients and proxies are on machines of their own elsewhere: here they go before the engine.
 _AHEAD: Final = -10
@@ -53,6 +56,11 @@ _LIMITS: Final = f"""\
 _DENIES: Final = """\
 stick-table type ip size 16 expire 10s store http_req_rate(2s)
   http-request deny deny_status 429 if { src_http_req_rate(llm) ge VALUE }
+  http-request track-sc0 src
+  default_backend"""
+_TOKENS: Final = """\
+stick-table type ip size 16 expire 20s store bytes_in_rate(10s)
+  http-request deny deny_status 429 hdr retry-after 1 if { src_bytes_in_rate(llm) ge VALUE }
   http-request track-sc0 src
   default_backend"""
 _SOON_S: Final = 6.0
@@ -121,12 +129,12 @@ def _children(parent: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def _quota(pids: Sequence[int], share: float) -> Iterator[None]:
+def _quota(pids: Sequence[int], share: float, period_us: int = 20000) -> Iterator[None]:
     """Give processes no more than a share of a core (control groups, version 1)."""
     group = _GROUPS / f"llmtrace-{pids[0]}"
     group.mkdir()
-    (group / "cpu.cfs_period_us").write_text("20000")
-    (group / "cpu.cfs_quota_us").write_text(str(int(20000 * share)))
+    (group / "cpu.cfs_period_us").write_text(str(period_us))
+    (group / "cpu.cfs_quota_us").write_text(str(max(int(period_us * share), 1000)))
     try:
         for pid in pids:
             (group / "cgroup.procs").write_text(str(pid))
@@ -145,8 +153,9 @@ def _below(parent: int) -> list[int]:
 def _started(flags: tuple[str, ...], port: int = 0) -> local_vllm.Server:
     """Start vLLM on every address of this network, since the delayed one appears later."""
     server = local_vllm.start(
-        flags=flags, port=port, host="0.0.0.0", log=lambda line: print("  ", line, flush=True)
-    )
+        flags=flags, port=port, host="0.0.0.0", env={"VLLM_SERVER_DEV_MODE": "1"},
+        log=lambda line: print("  ", line, flush=True),
+    )  # fmt: skip
     server.url = server.url.replace("0.0.0.0", "127.0.0.1")
     return server
 
@@ -444,6 +453,15 @@ def _drops_old(site: Site, value: float) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _breaks(site: Site, value: float) -> Iterator[str]:
+    """Answer 500, at an nginx, to so many percent of requests, as a broken pod behind it does."""
+    draws = f'split_clients "$msec$connection" $broken {{ {value:g}% 1; * 0; }}\nserver {{'
+    answers = {"server {": draws, "location / {": "location / { if ($broken) { return 500; }"}
+    with nginx(site.server.url, answers) as (url, _):
+        yield url
+
+
+@contextlib.contextmanager
 def _few_at_once(site: Site, value: float) -> Iterator[str]:
     """Answer 429, at an nginx, to what is more than so many requests at once."""
     limits = f"limit_conn open {int(value)}; limit_conn_status 429; proxy_pass "
@@ -485,6 +503,131 @@ def _lossy(site: Site, value: float) -> Iterator[str]:
         delayed_network(0.016, lost=value) as host,
     ):
         yield f"http://{host}:{url.rpartition(':')[2]}"
+
+
+@contextlib.contextmanager
+def _updates_weights(site: Site, value: float) -> Iterator[None]:
+    """Let vLLM itself hold all requests for so many seconds, as for new weights."""
+
+    def tell(what: str) -> None:
+        request = urllib.request.Request(f"{site.server.url}/{what}", method="POST")
+        with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=10):
+            pass
+
+    def update() -> None:
+        tell("pause?mode=keep")
+        time.sleep(value)
+        tell("resume")
+
+    with again(update, every_s=8.0):
+        yield None
+
+
+@contextlib.contextmanager
+def _far_address(site: Site, value: float) -> Iterator[str]:
+    """Let every second request, by chance, go to an address to which a round trip takes longer."""
+    ahead = "listeners:\n  - address: {socket_address: {address: "
+    everywhere = {f"{ahead}127.0.0.1": f"{ahead}0.0.0.0"}
+    with envoy(site.server.url, everywhere) as url, delayed_network(value) as host:
+        yield f"{url} http://{host}:{url.rpartition(':')[2]}"
+
+
+@contextlib.contextmanager
+def _short_of_quota(_site: Site, value: float) -> Iterator[None]:
+    """Give the Envoy that stands there, in each 100 ms, so many times what it took on average."""
+    (pid,) = (pid for pid in _children(os.getpid()) if "envoy" in _name(pid))
+    took = _processor_s(pid)
+    time.sleep(10.0)
+    share = (_processor_s(pid) - took) / 10.0
+    print(f"   Envoy took {share:.2%} of a core", flush=True)
+    with _quota([pid], share * value, 100_000):
+        yield None
+
+
+def _name(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text()
+
+
+def _processor_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextlib.contextmanager
+def _in_pieces(site: Site, value: float) -> Iterator[str]:
+    """Pass responses on in pieces of so many bytes, as a gateway of one's own may read them."""
+    ends = b"0\r\n\r\n"
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.CancelledError):
+            await pass_on(reader, writer)
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        address = urlsplit(site.server.url)
+        there, to = await asyncio.open_connection(address.hostname, address.port)
+
+        async def ask() -> None:
+            while data := await reader.read(2**16):
+                to.write(data)
+            to.close()
+
+        asking = asyncio.create_task(ask())
+        held = b""
+        while data := await there.read(2**16):
+            held += data
+            if len(held) >= value or held.endswith(ends):
+                writer.write(held)
+                held = b""
+        writer.close()
+        await asking
+
+    async def main() -> None:
+        async with await asyncio.start_server(serve, "127.0.0.1", port):
+            listens.set()
+            await asyncio.Event().wait()
+
+    port, loop, listens = free_port(), asyncio.new_event_loop(), threading.Event()
+    task = loop.create_task(main())
+    thread = threading.Thread(target=lambda: _until_cancelled(loop, task))
+    thread.start()
+    listens.wait()
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        loop.call_soon_threadsafe(task.cancel)
+        thread.join()
+
+
+def _until_cancelled(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
+    with contextlib.suppress(asyncio.CancelledError):
+        loop.run_until_complete(task)
+    others = asyncio.all_tasks(loop)
+    for other in others:
+        other.cancel()
+    loop.run_until_complete(asyncio.gather(*others, return_exceptions=True))
+    loop.close()
+
+
+@contextlib.contextmanager
+def _restarts_bare(site: Site, _value: float) -> Iterator[None]:
+    """Restart the engine while requests come, which nothing holds."""
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(site.restart, site.flags)
+        try:
+            yield None
+        finally:
+            done.result()
+
+
+@contextlib.contextmanager
+def _scaled_to_none(site: Site, value: float) -> Iterator[None]:
+    """End the engine and its API server in order after so many seconds; none is started again."""
+    timer = threading.Timer(value, lambda: _send([site.server.pid], signal.SIGTERM))
+    timer.start()
+    try:
+        yield None
+    finally:
+        timer.join()
 
 
 @contextlib.contextmanager
@@ -546,6 +689,18 @@ def _nginx_idles(site: Site, value: float) -> Iterator[str]:
 
 
 @contextlib.contextmanager
+def _resets(site: Site, value: float) -> Iterator[None]:
+    """Reset all connections to what the client uses every few seconds, as a firewall does.
+
+    It has no state of them any more, for example because it was replaced.
+    """
+    port = site.url.rpartition(":")[2]
+    command = ["ss", "-K", "state", "established", "sport", "=", f":{port}"]
+    with again(lambda: subprocess.run(command, capture_output=True, check=False), every_s=value):
+        yield None
+
+
+@contextlib.contextmanager
 def _connects_late(site: Site, value: float) -> Iterator[str]:
     """Let the first packet of each connection take so many seconds more, as a firewall does."""
     with delayed_network(0.004, connect_s=value) as host:
@@ -560,7 +715,7 @@ def _others(
     @contextlib.contextmanager
     def act(site: Site, value: float) -> Iterator[None]:
         def ask() -> None:
-            request = urllib.request.Request(f"{site.server.url}{path}", body(), method="POST")
+            request = urllib.request.Request(f"{site.server.url}{path}", body() or None)
             request.add_header("content-type", "application/json")
             with (
                 contextlib.suppress(OSError),
@@ -581,11 +736,11 @@ def _words(tokens: int) -> str:
 
 
 def _body(**said: Any) -> bytes:
-    return json.dumps({"model": "tiny", **said}).encode()
+    return json.dumps({"model": "tiny"} | said).encode()
 
 
-def _completion(prompt: int, output: int) -> Callable[[], bytes]:
-    return lambda: _body(prompt=_words(prompt), max_tokens=output, ignore_eos=True)
+def _completion(prompt: int, output: int, **said: Any) -> Callable[[], bytes]:
+    return lambda: _body(prompt=_words(prompt), max_tokens=output, ignore_eos=True, **said)
 
 
 # Encoded once: the client, which shares this process, is not to be held up.
@@ -680,5 +835,19 @@ ACTS: Final[Mapping[str, Act]] = {
     "evens out": _evens_out,
     "nginx idles": _nginx_idles,
     "connects late": _connects_late,
+    "tokens": _haproxy_with({"default_backend": _TOKENS}),
+    "first": _haproxy_with({"\nbackend engines": "\nbackend engines\n  balance first"}),
+    "breaks": _breaks,
+    "updates weights": _updates_weights,
+    "far address": _far_address,
+    "short of quota": _short_of_quota,
+    "resets": _resets,
+    "in pieces": _in_pieces,
+    "restarts bare": _restarts_bare,
+    "scaled to none": _scaled_to_none,
+    "metrics": _heard_first(_others("/metrics", lambda: b"", 0, 0.02)),
+    "letters": _others("/v1/completions", _completion(80, 40, model="letters"), 1, 0.0),
+    "probe": _others("/v1/completions", _completion(5000, 1), 1, 0.0),
+    "candidates": _others("/v1/completions", _completion(120, 260, n=24), 1, 0.0),
     "engine cpu": lambda site, value: _short_of_cpu(site, "engine", value),
 }

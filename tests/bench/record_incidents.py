@@ -48,6 +48,7 @@ _SYSTEM: Final = (
     "Answer in full sentences, cite the source of every figure, and keep to the point. "
 )
 _LEAK_S: Final = 10.0
+_CHECKED: Final = 20  # chunks
 _KINDS: Final = 100  # of which an answer's schema lets one choose
 _STALLS_EVERY_S: Final = 2.0
 _TENANTS: Final = ("acme", "globex", "initech", "umbrella")
@@ -90,21 +91,26 @@ class Client:
         self._sdk: dict[tuple[str, int, int, bool], openai.AsyncOpenAI] = {}
         self._url = ""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._last: asyncio.Task[None] | None = None
         self._sent = 0
+        self._since = 0.0
 
     def use(self, load: Load | None, url: str) -> None:
         """Ask like this from now on; `None` = nothing."""
+        if load != self._load:
+            self._since = time.monotonic()
         self._load, self._url = load, url
 
     def _connected(self, load: Load) -> openai.AsyncOpenAI:
-        key = self._url, load.connections, load.retries, load.kept
+        url = self._rng.choice(self._url.split())
+        key = url, load.connections, load.retries, load.kept
         if key not in self._sdk:
             limits = httpx.Limits(
                 max_connections=load.connections,
                 max_keepalive_connections=None if load.kept else 0,
             )
             self._sdk[key] = openai.AsyncOpenAI(
-                base_url=f"{self._url}/v1", api_key="none", max_retries=load.retries, timeout=60,
+                base_url=f"{url}/v1", api_key="none", max_retries=load.retries, timeout=60,
                 http_client=openai.DefaultAsyncHttpxClient(limits=limits),
             )  # fmt: skip
         return self._sdk[key]
@@ -123,9 +129,7 @@ class Client:
                 due += gap
                 await asyncio.sleep(max(due - time.monotonic(), 0))
                 for _ in range(self._load.copies if self._load is not None else 0):
-                    task = asyncio.create_task(self._ask(self._load, prompt, output))
-                    self._tasks.add(task)
-                    task.add_done_callback(self._tasks.discard)
+                    self._begin(self._load, prompt, output)
         finally:
             stalls.cancel()
             if self._tasks:
@@ -135,6 +139,13 @@ class Client:
                 await asyncio.gather(*late, return_exceptions=True)
             for sdk in self._sdk.values():
                 await sdk.close()
+
+    def _begin(self, load: Load, prompt: int, output: int) -> None:
+        if self._last is not None and self._rng.random() < load.overtaken:
+            self._last.cancel()
+        self._last = task = asyncio.create_task(self._ask(load, prompt, output))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _stall(self) -> None:
         """Block the event loop now and then, as a report that is made in between does."""
@@ -146,12 +157,19 @@ class Client:
 
     def _extras(self, load: Load) -> dict[str, Any]:
         """Return what only vLLM knows of a request."""
+        if "code" in load.form:
+            return {
+                "structured_outputs": {"regex": _code(self._sent if "new" in load.form else 0)}
+            }
         if load.form:
             kinds = _kinds(self._sent // load.form_every if load.form == "new" else 0)
             return {"structured_outputs": {"json": kinds}}
         salt = {"cache_salt": f"user {self._rng.randrange(load.salted)}"} if load.salted else {}
         seeded = load.seeded > 0 and self._rng.random() < load.seeded
-        return {"ignore_eos": True, **salt, **({"seed": self._sent} if seeded else {})}
+        user = {"user": f"user {self._rng.randrange(load.users)}"} if load.users else {}
+        penalty = {"frequency_penalty": load.penalty} if load.penalty else {}
+        seed = {"seed": self._sent} if seeded else {}
+        return {"ignore_eos": True, **salt, **user, **penalty, **seed}
 
     def _text(self, load: Load, tokens: int) -> str:
         """Return a prompt; a byte is a token."""
@@ -159,6 +177,9 @@ class Client:
         if rng.random() < load.long_share:
             tokens = load.long
         lead = (_SYSTEM * (load.shared // len(_SYSTEM) + 1))[: load.shared]
+        if load.tools:
+            tools = [f"Tool {number:02d}. {_SYSTEM * 2}" for number in range(load.tools)]
+            lead = "".join(rng.sample(tools, load.tools) if load.shuffled else tools)
         if load.starts:
             lead = f"Assistant {rng.randrange(load.starts):03d}. {lead}"
         if load.stamped:
@@ -177,7 +198,10 @@ class Client:
 
     async def _ask(self, load: Load, prompt: int, output: int) -> None:
         self._sent += 1
-        text, output = self._question(load, prompt, output)
+        if load.count_s:
+            time.sleep(load.count_s)  # noqa: ASYNC251 - a blocking call in async code is the fault
+        longer = 1 + load.growth * (time.monotonic() - self._since)
+        text, output = self._question(load, min(round(prompt * longer), _PROMPT[1]), output)
         stream = self._rng.random() < load.streamed
         if self._rng.random() >= load.leak_share:
             load = replace(load, leak_share=0.0)
@@ -195,6 +219,8 @@ class Client:
                     return
                 async with answer as stream:
                     await _read(stream, load, patience)
+        if load == self._load and self._rng.random() < load.again:
+            self._begin(load, prompt, output)
 
 
 def _kinds(number: int) -> dict[str, Any]:
@@ -205,11 +231,18 @@ def _kinds(number: int) -> dict[str, Any]:
     return {"type": "object", "properties": fields, "required": list(fields)}
 
 
+def _code(number: int) -> str:
+    """Return a pattern of words out of many, other ones for every number."""
+    rng = random.Random(number)
+    words = "|".join("".join(rng.choices(_LETTERS[:-1], k=8)) for _ in range(_KINDS))
+    return f"({words})(-({words})){{12}}"
+
+
 async def _read(stream: Any, load: Load, patience: asyncio.Timeout) -> None:
     """Read a response as the application does, which may take its time or block its loop."""
     number = 0
     leave = None if load.leave_s is None else asyncio.get_running_loop().time() + load.leave_s
-    async for _chunk in stream:
+    async for chunk in stream:
         patience.reschedule(leave)
         number += 1
         if load.leak_share and number == 3:
@@ -218,8 +251,12 @@ async def _read(stream: Any, load: Load, patience: asyncio.Timeout) -> None:
         if load.block_s:
             time.sleep(load.block_s)  # noqa: ASYNC251 - a blocking call in async code is the fault
             load = replace(load, block_s=0.0)
-        if load.hold_s or load.render_s:
-            await asyncio.sleep(load.hold_s + load.render_s * number)
+        held_s = load.hold_s + load.render_s * number
+        held_s += load.checks_s if number % _CHECKED == 0 else 0.0
+        if load.keep_s and chunk.choices and chunk.choices[0].finish_reason:
+            await asyncio.sleep(load.keep_s)
+        if held_s:
+            await asyncio.sleep(held_s)
 
 
 @dataclass(frozen=True)
@@ -273,7 +310,7 @@ def record(group: Group, trace: Path | None) -> Recorded:
         site = stack.enter_context(serving(group))
         signals = [
             stack.enter_context(Signals(server.url, group.scrape_s, f"vllm-{number}"))
-            for number, server in enumerate(site.servers)
+            for number, server in enumerate(() if group.hosted else site.servers)
         ]
         rows = stack.enter_context(capture(service="shop"))
         spans = asyncio.run(_timeline(group, site, demand, seed))
@@ -303,7 +340,9 @@ def case_of(group: Group, number: int, recorded: Recorded) -> Case:
         rows=from_rows(rows),
         signals=signals,
         facts=Facts(
-            instances={f"vllm-{number}": known for number in range(group.replicas)},
+            instances={
+                f"vllm-{number}": known for number in range(0 if group.hosted else group.replicas)
+            },
             events=tuple(
                 Event(after.start + at, kind, text) for at, kind, text in incident.events
             ),
