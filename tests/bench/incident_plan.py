@@ -1175,8 +1175,8 @@ def _compiler() -> Group:
 
 # --- a sixth set: longer intervals, what applications do to themselves, a hosted model -----------
 
-_SIXTH_S: Final = {"dispatch": 90.0, "canteen": 85.0, "vans": 90.0, "jetty": 90.0,
-                   "atelier": 80.0, "comets": 80.0, "balcony": 45.0, "charts": 42.0,
+_SIXTH_S: Final = {"dispatch": 90.0, "kitchen": 72.0, "vans": 90.0, "jetty": 90.0,
+                   "atelier": 80.0, "domes": 75.0, "balcony": 45.0, "charts": 42.0,
                    "editing": 45.0, "curator": 50.0, "twins": 50.0}  # fmt: skip
 _HOTLINE: Final = Load(rate=3.2, prompt=0.15, output=0.2)
 _KITCHEN: Final = Load(rate=2.6, prompt=0.25, output=0.12, tools=8)
@@ -1213,7 +1213,7 @@ def _hotline() -> Group:
 
 
 def _kitchen() -> Group:
-    return Group(name="canteen", flags=SEATS, scrape_s=15.0, steps=_timeline(_KITCHEN,
+    return Group(name="kitchen", flags=SEATS, scrape_s=15.0, steps=_timeline(_KITCHEN,
         Step(load=replace(_KITCHEN, shuffled=True), incident=Incident(
             name="tools-in-any-order", causes=("prefix_cache_collapse",), metric="ttft",
             severity="medium", over=True,
@@ -1298,7 +1298,7 @@ def _studio() -> Group:
 def _observatory() -> Group:
     flags = ("--max-model-len", "8192", "--max-num-batched-tokens", "8192")
     facts = {"max_num_batched_tokens": 8192, "max_model_len": 8192, "max_num_seqs": 128}
-    return Group(name="comets", flags=flags, facts=facts, scrape_s=3.0,
+    return Group(name="domes", flags=flags, facts=facts, scrape_s=3.0,
                  steps=_timeline(_OBSERVATORY,
         Step(load=_OBSERVATORY, act="probe", value=5.0, incident=Incident(
             name="probe-of-long-context", causes=("head_of_line",), metric="ttft",
