@@ -1284,7 +1284,7 @@ def _studio() -> Group:
             what="the provider answers 500 to 20 % of requests")),
         Step(load=replace(_STUDIO, keep_s=0.7), incident=Incident(
             name="saved-before-closed", causes=("client_gate",), metric="ttft",
-            severity="medium", over=True,
+            severity="medium", over=True, accept=("slow_renderer",),
             what="the application saves an answer, for 0.7 s, before it closes the response; it "
                  "has four connections, before and after",
             events=((0.0, "deploy", "studio 9 keeps drafts"),))),
