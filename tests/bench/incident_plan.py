@@ -33,7 +33,6 @@ class Load:
         form_every: ... after so many requests.
         seeded: the share of requests that carry a seed.
         penalty: for what was said already, of its frequency.
-        users: the body names one of so many users; 0 = none.
         hold_s: the application's own time for a chunk.
         render_s: ... and for every chunk before it, all of which it formats again.
         checks_s: ... and once more after every 20 chunks, which it has checked.
@@ -73,7 +72,6 @@ class Load:
     form_every: int = 1
     seeded: float = 0.0
     penalty: float = 0.0
-    users: int = 0
     hold_s: float = 0.0
     render_s: float = 0.0
     checks_s: float = 0.0
@@ -1177,7 +1175,7 @@ def _compiler() -> Group:
 
 _SIXTH_S: Final = {"dispatch": 90.0, "kitchen": 72.0, "vans": 90.0, "jetty": 90.0,
                    "atelier": 80.0, "domes": 75.0, "balcony": 45.0, "charts": 42.0,
-                   "editing": 45.0, "curator": 50.0, "twins": 50.0}  # fmt: skip
+                   "editing": 45.0}  # fmt: skip
 _HOTLINE: Final = Load(rate=3.2, prompt=0.15, output=0.2)
 _KITCHEN: Final = Load(rate=2.6, prompt=0.25, output=0.12, tools=8)
 _COURIERS: Final = Load(rate=3.0, prompt=0.16, output=0.3)
@@ -1187,8 +1185,6 @@ _OBSERVATORY: Final = Load(rate=3.2, prompt=0.14, output=0.12)
 _TICKETS: Final = Load(rate=1.8, prompt=0.3, output=0.3, retries=8)
 _ATLAS: Final = Load(rate=2.2, prompt=0.08, output=0.15, models=("claims",))
 _DRAFTING: Final = Load(rate=1.9, prompt=0.25, output=0.25, temperature=0.0, repeat=True)
-_MUSEUM: Final = Load(rate=4.4, prompt=0.2, output=0.15, known=24, known_share=0.85)
-_TWINS: Final = Load(rate=4.0, prompt=0.12, output=0.1)
 
 
 def _hotline() -> Group:
@@ -1365,27 +1361,8 @@ def _drafting() -> Group:
             events=((1.0, "scale", "spell checker 2 -> 4 pods"),))),
         Step(load=replace(_DRAFTING, penalty=1.5), incident=Incident(
             name="repeats-punished", causes=("low_spec_acceptance",), metric="tpot",
-            severity="mild", what="a frequency penalty of 1.5 at which fewer drafts fit",
-            events=((0.0, "deploy", "drafting 2.2"),))),
-    ))  # fmt: skip
-
-
-def _museum() -> Group:
-    return Group(name="curator", flags=SEATS, path="cache", scrape_s=2.0, steps=_timeline(_MUSEUM,
-        Step(load=replace(_MUSEUM, users=15), incident=Incident(
-            name="users-in-the-key", causes=("response_cache_misses",), metric="e2e",
-            severity="medium", events=((0.0, "deploy", "museum 2 names the user"),),
-            what="requests name one of 15 users, and so does the key of kept responses")),
-    ))  # fmt: skip
-
-
-def _twins() -> Group:
-    return Group(name="twins", flags=SEATS, path="haproxy", scrape_s=5.0, replicas=2, quota=0.3,
-                 steps=_timeline(_TWINS,
-        Step(load=_TWINS, act="first", incident=Incident(
-            name="first-before-second", causes=("replica_imbalance",), metric="ttft",
-            severity="mild", what="HAProxy fills the first of two engines before the second",
-            events=((0.0, "config", "balancer, from another template"),))),
+            severity="mild", events=((0.0, "deploy", "drafting 2.2"),),
+            what="with a frequency penalty of 1.5 answers repeat less to draft from")),
     ))  # fmt: skip
 
 
@@ -1409,7 +1386,7 @@ def plan() -> tuple[Group, ...]:
     )
     sixth = (
         *(_hotline(), _kitchen(), _couriers(), _harbour(), _studio(), _observatory()),
-        *(_tickets(), _atlas(), _drafting(), _museum(), _twins()),
+        *(_tickets(), _atlas(), _drafting()),
     )
     return (
         *first,

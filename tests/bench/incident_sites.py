@@ -836,7 +836,6 @@ ACTS: Final[Mapping[str, Act]] = {
     "nginx idles": _nginx_idles,
     "connects late": _connects_late,
     "tokens": _haproxy_with({"default_backend": _TOKENS}),
-    "first": _haproxy_with({"\nbackend engines": "\nbackend engines\n  balance first"}),
     "breaks": _breaks,
     "updates weights": _updates_weights,
     "far address": _far_address,

@@ -166,10 +166,9 @@ class Client:
             return {"structured_outputs": {"json": kinds}}
         salt = {"cache_salt": f"user {self._rng.randrange(load.salted)}"} if load.salted else {}
         seeded = load.seeded > 0 and self._rng.random() < load.seeded
-        user = {"user": f"user {self._rng.randrange(load.users)}"} if load.users else {}
         penalty = {"frequency_penalty": load.penalty} if load.penalty else {}
         seed = {"seed": self._sent} if seeded else {}
-        return {"ignore_eos": True, **salt, **user, **penalty, **seed}
+        return {"ignore_eos": True, **salt, **penalty, **seed}
 
     def _text(self, load: Load, tokens: int) -> str:
         """Return a prompt; a byte is a token."""
