@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
 from llmtrace.dataset.case import Case, Window
-from llmtrace.triage.attribution.components import METRICS
-from llmtrace.triage.comparison.p95_change import Compared
+from llmtrace.triage.attribution.components import METRICS, values
+from llmtrace.triage.comparison.p95_change import Compared, compare
+from llmtrace.triage.comparison.within_groups import of_kind
 from llmtrace.triage.impact import impact_of
 from llmtrace.triage.near_events import events_near
 from llmtrace.triage.result import NOTHING_FOUND, Metric, Result
@@ -20,6 +22,9 @@ from llmtrace.triage.windows.onset import course, date_onset
 from llmtrace.triage.windows.ramp import date_ramp
 from llmtrace.triage.windows.search_rows import Look
 
+_CERTAIN: Final = 0.01
+_LEAST: Final = 0.1
+
 
 def with_onset_and_impact(
     result: Result, case: Case, look: Look, compared: Mapping[Metric, Compared], about: Metric
@@ -28,7 +33,7 @@ def with_onset_and_impact(
     result = replace(result, incidents=look.incidents)
     if result.verdict in NOTHING_FOUND or look.alike_days is not None:
         return result
-    moved = what_moved(look, result, compared)
+    moved = what_moved(*_of_what_moved(look, result, compared))
     onset = date_onset(moved, look.chosen, look.mine, _ramp(look, moved))
     began = onset.best if onset is not None else look.chosen.after.start
     last = max(look.span.end, look.chosen.after.end)
@@ -50,6 +55,31 @@ def with_onset_and_impact(
         if result.verdict != "improvement"
         else None,
     )  # fmt: skip
+
+
+def _of_what_moved(
+    look: Look, result: Result, compared: Mapping[Metric, Compared]
+) -> tuple[Look, Result, Mapping[Metric, Compared]]:
+    """Return what to date the change on: all requests, or the kind that alone has moved."""
+    first = next((one for one in result.causes if one.status == "confirmed"), None)
+    group = first.group if first is not None else {}
+    group = result.cohorts[0].attributes if result.cohorts else group
+    if result.moved or not group or result.verdict != "regression":
+        return look, result, compared
+    rows = of_kind(look.rows, group)
+    sides = (of_kind(look.whole[0], group), of_kind(look.whole[1], group))
+    alone = {
+        name: compare(
+            sides, (look.chosen.before, look.chosen.after),
+            (values(sides[0], name), values(sides[1], name)), result.quantile,
+            certain=_CERTAIN, least=_LEAST,
+        )
+        for name in METRICS
+    }  # fmt: skip
+    rose = [name for name, one in alone.items()
+            if one.change.significant and one.change.grew[0] > 0]  # fmt: skip
+    mine = replace(look, rows=rows, of=lambda name: values(rows, name), incidents=())
+    return mine, replace(result, moved=tuple(rose)), alone
 
 
 def _usual_rate(result: Result, look: Look) -> float | None:

@@ -26,14 +26,25 @@ from llmtrace.triage.attribution.request_load import load_of
 from llmtrace.triage.comparison.outcomes import compare_outcomes
 from llmtrace.triage.comparison.p95_change import MIN_COUNT, Compared, compare
 from llmtrace.triage.comparison.which_moved import all_moved, which_moved
+from llmtrace.triage.comparison.within_groups import Group, clearest_group
 from llmtrace.triage.mix_growth import growth_of
 from llmtrace.triage.named_causes import named_causes, with_proof
 from llmtrace.triage.onset_and_impact import with_onset_and_impact
 from llmtrace.triage.quality import quality_of
 from llmtrace.triage.report.naming import duration
-from llmtrace.triage.result import Change, Cohort, Finding, Load, Metric, Outcomes, Quality, Result
+from llmtrace.triage.result import (
+    NOTHING_FOUND,
+    Change,
+    Cohort,
+    Finding,
+    Load,
+    Metric,
+    Outcomes,
+    Quality,
+    Result,
+)
 from llmtrace.triage.rows_in_order import in_order, thinned
-from llmtrace.triage.verdict import Judged, in_time, judge
+from llmtrace.triage.verdict import Judged, in_time, judge, of_a_kind
 from llmtrace.triage.windows.bins import MAX_BINS, PER_BIN
 from llmtrace.triage.windows.choose import FEW
 from llmtrace.triage.windows.highest_stretch import SURE
@@ -153,7 +164,10 @@ def triage(
     spread = _resample(sides, mine, settings, report)
     report("looking for cohorts", 0.8)
     judged = _judge(look, sides, mine, spread)
-    cohorts = _cohorts(sides, mine)
+    alone = _alone(look, sides, judged)
+    if alone is not None:
+        judged = of_a_kind(judged, alone.cohort, alone.compared.change)
+    cohorts = _cohorts(sides, mine) if alone is None else (alone.cohort,)
     report("weighing causes", 0.9)
     change = sides.change
     few = not change.significant and min(change.before.n, change.after.n) < least_values(Q)
@@ -256,6 +270,13 @@ def _judge(look: Look, sides: _Sides, mine: Divided, spread: Spread | None) -> J
         alike_days=look.alike_days,
         metric=sides.about,
     )
+
+
+def _alone(look: Look, sides: _Sides, judged: Judged) -> Group | None:
+    """Return the kind of request that moved though all together did not; windows are given."""
+    if look.chosen.searched or judged.verdict not in NOTHING_FOUND:
+        return None
+    return clearest_group(sides.rows, sides.windows, Q, certain=_GIVEN[0], least=_GIVEN[1])
 
 
 def _cohorts(sides: _Sides, mine: Divided) -> tuple[Cohort, ...]:

@@ -11,7 +11,7 @@ from llmtrace.triage.attribution.attribute import NAMES, Attribution, Spread
 from llmtrace.triage.over_time import Incident
 from llmtrace.triage.power import TOO_COARSE
 from llmtrace.triage.report.naming import duration, figure, unit_of
-from llmtrace.triage.result import Change, Load, Outcomes, Verdict
+from llmtrace.triage.result import Change, Cohort, Load, Outcomes, Verdict
 
 NEW_SHARE: Final = 0.3  # of requests that are of no kind seen before: nothing to compare with
 _COUNTS: Final = 1 / 3  # share of the change from which a part of it is one
@@ -102,6 +102,16 @@ def _not_seen(
         "not_enough_data" if coarse and not thorough else "no_change",
         f"{_moved(change)}: not beyond chance; all requests {seen} as slow would have been seen"
         f"{bursts if coarse else ''}.",
+    )
+
+
+def of_a_kind(judged: Judged, cohort: Cohort, change: Change) -> Judged:
+    """Return the verdict where a kind of request got slower, though all together did not."""
+    kind = ", ".join(f"{name}={value}" for name, value in cohort.attributes.items())
+    return Judged(
+        "regression",
+        f"{kind} alone, {cohort.n:,} requests: {_moved(change)}. All requests together: "
+        f"{judged.reason}",
     )
 
 

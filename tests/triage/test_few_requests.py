@@ -9,6 +9,7 @@ from llmtrace.dataset.case import Case, Window, no_signals
 from llmtrace.dataset.columns import concatenate
 from llmtrace.triage.attribution.components import Values, values
 from llmtrace.triage.comparison.far_beyond import far_beyond
+from llmtrace.triage.comparison.within_groups import clearest_group
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.result import NOTHING_FOUND
 from tests.triage.days import START, Kind, day, requests
@@ -126,3 +127,45 @@ def test_a_whole_that_is_seldom_waited_for_counts_when_streaming_stops_for_some(
 
     assert len(values(after, "ttft")) < len(after)
     assert result.verdict not in NOTHING_FOUND
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_replica_that_is_slow_is_found_among_its_own_requests(seed):
+    """A quarter of the requests, whose typical one takes twice as long; the p95 is others'."""
+    usually = Kind(queued_share=0.15)
+    case = day(usually, Kind(queued_share=0.15, slow_replica=2.2), n=(800, 500), seed=seed)
+
+    result = triage(case, QUICK)
+
+    assert result.verdict == "regression"
+    assert dict(result.cohorts[0].attributes) == {"replica": "vllm-0"}
+    assert result.cohorts[0].n == pytest.approx(125, rel=0.3)
+    assert result.reason.startswith("replica=vllm-0 alone")
+    assert result.state == "ongoing"
+    assert result.onset.earliest - 1 <= case.after.start <= result.onset.latest + 10
+
+
+def test_of_quiet_windows_no_kind_of_request_stands_out():
+    """However many kinds there are, one of them rises by chance as seldom as all."""
+    cases = [day(n=(400, 300), seed=seed) for seed in range(40)]
+    sides = [[case.rows.within(w.start, w.end) for w in (case.before, case.after)]
+             for case in cases]  # fmt: skip
+    found = [
+        clearest_group((before, after), (case.before, case.after), 0.95, certain=0.01, least=0.1)
+        for case, (before, after) in zip(cases, sides, strict=True)
+    ]
+
+    assert sum(one is not None for one in found) <= 1
+
+
+def test_a_kind_that_nearly_all_are_of_and_one_of_a_few_are_no_groups():
+    """Of the one it is all requests that moved, and of the other too little is known."""
+    rare = day(after=Kind(prefill=3.0), n=(60, 60))
+    alone = day(Kind(), Kind(model="m"), n=(300, 300))
+    for case in (rare, alone):
+        before, after = (case.rows.within(w.start, w.end) for w in (case.before, case.after))
+        windows = (case.before, case.after)
+
+        found = clearest_group((before, after), windows, 0.95, certain=0.01, least=0.1)
+
+        assert found is None

@@ -1,0 +1,137 @@
+"""Compare a metric within each kind of request: one replica may be slow among many that are not.
+
+What hits a few requests moves no quantile of all of them; that of their own kind it moves plainly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from llmtrace.dataset.case import Window
+from llmtrace.dataset.columns import Columns
+from llmtrace.stats.arrays import Mask
+from llmtrace.stats.significance import quantile
+from llmtrace.triage.attribution.cohorts import ATTRIBUTES
+from llmtrace.triage.attribution.components import Values, values
+from llmtrace.triage.comparison.p95_change import Compared, compare
+from llmtrace.triage.result import Cohort, Metric
+
+_METRICS: Final[tuple[Metric, ...]] = ("ttft", "tpot")  # e2e is mostly how long a response is
+_FEWEST: Final = 20  # requests of a kind, in either window
+_MOST: Final = 0.8  # of the requests: what is more than that is nearly all
+_VALUES: Final = 50  # of one field, at most: the commonest
+_ROSE: Final = 1.3  # times as long as before, and beside the others
+_SHARES: Final = (0.5, 0.95)
+
+Sides = tuple[Columns, Columns]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A kind of request that got slower, though all of them together did not beyond chance."""
+
+    cohort: Cohort
+    compared: Compared
+
+
+def of_kind(rows: Columns, attributes: Mapping[str, str]) -> Columns:
+    """Return the rows that have all these attributes."""
+    mine = np.ones(len(rows), bool)
+    for name, value in attributes.items():
+        mine &= rows.words[name].where(value)
+    return rows.take(mine)
+
+
+def clearest_group(
+    rows: Sides, windows: tuple[Window, Window], q: float, *, certain: float, least: float
+) -> Group | None:
+    """Return the kind of request that rose most clearly, alone; `None` = none beyond chance.
+
+    Args:
+        rows: of the windows before and after.
+        windows: when those were.
+        q: the quantile, 0.95.
+        certain: the chance of a false alarm to stay below, however many kinds there are.
+        least: share of the p95 by which it must move to matter.
+    """
+    kinds = list(_kinds(rows))
+    tests = max(len(kinds) * len(_METRICS), 1)
+    best: Group | None = None
+    for name, value in kinds:
+        masks = [side.words[name].where(value) for side in rows]
+        for metric in _METRICS:
+            both = (values(rows[0], metric), values(rows[1], metric))
+            if not _rose(both, masks):
+                continue
+            mine = (rows[0].take(masks[0]), rows[1].take(masks[1]))
+            alone = (values(mine[0], metric), values(mine[1], metric))
+            found = compare(mine, windows, alone, q, certain=certain / tests, least=least)
+            p_value = found.change.p_value or 0.0
+            clearer = best is None or p_value < (best.compared.change.p_value or 0.0)
+            if found.change.significant and found.change.grew[0] > 0 and clearer:
+                cohort = _cohort({name: value}, both, masks, found, q=min(p_value * tests, 1.0))
+                best = Group(cohort, found)
+    return best
+
+
+def _kinds(rows: Sides) -> Iterator[tuple[str, str]]:
+    for name in ATTRIBUTES:
+        words = rows[1].words[name]
+        counts = [np.bincount(side.words[name].codes + 1, minlength=len(words.names) + 1)[1:]
+                  for side in rows]  # fmt: skip
+        fewest = np.minimum(*counts)
+        common = counts[1] < _MOST * len(rows[1])
+        for code in np.argsort(-fewest, kind="stable")[:_VALUES]:
+            if fewest[code] >= _FEWEST and common[code]:
+                yield name, words.names[code]
+
+
+def _rose(both: tuple[Values, Values], masks: list[Mask]) -> bool:
+    """Return whether those of a kind rose, at a typical request or at a slow one, and others not.
+
+    Others may have: by less.
+    """
+    inside = [mask[one.index] for one, mask in zip(both, masks, strict=True)]
+    if min(int(one.sum()) for one in inside) < _FEWEST or any(one.all() for one in inside):
+        return False
+    for share in _SHARES:
+        grew = []
+        for masked in (inside, [~one for one in inside]):
+            low, high = (quantile(one.value[mask], share, one.weight[mask])
+                         for one, mask in zip(both, masked, strict=True))  # fmt: skip
+            grew.append(high / low if low > 0 else math.inf)
+        if grew[0] >= _ROSE * max(grew[1], 1.0):
+            return True
+    return False
+
+
+def _cohort(
+    attributes: dict[str, str],
+    both: tuple[Values, Values],
+    masks: list[Mask],
+    found: Compared,
+    *,
+    q: float,
+) -> Cohort:
+    before, after = both
+    mine = masks[1][after.index]
+    slow = after.value > quantile(before.value, found.quantile, before.weight)
+    usual = 1 - found.quantile
+    excess, all_excess = (float(slow[m].sum()) - usual * float(m.sum())
+                          for m in (mine, np.ones(len(slow), bool)))  # fmt: skip
+    share = excess / all_excess if all_excess > 0 else 1.0
+    rest = ~mine
+    return Cohort(
+        attributes=attributes,
+        excess_share=float(np.clip(share, 0.0, 1.0)),
+        traffic_share=float(mine.mean()),
+        p95_without=round(quantile(after.value[rest], found.quantile, after.weight[rest]), 9),
+        n=int(mine.sum()),
+        slow=int((slow & mine).sum()),
+        q=q,
+    )
