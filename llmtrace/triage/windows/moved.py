@@ -50,7 +50,8 @@ def what_moved(look: Look, result: Result, compared: Mapping[Metric, Compared]) 
     """
     t = look.rows.start / 1e9
     broken = [name for name in ENDINGS if name in result.moved]
-    down = result.significant and (result.delta_s or 0.0) < 0 and not broken
+    about = next((name for name in METRICS if name == result.metric), METRICS[0])
+    down = result.significant and compared[about].change.grew[0] < 0 and not broken
     found = [Moved(name, up=True, t=t, shows=look.rows.words["outcome"].where(*ENDINGS[name]))
              for name in broken]  # fmt: skip
     if result.verdict == "traffic":
@@ -59,7 +60,7 @@ def what_moved(look: Look, result: Result, compared: Mapping[Metric, Compared]) 
         requests = Moved("traffic", up=True, t=both[order], shows=order < len(t))
         found = [requests, replace(requests, up=False, shows=~requests.shows)]
     for name in METRICS:
-        rose = (compared[name].change.delta_s or 0.0) > 0
+        rose = compared[name].change.grew[0] > 0
         alone = name == result.metric and look.chosen.found is not None and not found
         if alone or (name in result.moved and rose is not down):
             found += _of_metric(look, name, up=not down)
