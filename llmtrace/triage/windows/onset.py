@@ -17,6 +17,7 @@ _SLACK_S: Final = 60.0
 _SLACK: Final = 0.1  # of the window after
 _BINS: Final = 3
 _CLEAR: Final = 10.0  # of a log ratio of likelihoods, from which what moved earlier did so
+_AT_ONCE: Final = ("ttft", "errors", "cancelled", "traffic")
 _LAST: Final = 20  # requests, from which what followed is believed
 _ENDED: Final = 1e-3  # chance of as few that show it, if it went on
 _STILL: Final = 1e-3  # chance of as many that show it, if nothing were left of it
@@ -31,7 +32,7 @@ def date_onset(
 
     That is what moved most clearly, unless something else surely moved before it: its interval
     ends before the other's begins. What fails at once, and what is slow because of it, do not
-    begin together.
+    begin together. Paces and whole responses are slow for requests, too, that began before.
     """
     before, after, slack = chosen.before, chosen.after, _slack(chosen)
     first: Onset | None = None
@@ -41,8 +42,8 @@ def date_onset(
         low, high = min(starts) - slack, min(max(starts) + slack, after.end)
         inside = (one.t >= min(before.start, low)) & (one.t < after.end)
         dated = ramp or date_change(one.t[inside], one.shows[inside], low, high)
-        surely = first is None or (one.clear >= _CLEAR and dated and dated.latest < first.earliest)
-        if dated is not None and surely:
+        sure = one.clear >= _CLEAR and one.metric in _AT_ONCE
+        if dated and (first is None or (sure and dated.latest < first.earliest)):
             first = Onset(earliest=dated.earliest, best=dated.best, latest=dated.latest, end=None,
                           metric=one.metric)  # fmt: skip
     return first
