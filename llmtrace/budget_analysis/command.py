@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from json import dumps
 from pathlib import Path
 from typing import TextIO
 
@@ -87,23 +88,30 @@ def suggest(
     print(f"\nBudget written to {write}", file=out)
 
 
-def report(file: Path, budget: Path | None, html: Path | None) -> None:
+def report(file: Path, budget: Path | None, html: Path | None, *, json: bool = False) -> None:
     """Print how measured rows stand against budgets, and draw it.
 
     Raises:
         ConfigError: the budget file is wrong.
-        SourceError, DataError: the rows cannot be read.
+        SourceError, DataError: the rows cannot be read, or there are none.
     """
     try:
         from llmtrace.budget_analysis import terminal
         from llmtrace.budget_analysis.html import page
-        from llmtrace.budget_analysis.report import reports
+        from llmtrace.budget_analysis.report import as_plain, reports
         from llmtrace.display.summary_tables import console_for
     except ImportError as error:
         raise missing_extra("llmtrace budget report", "triage", error.name or "") from error
     budgets = Budgets((DEFAULT,)) if budget is None else read_budgets(budget)
     rows: Sequence[Row] = read_rows(file)
+    if not rows:
+        raise DataError(f"{file}: no rows in it")
     found = reports(rows, budgets)
+    if html is not None:
+        _replace(html, page(found, file.name))
+    if json:
+        sys.stdout.write(f"{dumps([as_plain(one) for one in found], indent=2)}\n")
+        return
     console = console_for(sys.stdout)
     for number, one in enumerate(found):
         if number:
@@ -115,7 +123,6 @@ def report(file: Path, budget: Path | None, html: Path | None) -> None:
             console.print()
             console.print(terminal.remarks(one, console.width))
     if html is not None:
-        _replace(html, page(found, file.name))
         console.print(f"\nPicture written to {html}", soft_wrap=True)
 
 

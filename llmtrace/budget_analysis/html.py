@@ -12,14 +12,13 @@ from importlib.resources import files
 from typing import Final
 
 from llmtrace.budget_analysis.report import Comparison, Report
-from llmtrace.budget_analysis.terminal import eats
+from llmtrace.budget_analysis.terminal import interval_text, notes
 from llmtrace.display.colours import NEAR, NEUTRAL, OVER, STAGE_COLOURS, WITHIN
 from llmtrace.display.html_page import document
-from llmtrace.display.summary_tables import ms, outcomes_text
+from llmtrace.display.summary_tables import ms
 
 _STATES: Final = {
     "within": ("✓", "within", WITHIN),
-    "near": ("!", "near the limit", NEAR),
     "over": ("✗", "over", OVER),
     "unclear": ("?", "unclear", NEAR),
     "no limit": ("", "no limit set", NEUTRAL),
@@ -40,11 +39,7 @@ def page(reports: Sequence[Report], source: str) -> str:
     body = (
         "<h1>Latency budget</h1>\n"
         f'<p class="soft">Requests from {escape(source)}. Durations in milliseconds.</p>\n'
-        f"{sections}\n"
-        '<p class="soft">What a request at the objective spends in each stage is an estimate '
-        "over all requests (Harrell and Davis's weights), and adds up. A stage's own percentile "
-        "is of that stage alone: percentiles do not add up, and are shown apart, for what "
-        "they are.</p>"
+        f"{sections}"
     )
     return document("Latency budget", body, _STYLE)
 
@@ -66,7 +61,7 @@ def _section(report: Report) -> str:
         f"<section>{head}"
         f'<p class="verdict">{high} {ms(whole.line.high_s)} ms <small>{limit}</small> '
         f"{_pill(whole)}</p>"
-        f"{_bars(report, high)}{_table(report, high)}{_remarks(report, high)}</section>"
+        f"{_bars(report, high)}{_table(report, high)}{_remarks(report)}</section>"
     )
 
 
@@ -142,14 +137,15 @@ def _aloud(report: Report, high: str) -> str:
 def _table(report: Report, high: str) -> str:
     head = (
         '<tr><th>stage</th><th class="n">allowed</th>'
-        f'<th class="n">at the {high}</th><th>used</th><th></th>'
-        f'<th class="n">own {high}</th><th class="n">requests within</th></tr>'
+        f'<th class="n">{high} request</th><th>used</th>'
+        f'<th class="n">stage {high}, 95% CI</th><th>{high} in budget?</th>'
+        '<th class="n">requests within</th></tr>'
     )
     allowed = sum(one.allowed_s or 0.0 for one in report.stages)
     total = (
         f'<tr class="sum"><td>sum</td><td class="n">{ms(allowed) if allowed else "-"}</td>'
-        f'<td class="n">{ms(report.high_s)}</td><td></td><td></td>'
-        '<td class="n lies">do not add</td><td></td></tr><tr class="gap"><td></td></tr>'
+        f'<td class="n">{ms(report.high_s)}</td><td></td>'
+        '<td class="n lies">do not add</td><td></td><td></td></tr><tr class="gap"><td></td></tr>'
     )
     rows = "".join(_row(one) for one in report.stages)
     metrics = "".join(_row(one) for one in report.metrics)
@@ -170,23 +166,14 @@ def _row(one: Comparison) -> str:
     if one.share is not None:
         good, least, most = one.share
         share = f'{good:.1%} <span class="lies">{least:.0%} to {most:.0%}</span>'
-    low, top = one.line.interval.low, one.line.interval.high
-    lies = ""
-    if one.line.known:
-        bounds = (("?" if bound is None else ms(bound)) for bound in (low, top))
-        lies = f' <span class="lies">{" to ".join(bounds)}</span>'
+    lies = f' <span class="lies">{interval_text(one)}</span>' if one.line.known else ""
     return (
         f'<tr><td>{chip}{one.name}</td><td class="n">{ms(one.allowed_s)}</td>'
-        f'<td class="n">{ms(one.spent_s)}</td><td>{used}</td><td>{_pill(one)}</td>'
-        f'<td class="n">{ms(one.line.high_s)}{lies}</td><td class="n">{share}</td></tr>'
+        f'<td class="n">{ms(one.spent_s)}</td><td>{used}</td>'
+        f'<td class="n">{ms(one.line.high_s)}{lies}</td><td>{_pill(one)}</td>'
+        f'<td class="n">{share}</td></tr>'
     )
 
 
-def _remarks(report: Report, high: str) -> str:
-    remarks = []
-    if (words := eats(report)) is not None:
-        remarks.append(f"<b>{escape(words)}</b>")
-    if not report.enough:
-        remarks.append(f"Too few requests for an upper bound of the {high}: take it as a hint.")
-    remarks.append(f'<span class="soft">{escape(outcomes_text(report.summary))}</span>')
-    return "".join(f"<p>{one}</p>" for one in remarks)
+def _remarks(report: Report) -> str:
+    return "".join(f'<p class="soft">{escape(one)}</p>' for one in notes(report))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -20,9 +20,7 @@ from llmtrace.dataset.summary import TURN_TTFT, Line, Summary, summarise, ttfts_
 from llmtrace.stats.quantiles import least_values
 from llmtrace.stats.significance import harrell_davis, share_bounds
 
-State = Literal["within", "near", "over", "unclear", "no limit", "not reported"]
-
-_NEAR: Final = 0.8  # of what is allowed: time to look, though nothing is wrong
+State = Literal["within", "over", "unclear", "no limit", "not reported"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +34,8 @@ class Comparison:
         line: its percentiles, and how far they are known.
         within: how many of the requests that report it are within what is allowed.
         share: the share of these, and between what it lies with 95 % confidence.
-        state: the result of the comparison.
+        state: the result of the comparison: whether its percentile is within what is allowed, by
+            the interval of the percentile.
     """
 
     name: str
@@ -157,16 +156,44 @@ def _compare(
         within = sum(value <= allowed for value in values)
         low, high = share_bounds(within, len(values))
         share = (within / len(values), low, high)
-    state = _state(line, allowed, spent)
+    state = _state(line, allowed)
     return Comparison(line.name, allowed, spent, line, within, share, state)
 
 
-def _state(line: Line, allowed: float | None, spent: float | None) -> State:
+def _state(line: Line, allowed: float | None) -> State:
     if not line.known:
         return "not reported"
     if allowed is None:
         return "no limit"
-    if spent is None:
-        return line.verdict or "unclear"
-    used = spent / allowed
-    return "over" if used > 1 else "near" if used > _NEAR else "within"
+    return line.verdict or "unclear"
+
+
+def as_plain(report: Report) -> dict[str, Any]:
+    """Return a report as what JSON can write."""
+    return {
+        "budget": report.budget.name,
+        "objective": report.budget.objective,
+        "total_s": report.budget.total_s,
+        "state": report.state,
+        "requests": report.summary.rows,
+        "succeeded": report.summary.succeeded,
+        "outcomes": dict(report.summary.outcomes),
+        "spent_s": report.high_s,
+        "stages": [_plain(one) for one in report.stages],
+        "metrics": [_plain(one) for one in report.metrics],
+    }
+
+
+def _plain(one: Comparison) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "state": one.state,
+        "allowed_s": one.allowed_s,
+        "spent_s": one.spent_s,
+        "known": one.line.known,
+        "high_s": one.line.high_s,
+        "high_ci_s": [one.line.interval.low, one.line.interval.high],
+        "within": one.within,
+        "share": None if one.share is None else one.share[0],
+        "share_ci": None if one.share is None else list(one.share[1:]),
+    }

@@ -6,7 +6,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from llmtrace.cli.arguments import Commands, add_budget_option, add_command, add_rows_file
+from llmtrace.cli.arguments import (
+    Commands,
+    add_budget_option,
+    add_command,
+    add_json,
+    add_rows_file,
+)
 
 _DOCS = "on-call/budgets.md"
 
@@ -92,6 +98,7 @@ def _add_report(kinds: Commands) -> None:
     add_rows_file(report)
     add_budget_option(report)
     report.add_argument("--html", type=Path, metavar="FILE", help="web page to write as well")
+    add_json(report, "the table: a list with an object for each budget, times in seconds")
 
 
 def _budget(options: argparse.Namespace) -> None:
@@ -112,4 +119,4 @@ def _budget(options: argparse.Namespace) -> None:
             write=options.out,
         )
     else:
-        command.report(options.file, options.budget, options.html)
+        command.report(options.file, options.budget, options.html, json=options.json)

@@ -69,6 +69,20 @@ def test_a_slip_is_reported(rows_file, capsys, arguments, status, expected):
     assert expected in capsys.readouterr().err
 
 
+def test_the_report_is_json_too(rows_file, tmp_path, capsys):
+    """One object for each budget; a file without rows is an error, and no report of nothing."""
+    (tmp_path / "empty.jsonl").write_text("")
+
+    assert main(["budget", "report", str(rows_file), "--json"]) == 0
+    [found] = json.loads(capsys.readouterr().out)
+    [queue] = [one for one in found["stages"] if one["name"] == "queue"]
+    assert found["state"] == "over"
+    assert queue["state"] == "over"
+    assert queue["high_ci_s"][0] > queue["allowed_s"]
+    assert main(["budget", "report", str(tmp_path / "empty.jsonl")]) == 1
+    assert "empty.jsonl: no rows in it" in capsys.readouterr().err
+
+
 def test_the_report_is_printed_and_drawn(rows_file, tmp_path, capsys):
     """One command for both; the page is written whole or not at all."""
     drawn = tmp_path / "page.html"

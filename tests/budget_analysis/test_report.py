@@ -94,7 +94,29 @@ def test_within_the_budget_nothing_is_over():
 
     assert found.state == "within"
     assert found.eats is None
-    assert {one.state for one in found.stages} <= {"within", "near", "not reported"}
+    assert {one.state for one in found.stages} <= {"within", "not reported"}
+
+
+def test_the_verdict_is_by_the_interval_of_the_percentile():
+    """As the demo's is: where the limit is in the interval, neither within nor over."""
+    found = report([row(i, queue=100 + i) for i in range(100)], Budget(stages_s={"queue": 0.195}))
+    queue = held(found, "queue")
+
+    assert queue.line.high_s == 0.194
+    assert queue.state == "unclear"
+    for text in (page([found], "rows"), printed(found, 120)):
+        assert "? unclear" in text
+        assert "189 to 199" in text
+
+
+def test_two_figures_of_a_p95_are_told_apart():
+    """The sum of the stages is an estimate; the p95 of e2e is the time of one request."""
+    found = report([row(i, decode=100 * i) for i in range(100)], DEFAULT)
+    words = f"the sum of {found.high_s * 1000:,.0f} ms is the estimate, and the p95 of 9,780 ms"
+
+    assert words in page([found], "rows")
+    assert words in remarks(found, 2000)
+    assert "is the estimate" not in remarks(report(QUEUED, DEFAULT), 2000)
 
 
 def test_what_is_not_reported_is_not_zero():
@@ -127,20 +149,24 @@ def test_too_few_requests_are_a_hint():
     assert "take it as a hint" in remarks(found, 80)
 
 
-@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("width", [55, 60, 80, 120])
 def test_the_table_is_not_cut_off(width):
-    """At the width of a usual terminal every figure is whole."""
-    out = io.StringIO()
-    console = Console(file=out, width=width, highlight=False)
-    found = report(QUEUED, DEFAULT)
-    console.print(heading(found))
-    console.print(table(found, width))
-    text = out.getvalue()
+    """However narrow a terminal is, every figure is whole: the bars give way first."""
+    text = printed(report(QUEUED, DEFAULT), width)
 
     assert "…" not in text
     assert "✗ over" in text
     assert "dialogue: p95 3,080 ms of 2,500 ms allowed  ✗ over" in text
     assert re.search(r"queue +150 +2,000 .*1333%", text)
+
+
+def printed(found, width):
+    """Return what a terminal shows of a report, without its remarks."""
+    out = io.StringIO()
+    console = Console(file=out, width=width, highlight=False)
+    console.print(heading(found))
+    console.print(table(found, width))
+    return out.getvalue()
 
 
 class Reading(HTMLParser):

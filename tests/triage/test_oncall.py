@@ -499,18 +499,61 @@ def test_over_http(slow, at, tmp_path):
         bare.headers["Content-Type"] = "application/json"
         assert bare.post("/alerts", content=b"{}").status_code == 400
         assert bare.post("/alerts", content=b" " * (MAX_BYTES + 1)).status_code == 413
-        assert bare.post("/alerts", content=notification(firing(at))).json() == {"taken": 1}
+        answer = bare.post("/alerts", content=notification(firing(at))).json()
+        assert answer["taken"] == 1
         until(lambda: desk.counts["triaged"])
         index = bare.get("/").text
         [link] = re.findall(r'href="(reports/[^"]+)"', index)
         page = bare.get(f"/{link}")
 
+        assert answer["reports"] == [link]
+        assert "Refresh" not in page.headers
         assert "LlmtraceTtftBurn" in index
         assert "vllm-0" in page.text
         assert "default-src 'none'" in page.headers["Content-Security-Policy"]
         assert bare.get(f"/{link}.json").json()["result"]["verdict"] == "regression"
         assert bare.get("/reports/..%2f..%2fetc%2fpasswd").status_code == 404
         assert bare.get("/reports/none").status_code == 404
+
+
+def test_an_alert_that_is_being_triaged_is_listed(slow, at, tmp_path):
+    """With its time, on a page that renews itself; so is its report until it is there."""
+    looked, go_on = threading.Event(), threading.Event()
+
+    def load(_window: Window, _progress: Any) -> Case:
+        looked.set()
+        assert go_on.wait(30)
+        return Case(rows=slow.rows, signals=slow.signals)
+
+    with (
+        working(load, tmp_path) as desk,
+        TestClient(make_app(desk, Reports(tmp_path), None), base_url="http://127.0.0.1") as web,
+    ):
+        assert "None yet" in web.get("/").text
+        sent = web.post("/alerts", json=json.loads(notification(firing(at)))).json()
+        assert looked.wait(30)
+        for page in (web.get("/"), web.get(f"/{sent['reports'][0]}")):
+            assert page.headers["Refresh"] == "5"
+            assert "LlmtraceTtftBurn" in page.text
+            assert "being triaged" in page.text
+        go_on.set()
+        until(lambda: desk.counts["triaged"] and not desk.unfinished())
+        assert "being triaged" not in web.get("/").text
+
+
+def test_an_alert_that_could_not_be_triaged_is_counted_on_the_page(at, tmp_path):
+    """Else the page would be as if none had come."""
+
+    def load(_window: Window, _progress: Any) -> Case:
+        raise SourceError("away")
+
+    with (
+        working(load, tmp_path) as desk,
+        TestClient(make_app(desk, Reports(tmp_path), None), base_url="http://127.0.0.1") as web,
+    ):
+        desk.take(read_alerts(notification(firing(at))))
+        until(lambda: desk.counts["failed"])
+        assert "Could not be triaged: 1." in web.get("/").text
 
 
 def test_another_name_is_no_name_of_ours(tmp_path):

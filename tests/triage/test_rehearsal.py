@@ -69,7 +69,10 @@ def test_a_saved_incident_goes_from_its_alert_to_its_report(incident, tmp_path, 
 
     result = report["result"]
     page = path.with_suffix(".html").read_text(encoding="utf-8")
-    assert url.removesuffix("alerts") in capsys.readouterr().out
+    printed = capsys.readouterr()
+    link = f"its report: {url.removesuffix('alerts')}reports/{path.stem}"
+    assert link in printed.out
+    assert f"this alert has been sent already; {link}" in printed.err
     assert report["alert"]["name"] == NAME
     assert result["verdict"] == "regression"
     assert result["cohorts"][0]["attributes"] == {"replica": "vllm-0"}

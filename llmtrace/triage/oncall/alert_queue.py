@@ -96,6 +96,7 @@ class AlertQueue:
         self._link = link
         self._links = links
         self._waiting: deque[Alert] = deque()
+        self._working: Alert | None = None
         self._known: dict[str, None] = {}  # in the order they came
         self._changed = threading.Condition()
         self._closing = False
@@ -131,6 +132,11 @@ class AlertQueue:
                 raise Full
         return len(taken)
 
+    def unfinished(self) -> list[Alert]:
+        """Return the alerts that are being triaged or wait for it."""
+        with self._changed:
+            return [*([] if self._working is None else [self._working]), *self._waiting]
+
     def close(self, timeout_s: float = 10.0) -> None:
         """Finish what is being worked on, and end the thread."""
         with self._changed:
@@ -146,8 +152,10 @@ class AlertQueue:
 
     def _next(self) -> Alert | None:
         with self._changed:
+            self._working = None
             self._changed.wait_for(lambda: self._closing or self._waiting)
-            return None if self._closing else self._waiting.popleft()
+            self._working = None if self._closing else self._waiting.popleft()
+            return self._working
 
     def _run(self) -> None:
         while (alert := self._next()) is not None:

@@ -9,7 +9,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final, TextIO
 from urllib.error import HTTPError
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from llmtrace.api_clients.http_client import opener, read_token
 from llmtrace.core.errors import ConfigError, DataError, SourceError
@@ -42,9 +42,9 @@ def rehearse(folder: Path, url: str, token_file: Path | None, out: TextIO) -> No
         raise ConfigError(f"--alert {url!r}: write an address, as http://127.0.0.1:4321/alerts")
     token = None if token_file is None else read_token(token_file, "--alert-token-file")
     started = fired_at(read_case(folder))
-    _send(url, alert_at(started), token)
+    report = _send(url, alert_at(started), token)
     out.write(f"alert {NAME} of {date_and_zone(started)} sent to {url}\n")
-    out.write(f"its report: {parts.scheme}://{parts.netloc}/\n")
+    out.write(f"its report: {report}\n")
 
 
 def fired_at(case: Case) -> float:
@@ -78,19 +78,22 @@ def alert_at(started: float) -> dict[str, Any]:
     return {"version": "4", "status": "firing", "alerts": [alert]}
 
 
-def _send(url: str, body: dict[str, Any], token: str | None) -> None:
+def _send(url: str, body: dict[str, Any], token: str | None) -> str:
+    """Send it, and return the address of its report."""
     headers = {"Content-Type": "application/json"}
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
     request = urllib.request.Request(url, json.dumps(body).encode(), headers)  # noqa: S310
     try:
         with _OPENER.open(request, timeout=_TIMEOUT_S) as response:
-            taken = json.loads(response.read())["taken"]
+            given = json.loads(response.read())
+            taken, report = given["taken"], urljoin(url, str(given["reports"][0]))
     except HTTPError as error:
         raise SourceError(f"--alert {url}: responded {error.code}") from error
-    except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
+    except (OSError, HTTPException, ValueError, LookupError, TypeError) as error:
         raise SourceError(
             f"--alert {url}: no `llmtrace triage serve` responds there: start it first"
         ) from error
     if not taken:
-        raise DataError(f"--alert {url}: there is a report of this alert already")
+        raise DataError(f"--alert {url}: this alert has been sent already; its report: {report}")
+    return report

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hmac
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from html import escape
 from typing import Any, Final
@@ -25,7 +25,7 @@ from llmtrace.api_clients.listen_address import LOOPBACK_NAMES, host_of
 from llmtrace.core.errors import DataError
 from llmtrace.display.html_page import document
 from llmtrace.display.summary_tables import date_and_zone
-from llmtrace.triage.oncall.alert import MAX_BYTES, read_alerts
+from llmtrace.triage.oncall.alert import MAX_BYTES, Alert, read_alerts
 from llmtrace.triage.oncall.alert_queue import AlertQueue, Full
 from llmtrace.triage.oncall.report_store import Reports
 from llmtrace.triage.report.naming import VERDICTS
@@ -39,6 +39,7 @@ _HEADERS: Final = {
     # The pages carry their style inside, and nothing else.
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:",
 }
+_REFRESH: Final = {"Refresh": "5"}
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -57,7 +58,9 @@ def make_app(
     guarded = partial(_guarded, token, LOOPBACK_NAMES | {name.lower() for name in names})
 
     async def index(_request: Request) -> Response:
-        return HTMLResponse(_index(reports))
+        unfinished = desk.unfinished()
+        page = _index(reports, unfinished, desk.counts["failed"])
+        return HTMLResponse(page, headers=_REFRESH if unfinished or not reports.names() else {})
 
     async def report(request: Request) -> Response:
         name = request.path_params["name"]
@@ -65,14 +68,19 @@ def make_app(
             report = reports.content(name.removesuffix(".json"))
             return JSONResponse(report) if report is not None else _none(name)
         page = reports.page(name)
-        return HTMLResponse(page) if page is not None else _none(name)
+        if page is not None:
+            return HTMLResponse(page)
+        for alert in desk.unfinished():
+            if reports.named(alert) == name:
+                return HTMLResponse(_index(reports, [alert]), headers=_REFRESH)
+        return _none(name)
 
     async def health(_request: Request) -> Response:
         return JSONResponse({"ok": True, **desk.counts})
 
     return Starlette(
         routes=[
-            Route("/alerts", guarded(partial(_take, desk)), methods=["POST"]),
+            Route("/alerts", guarded(partial(_take, desk, reports)), methods=["POST"]),
             Route("/", guarded(index)),
             Route("/reports/{name}", guarded(report)),
             Route("/healthz", health),
@@ -102,7 +110,7 @@ def _guarded(token: str | None, called: Collection[str], handler: Handler) -> Ha
     return guard
 
 
-async def _take(desk: AlertQueue, request: Request) -> Response:
+async def _take(desk: AlertQueue, reports: Reports, request: Request) -> Response:
     # Any web page can have a browser send text and forms here, but not this type.
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         return JSONResponse({"error": "send Content-Type: application/json"}, 415)
@@ -118,12 +126,14 @@ async def _take(desk: AlertQueue, request: Request) -> Response:
     except TimeoutError:
         return Response(status_code=408)
     try:
-        taken = desk.take(read_alerts(bytes(body)))
+        alerts = read_alerts(bytes(body))
+        taken = desk.take(alerts)
     except DataError as error:
         return JSONResponse({"error": str(error)}, 400)
     except Full:
         return JSONResponse({"error": "busy"}, 503, {"Retry-After": "30"})
-    return JSONResponse({"taken": taken}, 202)
+    pages = [f"reports/{reports.named(alert)}" for alert in alerts]
+    return JSONResponse({"taken": taken, "reports": pages}, 202)
 
 
 def _bears(request: Request, token: str) -> bool:
@@ -142,14 +152,21 @@ def _none(name: str) -> Response:
     return JSONResponse({"error": f"no report {name[:100]!r}"}, 404)
 
 
-def _index(reports: Reports) -> str:
-    rows = "".join(map(_row, filter(None, map(reports.content, reports.names()[:_LISTED]))))
+def _index(reports: Reports, unfinished: Sequence[Alert], failed: int = 0) -> str:
+    rows = "".join(
+        f"<tr><td>{escape(alert.name)}</td><td>{date_and_zone(alert.started)}</td>"
+        "<td>being triaged: this page renews itself</td><td>-</td></tr>"
+        for alert in unfinished
+    )
+    rows += "".join(map(_row, filter(None, map(reports.content, reports.names()[:_LISTED]))))
     table = (
         "<table><tr><th>alert</th><th>began</th><th>verdict</th><th>first causes</th></tr>"
         f"{rows}</table>"
         if rows
         else "<p>None yet. Point an Alertmanager's webhook at /alerts.</p>"
     )
+    if failed:
+        table += f"<p>Could not be triaged: {failed}. The log of this server says why.</p>"
     body = f'<h1>Triage reports</h1><section><div class="scroll">{table}</div></section>'
     return document("Triage reports", body, "a { color: inherit; }")
 
