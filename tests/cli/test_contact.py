@@ -34,12 +34,12 @@ def test_a_report_in_a_pipe_is_neither_cut_nor_padded(rows, capsys):
     assert "100.0%" in said
 
 
-def test_two_verdicts_of_a_stage_go_by_two_names(rows, capsys):
-    """The share of the request at the p95 is one, the stage's own p95 is another."""
+def test_a_verdict_stands_beside_what_it_is_of(rows, capsys):
+    """The stage's own p95 and its interval, and not the request at the p95."""
     assert main(["budget", "report", str(rows)]) == 0
     heading = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("stage"))
 
-    assert re.search(r"p95 request .*p95 request in budget\?.* stage p95", heading)
+    assert re.search(r"p95 request .*stage p95 +95% CI +p95 in budget\?", heading)
 
 
 @pytest.mark.parametrize("target", ["nonsense", "http:/engine", "engine:", "a b:1", ":8000"])
