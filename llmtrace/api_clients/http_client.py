@@ -30,26 +30,27 @@ class _Stay(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def read_token(path: Path, option: str = "--token-file") -> str:
+def read_token(path: Path, option: str = "--token-file", what: str = "token") -> str:
     """Return the token in a file.
 
     Args:
         path: of the file.
         option: that names it, or a setting, for the error.
+        what: what it is, for the error.
 
     Raises:
         ConfigError: there is none in it.
     """
     try:
         if path.stat().st_size > _MAX_TOKEN:
-            raise ConfigError(f"{option} {path}: larger than 4 KiB, which no token is")
+            raise ConfigError(f"{option} {path}: larger than 4 KiB, which no {what} is")
         token = path.read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not text"
-        raise ConfigError(f"{option} {path}: cannot read the token: {reason}") from error
+        raise ConfigError(f"{option} {path}: cannot read the {what}: {reason}") from error
     if not _TOKEN.fullmatch(token):
         raise ConfigError(
-            f"{option} {path}: must contain one token, on one line, and nothing else"
+            f"{option} {path}: must contain one {what}, on one line, and nothing else"
         )
     return token
 

@@ -30,11 +30,12 @@ from llmtrace.cli.slo import add_slo
 from llmtrace.cli.store import add_migrate, add_schema
 from llmtrace.cli.tail import add_tail
 from llmtrace.cli.triage import add_triage
-from llmtrace.core.errors import ConfigError, LlmtraceError
+from llmtrace.core.errors import ConfigError, LlmtraceError, explain_error
 
 __all__ = ["main", "make_parser"]
 
 INTERRUPTED: Final = 130
+_PIPE_CLOSED: Final = 141
 _VERSION: Final = f"llmtrace {__version__}"
 
 
@@ -42,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status.
 
     0 is success, 1 a failure, 2 a wrong option or setting, 130 an interrupt by Ctrl-C; `triage`
-    returns 10 when something moved and 11 when the data cannot show it.
+    returns 10 when something moved and 11 when the data cannot show it. 141 is a reader of the
+    output that went away, as `head` does: what a shell reports of other programs then.
 
     Args:
         arguments: what follows `llmtrace`; default: the process's own.
@@ -66,10 +68,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("llmtrace: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # The program that read our output has gone; the buffered rest must not fail at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
+        return _PIPE_CLOSED
+    except OSError as error:
+        # What is written to files says which: this is the output, on a full disk for example.
+        _drop_output()
+        print(f"llmtrace: error: cannot write: {explain_error(error)}", file=sys.stderr)
         return 1
     return status or 0
+
+
+def _drop_output() -> None:
+    """Lose what is still to be written to stdout: it must not fail once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def make_parser() -> Parser:

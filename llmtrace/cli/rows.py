@@ -9,7 +9,14 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from llmtrace.cli.arguments import Commands, add_command, add_token_file, point_in_time, positive
+from llmtrace.cli.arguments import (
+    COLLECTOR_URL,
+    Commands,
+    add_command,
+    add_token_file,
+    point_in_time,
+    positive,
+)
 from llmtrace.cli.explain import choose, find
 from llmtrace.core.errors import ConfigError, DataError
 
@@ -17,6 +24,7 @@ if TYPE_CHECKING:
     from llmtrace.core.row import Row
 
 _WIDEST: Final = 120
+_FILES: Final = frozenset({".jsonl", ".gz", ".parquet", ".json"})
 
 
 def add_waterfall(commands: Commands) -> None:
@@ -27,8 +35,9 @@ def add_waterfall(commands: Commands) -> None:
         _waterfall,
         "draw where the time of one request went",
         "Draw where the time of one request went, from rows such as `llmtrace demo --rows-out` "
-        "writes, or by its id from a running collector.",
+        "writes, or by its id from a running collector, where there is no file of that name.",
         examples=(
+            "llmtrace waterfall chatcmpl-123",
             "llmtrace waterfall chatcmpl-123 --url http://127.0.0.1:4319",
             "llmtrace waterfall rows.jsonl",
             "llmtrace waterfall rows.jsonl --request chatcmpl-123",
@@ -37,9 +46,12 @@ def add_waterfall(commands: Commands) -> None:
     )
     waterfall.add_argument(
         "source", metavar="ROWS|ID",
-        help="file of rows, one JSON object per line; with --url, a request, response or trace id",
+        help="file of rows, one JSON object per line; or a request, response or trace id",
     )  # fmt: skip
-    waterfall.add_argument("--url", metavar="URL", help="address of the collector that has it")
+    waterfall.add_argument(
+        "--url", metavar="URL",
+        help=f"address of the collector that has the request (default: {COLLECTOR_URL})",
+    )  # fmt: skip
     add_token_file(waterfall, "collector")
     which = waterfall.add_mutually_exclusive_group()
     which.add_argument("--slowest", action="store_true", help="the slowest request (the default)")
@@ -50,16 +62,23 @@ def add_waterfall(commands: Commands) -> None:
 
 def _waterfall(options: argparse.Namespace) -> None:
     width = min(shutil.get_terminal_size().columns, _WIDEST)
-    if options.url is None:
+    path = Path(options.source)
+    named_as_file = path.suffix in _FILES or len(path.parts) > 1 or path.exists()
+    if options.url is None and (named_as_file or options.request is not None):
         if options.token_file is not None:
             raise ConfigError("--token-file is a collector's: give its --url as well")
-        print(redraw(Path(options.source), options.request, width))
+        print(redraw(path, options.request, width))
         return
     if options.request is not None or options.slowest:
-        raise ConfigError("with --url the request is the ID alone: leave out --request, --slowest")
+        raise ConfigError("of a collector the ID says which: leave out --slowest, --request")
     from llmtrace.api_clients.collector_client import Collector
 
-    print(drawn(find(Collector(options.url, options.token_file), options.source), width))
+    print(
+        drawn(
+            find(Collector(options.url or COLLECTOR_URL, options.token_file), options.source),
+            width,
+        )
+    )
 
 
 def redraw(path: Path, request: str | None = None, width: int = 80) -> str:

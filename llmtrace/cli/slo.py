@@ -61,6 +61,8 @@ def add_slo(commands: Commands) -> None:
 
 
 def _slo(options: argparse.Namespace) -> None:
+    if options.budget is not None:
+        _warn_of_contradictions(options.budget)
     if options.what == "engines":
         write_engine_rules(options.budget, options.out, options.format)
         return
@@ -77,6 +79,20 @@ def _slo(options: argparse.Namespace) -> None:
         out=sys.stdout,
         warnings=sys.stderr,
     )
+
+
+def _warn_of_contradictions(path: Path) -> None:
+    """Print to stderr what `llmtrace budget check` says is wrong with a budget."""
+    from llmtrace.budget import read_budgets
+    from llmtrace.budget_analysis.check import check
+
+    for budget in read_budgets(path):
+        for problem in check(budget).problems:
+            print(
+                f"llmtrace: warning: {path}: {budget.name} does not add up: {problem.what} "
+                f"(`llmtrace budget check {path}`)",
+                file=sys.stderr,
+            )
 
 
 def write_engine_rules(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from llmtrace.cli.arguments import Commands, add_collector, add_command, add_json, positive
+from llmtrace.core.row_fields import OUTCOMES
 
 if TYPE_CHECKING:
     from llmtrace.api_clients.collector_client import Collector
@@ -42,7 +43,9 @@ def add_tail(commands: Commands) -> None:
     for name in FILTERS:
         chosen.add_argument(
             f"--{name.replace('_', '-')}", metavar="TEXT",
-            help=f"only requests with this {name.replace('_', ' ')}",
+            choices=OUTCOMES if name == "outcome" else None,
+            help=f"only requests with this {name.replace('_', ' ')}"
+            + (f": {', '.join(OUTCOMES)}" if name == "outcome" else ""),
         )  # fmt: skip
     chosen.add_argument(
         "--slower-than", type=positive(float), metavar="S",

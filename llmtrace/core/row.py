@@ -224,4 +224,5 @@ def from_dict(flat: Mapping[str, Any]) -> Row:
     try:
         return Row(**unflatten(flat))
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-        raise DataError(f"not a row: {type(error).__name__}: {error}") from error
+        lacks = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise DataError(f"not a row: {lacks}") from error

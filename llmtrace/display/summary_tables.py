@@ -96,15 +96,23 @@ class _Trimmed:
         self._out.flush()
 
 
+class _Console(Console):
+    """A console that leaves it to the caller what a closed pipe means, instead of exiting."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise the error again."""
+        raise BrokenPipeError
+
+
 def console_for(out: TextIO) -> Console:
     """Return a console that prints tables and sentences as they are, without markup in them.
 
     Where `out` is no terminal nothing is cut, wrapped or padded: a program reads it, or a pager.
     """
     if out.isatty():
-        return Console(file=out, highlight=False, markup=False, emoji=False)
+        return _Console(file=out, highlight=False, markup=False, emoji=False)
     file = cast("TextIO", _Trimmed(out))
-    return Console(file=file, width=_UNLIMITED, highlight=False, markup=False, emoji=False)
+    return _Console(file=file, width=_UNLIMITED, highlight=False, markup=False, emoji=False)
 
 
 @dataclass(frozen=True, slots=True)

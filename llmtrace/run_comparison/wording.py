@@ -17,6 +17,7 @@ SIGNALS: Final = (
     "Means over each run, in seconds, bytes and shares of 1; of what counts, the growth a second."
 )
 _TINY_S: Final = 1e-4
+_FAR: Final = 10.0  # ten times more: how much more tells nothing
 _NEXT_TO_NOTHING: Final = 0.0005  # of a duration: 0 % when rounded
 _WHOLE: Final = 100  # from which on figures of signals have no decimals
 QUANTILE_NAMES: Final = {q: f"p{100 * q:g}" for q in QUANTILES}
@@ -60,7 +61,9 @@ def verdict(effect: Effect) -> str:
         return effect.direction
     if effect.smallest is None or effect.smallest < _NEXT_TO_NOTHING:
         return "no difference shown"
-    return f"no difference shown; {percent(effect.smallest)[1:]} would have been"
+    far = "far " if effect.smallest > _FAR else ""
+    above = percent(min(effect.smallest, _FAR))[1:]
+    return f"no difference shown; only one {far}above {above} would have been visible"
 
 
 def headline(comparison: Comparison) -> str:
@@ -95,11 +98,10 @@ def sentences(comparison: Comparison) -> Iterator[str]:
         share, count = comparison.answers
         low, high = share_interval(comparison.answers)
         yield (
-            f"Answers: {share:.1%} of {count:,} are identical (95 % interval {low:.1%} to "
-            f"{high:.1%})."
+            f"Responses: {share:.1%} of {count:,} are identical (95% CI {low:.1%} to {high:.1%})."
         )
     for difference in comparison.other_answers:
-        yield f"Other answers: {difference}."
+        yield f"Other responses: {difference}."
     if comparison.changed:
         parts = [f"{name}: {first} → {second}" for name, first, second in comparison.changed]
         yield f"Not the same in both runs: {'; '.join(parts)}."

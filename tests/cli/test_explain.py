@@ -72,6 +72,17 @@ def test_a_request_of_a_collector_is_drawn(collector, capsys, monkeypatch):
     assert capsys.readouterr().out == f"request lt-late\n\n{waterfall(LATE, 90)}\n"
 
 
+def test_without_an_address_it_is_the_collector_of_this_machine(capsys, monkeypatch):
+    """What is named as no file is an id, as `explain` and `tail` take it."""
+    monkeypatch.setattr("llmtrace.cli.rows.find", lambda collector, name: LATE)
+    monkeypatch.setenv("COLUMNS", "90")
+
+    assert main(["waterfall", "lt-late"]) == 0
+    assert capsys.readouterr().out == f"request lt-late\n\n{waterfall(LATE, 90)}\n"
+    assert main(["waterfall", "late.jsonl"]) == 1
+    assert "late.jsonl: cannot read rows from it: no such file" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["explain", "waterfall"])
 def test_an_unknown_request_is_said(collector, capsys, command):
     """What the collector does not have is an error, in words."""

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 import llmtrace
 from llmtrace.cli import main
+from llmtrace.exporters.row_files.sink import write_rows
+from llmtrace.testing import make_row
 
 
 def test_version_is_the_packages(capsys):
@@ -74,4 +79,35 @@ def test_a_reader_that_goes_away_is_no_traceback():
         error = process.stderr.read()
 
     assert error == b""
-    assert process.returncode == 1
+    assert process.returncode == 141
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+@pytest.mark.parametrize("command", ["semconv", "budget report", "waterfall"])
+def test_a_full_disk_is_said_on_one_line(command, tmp_path):
+    """Without a traceback, whatever prints."""
+    words = command.split()
+    if command != "semconv":
+        with (tmp_path / "rows.jsonl").open("w", encoding="utf-8") as file:
+            write_rows(file, [make_row()])
+        words.append(str(tmp_path / "rows.jsonl"))
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "llmtrace", *words],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+
+    assert done.stderr == "llmtrace: error: cannot write: no space left on device\n"
+    assert done.returncode == 1
+
+
+def test_a_table_in_a_pipe_that_closes_is_no_failure(tmp_path):
+    """`llmtrace budget report | head -1`: what rich prints ends as the rest does."""
+    with (tmp_path / "rows.jsonl").open("w", encoding="utf-8") as file:
+        write_rows(file, [make_row()])
+    command = [sys.executable, "-m", "llmtrace", "budget", "report", str(tmp_path / "rows.jsonl")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        error = process.stderr.read()
+
+    assert (process.returncode, error) == (141, b"")

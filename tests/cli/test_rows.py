@@ -68,6 +68,8 @@ def test_waterfall_says_what_is_simulated(saved, capsys):
     [
         ("", [], "no rows"),
         ("[]", [], "rows.jsonl:1: not a row"),
+        ("{}", [], "rows.jsonl:1: not a row: 'e2e_s' is missing"),
+        ('{"a": "b', [], "rows.jsonl:1: not a row: no JSON, or cut off"),
         (json.dumps(make_row().as_dict()), ["--request", "lt-9"], "'lt-9'"),
     ],
 )

@@ -51,6 +51,13 @@ def test_the_last_requests_are_printed(collector, capsys):
     assert capsys.readouterr().out.splitlines() == expected
 
 
+def test_an_outcome_that_does_not_exist_is_refused(collector, capsys):
+    """It would print nothing for ever."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["tail", "--url", collector, "--no-follow", "--outcome", "nope"])
+    assert "unknown value 'nope': use one of success, " in capsys.readouterr().err
+
+
 def test_only_slow_ones_as_json(collector, capsys):
     """One object a line, for programs."""
     assert main(["tail", "--url", collector, "--no-follow", "--slower-than", "1", "--json"]) == 0

@@ -420,8 +420,12 @@ def test_settings_without_running(tmp_path, capsys):
         main(["collect", "--config", str(file), "--print-config", "--target", "http://a:1"]) == 0
     )
     printed = capsys.readouterr().out
-    assert "nothing wrong" in printed
+    assert f"{file}: nothing wrong" in printed
     assert "127.0.0.1:4444" in printed
+    assert main(["collect", "--target", "http://a:1", "--check"]) == 0
+    assert capsys.readouterr().out == "the options: nothing wrong\n"
+    assert main(["collect", "--check"]) == 0
+    assert capsys.readouterr().out == "the defaults: nothing wrong\n"
     file.write_text("listen: {wep: 4444}\n")
     assert main(["collect", "--config", str(file), "--check"]) == 2
     assert "collect.yaml:1: listen.wep: no such setting" in capsys.readouterr().err

@@ -410,3 +410,14 @@ def test_windows_of_ones_own():
 
     assert own.windows == ("10s", "20s", "1m")
     assert own.short_windows == ("10s",)
+
+
+def test_a_budget_that_contradicts_itself_is_said(tmp_path, capsys):
+    """With what `budget check` says; the rules of its totals are written all the same."""
+    path = tmp_path / "sla.yaml"
+    path.write_text("{name: sla, total: 1s, stages: {prefill: 800ms, decode: 700ms}}\n")
+
+    assert main(["slo", "rules", "--budget", str(path)]) == 0
+    said = capsys.readouterr()
+    assert f"warning: {path}: sla does not add up: " in said.err
+    assert "groups:" in said.out

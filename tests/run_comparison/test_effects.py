@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -85,6 +87,18 @@ def test_no_duration_falls_by_more_than_all_of_it():
     before = Sample(np.random.default_rng(1).uniform(0.001, 0.02, 900), np.ones(900))
     effect = effects({"render": (before, Sample(np.full(900, 1e-4), np.ones(900)))})[0]
     assert before.quantile(0.5) + effect.changes[0.5].low >= 0
+
+
+@pytest.mark.parametrize(
+    ("smallest", "words"),
+    [(0.12, "only one above 12\N{NO-BREAK SPACE}% would have"),
+     (109_253.58, "only one far above 1,000\N{NO-BREAK SPACE}% would have")],
+)  # fmt: skip
+def test_what_would_have_been_visible_is_capped(smallest, words):
+    """A change of so many times is no figure that anybody reads."""
+    effect = replace(only(sample(1, 500), sample(2, 500)), smallest=smallest, direction=None)
+
+    assert words in verdict(effect)
 
 
 def test_a_constant_has_no_smallest_change():

@@ -587,7 +587,7 @@ def options(tmp_path: Path, **changes: Any) -> Any:
         ({"listen": "127.0.0.1:99999"}, "host:port"),
         ({"url": "x"}, "not an address of a collector"),
         ({"listen": "127.0.0.1:0", "grafana": "https://g"}, "--grafana-token-file"),
-        ({"listen": "127.0.0.1:0", "webhook_file": Path("/nowhere")}, "cannot read the token"),
+        ({"listen": "127.0.0.1:0", "webhook_file": Path("/nowhere")}, "cannot read the address"),
         ({"reports": Path("/dev/null/x")}, "--reports"),
         ({"rows": Path("old")}, "alerts are of now"),
     ],

@@ -82,7 +82,11 @@ def run(
         sys.stdout.write(as_yaml(config))
         return
     if check:
-        where = "the defaults" if file is None else str(file)
+        given = [
+            *([] if file is None else [str(file)]),
+            *(["the options"] if any(flags.values()) else []),
+        ]
+        where = " and ".join(given) or "the defaults"
         sys.stdout.write(f"{where}: nothing wrong\n")
         return
     with logging_to(None, config.log.format, config.log.level):

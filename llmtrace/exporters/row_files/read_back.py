@@ -173,8 +173,10 @@ def _from_file(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def _flat(place: str, line: bytes) -> Mapping[str, Any]:
     try:
         flat = json.loads(line)
+    except UnicodeDecodeError as error:
+        raise _no_row(place, "not a row: no text in UTF-8") from error
     except (ValueError, RecursionError) as error:
-        raise _no_row(place, f"not a row: {error}") from error
+        raise _no_row(place, "not a row: no JSON, or cut off") from error
     if not isinstance(flat, dict):
         raise _no_row(place, "not a row: no JSON object")
     return flat

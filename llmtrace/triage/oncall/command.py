@@ -107,7 +107,7 @@ def notifiers(options: argparse.Namespace, environment: Mapping[str, str]) -> li
     found: list[Notifier] = []
     url = environment.get(WEBHOOK_VARIABLE)
     if options.webhook_file is not None:
-        url = read_token(options.webhook_file, "--webhook-file")
+        url = read_token(options.webhook_file, "--webhook-file", "address")
     if url:
         found.append(Webhook(url))
     if options.grafana is not None:
