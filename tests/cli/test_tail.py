@@ -52,7 +52,7 @@ def test_the_last_requests_are_printed(collector, capsys):
 
 
 def test_an_outcome_that_does_not_exist_is_refused(collector, capsys):
-    """It would print nothing for ever."""
+    """Nothing would be printed, and it would not end."""
     with pytest.raises(SystemExit, match="2"):
         main(["tail", "--url", collector, "--no-follow", "--outcome", "nope"])
     assert "unknown value 'nope': use one of success, " in capsys.readouterr().err
