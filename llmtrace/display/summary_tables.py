@@ -100,7 +100,7 @@ class _Console(Console):
     """A console that leaves it to the caller what a closed pipe means, instead of exiting."""
 
     def on_broken_pipe(self) -> None:
-        """Raise the error again."""
+        """Raise it, for the caller to end as other programs do."""
         raise BrokenPipeError
 
 
