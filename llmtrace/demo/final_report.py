@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from llmtrace.demo.options import Phase
 
-_WIDEST: Final = 120
 _MIN_TO_COMPARE: Final = 10
 
 
@@ -34,7 +33,7 @@ def print_report(
     interrupted: bool = False,
 ) -> None:
     """Print the stage table, how the requests ended, the check of the sum, and the slowest one."""
-    width = min(out.width, _WIDEST)
+    width = tables.readable_width(out)
     summary = summarise(rows, budget)
     done = [row for row in rows if row.outcome == "success"]
     if done:
@@ -54,7 +53,7 @@ def print_report(
     if done:
         slowest = max(done, key=lambda row: row.e2e_ns)
         out.print(_title(f"\nThe slowest of the {len(done)} requests to {_called(target)}\n"))
-        out.print(waterfall(slowest, width), soft_wrap=True)
+        out.print(waterfall(slowest, min(width, tables.READABLE)), soft_wrap=True)
 
 
 def print_next_steps(out: Console, target: Target) -> None:

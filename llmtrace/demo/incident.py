@@ -23,6 +23,7 @@ from llmtrace.demo.injected_faults import Fault
 from llmtrace.demo.options import Phase
 from llmtrace.demo.simulated_users import Job
 from llmtrace.demo.target import Target
+from llmtrace.display.summary_tables import READABLE, readable_width
 from llmtrace.engines.local_vllm.install import cache_folder
 from llmtrace.simulator.engine.incidents import healthy
 
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from llmtrace.exporters.sink import Sink
 
 _MARGIN_S: Final = 5.0
-_WIDEST: Final = 110
 _NOTE: Final = "simulated engine: its times are made up; requests and clocks are real"
 
 
@@ -94,9 +94,9 @@ class DemoIncident:
         facts = self._known(found_there.facts)
         case = replace(with_replicas(found_there), note=_NOTE, facts=facts)
         result = triage(case, Settings())
-        out.print(f"\n{'─' * min(out.width, _WIDEST)}\n")
+        out.print(f"\n{'─' * min(out.width, READABLE)}\n")
         out.print("llmtrace triage, from what the collector has stored:\n")
-        out.print(screen(result), width=min(out.width, _WIDEST))
+        out.print(screen(result), width=readable_width(out))
         write_page(page, result, case)
         write_case(self._case, case)
         out.print(f"\nAs a page, with pictures: {page}", soft_wrap=True)

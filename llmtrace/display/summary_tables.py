@@ -24,6 +24,7 @@ _VERDICTS: Final = {"within": "✓ within", "over": "✗ over", "unclear": "? un
 _STYLES: Final = {"✓": "green", "✗": "red", "?": "yellow"}
 _LEFT_OUT_FIRST: Final[tuple[ColumnName, ...]] = ("sources", "interval", "known")
 _GAP: Final = 2
+READABLE: Final = 120  # columns of a terminal that text takes at most
 _UNLIMITED: Final = 10_000  # characters a line
 _MIN_CHANGE: Final = 0.02
 JOINED: Final = "\xa0"  # a space at which no line breaks
@@ -113,6 +114,11 @@ def console_for(out: TextIO) -> Console:
         return _Console(file=out, highlight=False, markup=False, emoji=False)
     file = cast("TextIO", _Trimmed(out))
     return _Console(file=file, width=_UNLIMITED, highlight=False, markup=False, emoji=False)
+
+
+def readable_width(out: Console) -> int:
+    """Return the columns for text: on a terminal as many as eyes follow, else all of a line."""
+    return min(out.width, READABLE) if out.is_terminal else out.width
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Final, TextIO
 from rich.table import Table
 from rich.text import Text
 
-from llmtrace.display.summary_tables import console_for, fill
+from llmtrace.display.summary_tables import console_for, fill, readable_width
 from llmtrace.run_comparison import wording
 from llmtrace.run_comparison.effects import QUANTILES
 from llmtrace.run_comparison.runs import Comparison
@@ -16,7 +16,6 @@ from llmtrace.run_comparison.runs import Comparison
 _STYLES: Final = {"slower": "red", "faster": "green"}
 _WIDE: Final = 120
 _ALL: Final = 170
-_WIDEST: Final = 100
 
 
 def print_comparison(file: TextIO, comparison: Comparison) -> None:
@@ -31,10 +30,10 @@ def print_comparison(file: TextIO, comparison: Comparison) -> None:
     out.print()
     if signals := wording.signal_rows(comparison):
         out.print(_pairs(signals))
-        out.print(fill(wording.SIGNALS, min(out.width, _WIDEST)))
+        out.print(fill(wording.SIGNALS, readable_width(out)))
         out.print()
     for sentence in wording.sentences(comparison):
-        out.print(fill(sentence, min(out.width, _WIDEST)))
+        out.print(fill(sentence, readable_width(out)))
 
 
 def _durations(comparison: Comparison, width: int) -> Table:

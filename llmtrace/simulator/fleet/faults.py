@@ -70,7 +70,7 @@ def _chance(day: Day, share: float) -> bool:
 
 @_fault("ttft")
 def queue_saturation(day: Day, severity: float) -> None:
-    """More requests than the batches have seats for; or as many, and a replica less."""
+    """More requests than the batches have slots for; or as many, and one replica fewer."""
     there = day.deployment
     wanted = _scale(severity, 0.97, 1.02, 1.08) * there.capacity
     gone = there.replicas - 1
@@ -83,7 +83,7 @@ def queue_saturation(day: Day, severity: float) -> None:
 
 @_fault("tpot", needs=("wide",))
 def batch_size(day: Day, severity: float) -> None:
-    """More traffic in an engine with seats to spare: larger batches, slower steps, no queue."""
+    """More traffic while batches have free slots: larger batches, slower steps, no queue."""
     there = day.deployment
     limit = there.replicas * there.cost.rate_limit(there.prompt_mean, there.output_mean)
     day.volume = max(day.volume, _scale(severity, 0.5, 0.56, 0.62) * limit / there.rate)
@@ -91,7 +91,7 @@ def batch_size(day: Day, severity: float) -> None:
 
 @_fault("ttft", "tpot", "e2e")
 def kv_exhaustion(day: Day, severity: float) -> None:
-    """Fewer blocks for the KV cache than the running sequences want."""
+    """The KV cache has fewer blocks than the running sequences need."""
     there = day.deployment
     batch = there.cost.batch(there.rate / there.replicas, there.prompt_mean, there.output_mean)
     held = batch * there.held_mean / BLOCK
@@ -123,7 +123,7 @@ def prefix_cache_collapse(day: Day, severity: float) -> None:
 
 @_fault("ttft", "tpot")
 def cold_start(day: Day, severity: float) -> None:
-    """Replicas start anew, and are slow until warm: empty caches, kernels compiled on the way."""
+    """Replicas restart, and are slow until warm: empty caches, kernels compiled on demand."""
     there = day.deployment
     warm_s = _scale(severity, 70.0, 100.0, 150.0)
     day.change(Engine.WARM_FACTOR, _scale(severity, 2.5, 3.5, 5.0), at=day.onset)
@@ -177,7 +177,7 @@ def gpu_throttle(day: Day, severity: float) -> None:
 
 @_fault("ttft", "tpot")
 def frontend_cpu(day: Day, severity: float) -> None:
-    """The API server's process does too much for every token, and becomes the bottleneck."""
+    """The API server's process spends too much CPU on every token and becomes the bottleneck."""
     there = day.deployment
     rate = there.rate * max(1.0, day.volume) / there.replicas
     work = there.cost
@@ -196,7 +196,7 @@ def frontend_cpu(day: Day, severity: float) -> None:
 
 @_fault("ttft", needs=("kv_transfer",))
 def kv_transfer(day: Day, severity: float) -> None:
-    """Fetching KV cache from other machines takes longer: requests wait for it, seats are free."""
+    """Fetching KV cache from other machines takes longer: requests wait, slots are free."""
     slower = _scale(severity, 6.0, 14.0, 35.0)
     day.change(Engine.KV_TOKEN_S, KV_TOKEN_S * slower)
     day.change(Engine.KV_BASE_S, KV_BASE_S * slower)
@@ -229,7 +229,7 @@ def replica_imbalance(day: Day, severity: float) -> None:
 
 @_fault("tpot", "ttft", "e2e")
 def engine_paused(day: Day, severity: float) -> None:
-    """Engines stand still again and again, as for an update of the weights."""
+    """Engines pause repeatedly, as for an update of the weights."""
     long_s = _scale(severity, 3.0, 6.0, 11.0)
     every_s = 60.0
     asleep = 1.0 if _chance(day, 0.7) else 0.0
@@ -258,7 +258,7 @@ def engine_down(day: Day, severity: float) -> None:
 
 @_fault("outcomes", "e2e")
 def midstream_errors(day: Day, severity: float) -> None:
-    """Answers fail in the middle; half of the clients ask again."""
+    """Responses fail midway; half of the clients retry."""
     share = _scale(severity, 0.07, 0.12, 0.22)
 
     def edit(w: Arrays, after: _Mask, rng: np.random.Generator) -> None:
@@ -290,7 +290,7 @@ def long_prompts(day: Day, severity: float) -> None:
 
 @_fault("e2e")
 def longer_outputs(day: Day, severity: float) -> None:
-    """A tenant, or everyone, is given longer answers: nothing is broken."""
+    """A tenant, or everyone, gets longer responses: nothing is broken."""
     factor = _scale(severity, 1.5, 2.0, 2.7)
     tenant = None if _chance(day, 0.5) else int(np.argmax(day.deployment.tenants))
 
@@ -316,7 +316,7 @@ def keep_cool(day: Day, *, prompt: float = 1.0, output: float = 1.0) -> None:
 
 @_fault("ttft", "tpot")
 def head_of_line(day: Day, severity: float) -> None:
-    """Now and then a huge prompt is computed in one go, and everybody behind it waits."""
+    """From time to time a huge prompt is computed in one step, and all requests behind it wait."""
     there = day.deployment
     stall_s = _scale(severity, 2.0, 3.5, 6.0)  # one of them
     busy = _scale(severity, 0.08, 0.12, 0.17)  # of an engine's time
@@ -352,7 +352,7 @@ def head_of_line(day: Day, severity: float) -> None:
 
 @_fault("e2e", needs=("agents",))
 def serial_tools(day: Day, severity: float) -> None:
-    """Agents run their tools one after the other that ran side by side."""
+    """Agents run tools in sequence that ran in parallel before."""
     day.serial_tools = True
     slower = _scale(severity, 3.0, 5.0, 8.0)
     day.deployment = replace(day.deployment, tool_s=day.deployment.tool_s * slower)
@@ -365,7 +365,7 @@ def serial_tools(day: Day, severity: float) -> None:
 
 @_fault("ttft")
 def network_path(day: Day, severity: float) -> None:
-    """The way from one region has become longer, or connections are no longer kept open."""
+    """The network path from a region is longer, or connections are no longer kept alive."""
     there = day.deployment
     region = int(np.argmax([r.share for r in there.regions]))
     more_s = _scale(severity, 0.25, 0.45, 0.9)
@@ -396,7 +396,7 @@ def gateway_overhead(day: Day, severity: float) -> None:
 
 @_fault("ttft", "outcomes")
 def rate_limit_retries(day: Day, severity: float) -> None:
-    """A tenant, or all of them, run into a rate limit and try again."""
+    """A tenant, or all of them, hit a rate limit and retry."""
     there = day.deployment
     shares = np.array(there.tenants)
     tenant = int(np.argmax(shares)) if _chance(day, 0.6) else -1
@@ -412,7 +412,7 @@ def rate_limit_retries(day: Day, severity: float) -> None:
 
 @_fault("ttft", "tpot")
 def proxy_buffering(day: Day, severity: float) -> None:
-    """A proxy gathers chunks before it passes them on."""
+    """A proxy buffers chunks before it forwards them."""
     day.change(Gateway.BUFFER, _scale(severity, 12, 32, 120))
     if _chance(day, 0.5):
         day.happen("config", "proxy: gzip on for all text types")
@@ -431,7 +431,7 @@ def idle_timeout(day: Day, severity: float) -> None:
 
 @_fault("tpot", "e2e")
 def slow_renderer(day: Day, severity: float) -> None:
-    """A client program takes longer to draw a chunk than the next one takes to come."""
+    """A client program takes longer to render a chunk than the next one takes to arrive."""
     there = day.deployment
     hold_s = _scale(severity, 2.2, 3.2, 5.0) * there.cost.base_s
     app = int(np.argmax([a.share for a in there.apps]))
@@ -447,7 +447,7 @@ def slow_renderer(day: Day, severity: float) -> None:
 
 @_fault("ttft")
 def client_gate(day: Day, severity: float) -> None:
-    """A client program's own pool lets too few requests out at once."""
+    """A client program's connection pool is too small for its requests."""
     there = day.deployment
     app = int(np.argmax([a.share for a in there.apps]))
     seconds = there.output_mean * there.cost.base_s * 1.6 + 0.5  # of a request, about
@@ -463,7 +463,7 @@ def client_gate(day: Day, severity: float) -> None:
 
 @_fault("outcomes")
 def client_give_ups(day: Day, severity: float) -> None:
-    """Users wait less long for the first word, and go."""
+    """Users cancel sooner while they wait for the first token."""
     share = _scale(severity, 0.6, 0.8, 1.0)
 
     def edit(w: Arrays, after: _Mask, rng: np.random.Generator) -> None:
