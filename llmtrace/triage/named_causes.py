@@ -21,6 +21,9 @@ from llmtrace.triage.verdict import MIN_TRAFFIC_S, Judged
 _PROOF: Final = WEIGHTS["proof"][0]
 # What requests that are lost make of the others: they are faster, or of another mix.
 _BY_WHO_IS_LEFT: Final = frozenset({"improvement", "workload", "new_workload"})
+# On any day there are more requests for a while, or longer ones that others wait for.
+_VARIES: Final = OF_THE_WORK | OF_TRAFFIC | {"head_of_line", "queue_saturation"}
+_COUNTED: Final = BY_OUTCOME | {"streaming_off", "response_cache_misses"}
 
 
 def _lacks_what(verdict: Verdict, *, blind: bool) -> str | None:
@@ -132,7 +135,7 @@ def _sentences(points: Iterable[Point]) -> str:
 def _has_proof(found: Finding, *, few: bool) -> bool:
     """Return whether something is wrong, whatever the p95; work and traffic vary on any day.
 
-    How requests end does not need as many of them as a p95 does.
+    How requests end, and are answered, does not need as many of them as a p95 does.
     """
-    varies = found.id in OF_THE_WORK | OF_TRAFFIC or (few and found.id not in BY_OUTCOME)
+    varies = found.id in _VARIES or (few and found.id not in _COUNTED)
     return found.status == "confirmed" and not varies

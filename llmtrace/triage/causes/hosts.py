@@ -31,6 +31,7 @@ _CUT_OFF = 2
 _STREAMS = 4  # responses in progress that stood still together
 _MOST, _RATHER_FEW = 0.5, 0.25  # of the slow requests
 _FAR = 2.5  # times the longest gap before
+_LONGER = 1.5  # times as long as next to any response waited for a chunk before
 _SEVERAL = 3  # gaps that are longer: then how often they come says as much
 _SLOWED = 1.15  # times as long as the same work took
 _BEYOND_CHANCE = 1.05  # times the longest gap that chance makes of the same requests
@@ -303,7 +304,7 @@ def frontend_cpu(e: Evidence) -> Finding:
     slow = bool(far) or patterns.slow_front_end(e)
     # Who wants one core and gets half is short of CPU too: only more work shows in the counter.
     more = None if cpu is None else cpu.rose(0.0, 0.3)
-    part = _share_of_first(e)
+    part = patterns.front_end_part(e)
     busy = None if more is None else more and _typical(cpu) >= 0.75
     by_load = bool(more and not busy and e.more_load)
     (before, quiet), stalls = patterns.engine_gaps(e), _stood_still(e) or _computed_long(e)
@@ -344,19 +345,6 @@ _MET_LONG_ONES = "slow requests came while long prompts were worked on"
 def _met_long_ones(e: Evidence) -> bool | None:
     found = patterns.overlap(e)
     return None if found is None else found.slow_during >= 0.6 and found.lift >= 1.5
-
-
-def _share_of_first(e: Evidence) -> float | None:
-    """Return the share of the front end in what the stages it may lie in grew by, on average."""
-    front = e.row("first_chunk_frontend_s")
-    if front is None:
-        gauge = e.gauge("frontend_time")
-        front = gauge.fleet if gauge is not None else None
-    stages = [e.row(f"{name}_s") for name in ("first_chunk", "queue", "unattributed")]
-    more = [max(one.mean_change, 0.0) for one in stages if one is not None]
-    if front is None or sum(more) <= 0:
-        return None
-    return front.mean_change / sum(more)
 
 
 def _beyond_all(e: Evidence, signal: str) -> str | None:
@@ -474,6 +462,7 @@ def _stood_still(e: Evidence) -> bool | None:
     usual = before.seconds if before is not None and before.whole is not False else 0.0
     far = quiet.seconds >= _FAR * usual or (
         quiet.seconds > usual and patterns.halts(e).rose(0.0, _SEVERAL))  # fmt: skip
+    far &= quiet.seconds >= _LONGER * (patterns.longest_wait(e) or 0.0)  # any pace has gaps
     return quiet.whole if far and patterns.beyond_chance(e) >= _BEYOND_CHANCE else False
 
 

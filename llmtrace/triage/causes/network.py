@@ -9,7 +9,7 @@ from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
 from llmtrace.triage.evidence import patterns
-from llmtrace.triage.evidence.changes import Shift
+from llmtrace.triage.evidence.changes import MIN_COUNT, Shift
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.window_rows import Side
 from llmtrace.triage.result import Finding
@@ -25,7 +25,9 @@ _PHASES = {
 _SET_UP = ("connect", "tls", "handshake")
 _MOSTLY = 0.6
 _HALF = 0.5
-_SURE = 3.5  # standard errors
+_GOOD_PART = 0.3
+_LONGER = 1.1  # times as long: no timer lets that pass
+_SURE, _RATHER = 3.5, 2.5  # standard errors
 _TOO_MANY, _ERROR = 429, 500
 _OK = 200  # a response that failed after its status line was cut
 _TIMEOUTS_S = (5, 10, 15, 20, 30, 45, 50, 55, 60, 75, 90, 100, 120, 180, 240, 300, 350, 600)
@@ -244,12 +246,7 @@ def proxy_buffering(e: Evidence) -> Finding:
     # A little buffering is felt in the bursts before it is in the first chunk.
     gathers = bool(bursty and faster) and not e.up("client_delay_s")
     said = _paces(per_token, bursts)
-    later = longer = None
-    if first is not None and whole is not None:
-        later = bool(e.up("ttft_s")) and whole.change <= 0.5 * max(first.change, 0.0)
-        # Buffered content is late, but the end of the response is not.
-        grew, at_first = (one.mean_change for one in (whole, first))
-        longer = bool(e.up("ttft_s")) and bool(e.up("e2e_s")) and grew >= 0.8 * at_first
+    later, longer = _late_at_first_alone(e, first, whole)
     local = e.local("gateway", "first_chunk_s") or e.local("region", "first_chunk_s")
     lines = [
         gate(gathers or _waits_on_the_way(e),
@@ -267,10 +264,33 @@ def proxy_buffering(e: Evidence) -> Finding:
                 say.durations("decode", decode)),
         support(None if local is None else True, f"only {local}"),
         against(own, own_text, strongly=True),
+        against(*_held_by_the_engine(e), strongly=True),
         against(longer, say.durations("all of it takes longer by as much: end to end", whole)),
         against(e.up("tpot_s"), say.durations("time per token", e.row("tpot_s"))),
     ]  # fmt: skip
     return judge("proxy_buffering", lines, _UNBUFFERED, group=local)
+
+
+def _late_at_first_alone(
+    e: Evidence, first: Shift | None, whole: Shift | None
+) -> tuple[bool | None, bool | None]:
+    """Return whether the first chunk alone is late, and whether the whole response is as late.
+
+    Buffered content is late, but the end of the response is not.
+    """
+    if first is None or whole is None:
+        return None, None
+    later = bool(e.up("ttft_s"))
+    grew, at_first = (one.mean_change for one in (whole, first))
+    longer = later and bool(e.up("e2e_s")) and grew >= 0.8 * at_first
+    return later and whole.change <= 0.5 * max(first.change, 0.0), longer
+
+
+def _held_by_the_engine(e: Evidence) -> tuple[bool | None, str]:
+    """Say whether the engine's own front end is a good part of the wait for the first chunk."""
+    part = patterns.front_end_part(e)
+    text = f"the engine's front end is {say.percent(min(part or 0, 1))} of what the wait grew by"
+    return None if part is None else part >= _GOOD_PART, text
 
 
 def _was_away(e: Evidence) -> tuple[bool | None, str]:
@@ -328,7 +348,8 @@ def idle_timeout(e: Evidence) -> Finding:
         gate(cut.rose(0.002, 4, 2.5), f"truncated, timed out or failed: {cut}"),
         required(constant if known else None, text,
                  "the longest gap of each stream, the one before its end included"),
-        proof(constant and found.alike >= 0.75 and found.e2e_alike <= 0.7 * found.alike,
+        proof(constant and found.alike >= 0.75 and (
+                  found.e2e_alike <= 0.7 * found.alike or _silence_alone(e, idle)),
               "the gap is always the same, the length of the streams is not"),
         support(usual, f"{say.seconds(idle or 0)} is a usual setting"),
         support(not patterns.restarted(e), "no engine was restarted"),
@@ -342,6 +363,17 @@ def idle_timeout(e: Evidence) -> Finding:
         else "Fix: raise the idle time-out, or keep streams alive with comments."
     )  # fmt: skip
     return judge("idle_timeout", lines, action + flags(e, "idle_timeout"))
+
+
+def _silence_alone(e: Evidence, idle: float | None) -> bool:
+    """Return whether whole responses took longer, but none was silent for as long.
+
+    A hop that ends all responses at an age lets none of them pass.
+    """
+    whole = e.after.number("e2e_s")[~patterns.failed(e.after)]
+    longer = whole > _LONGER * (idle or np.inf)
+    silence = patterns.longest_silence(e.after)
+    return idle is not None and longer.sum() >= MIN_COUNT and silence < idle
 
 
 def midstream_errors(e: Evidence) -> Finding:
@@ -438,7 +470,8 @@ def _was_refused(e: Evidence, seen: list[bool], by_status: float | None) -> bool
 
     A stream that broke, or a connection, is sent again as well: that is no rate limit.
     """
-    if not (e.share("retried", _retried).rose(0.01) or e.share("quota", over_quota).rose(0.01)):
+    again = e.share("retried", _retried).rose(0.01, sure=_RATHER)
+    if not (again or e.share("quota", over_quota).rose(0.01, sure=_RATHER)):
         return False
     if any(seen) or e.share("busy", _retried_busy).rose(0.005, 3):
         return True

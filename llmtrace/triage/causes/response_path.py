@@ -18,6 +18,7 @@ _FELT = 0.05  # of requests: fewer cannot move a p95
 _AS_BEFORE = 0.25  # as a share of the median
 _FEW = 0.01  # of requests
 _HALF = 0.5
+_SURE, _RATHER = 3.5, 2.5  # standard errors
 _ERROR = 500
 _SEVERAL = 4
 
@@ -49,7 +50,7 @@ def response_cache_misses(e: Evidence) -> Finding:
     deploys = e.events("deploy", "config")
     lines = [
         gate(e.rising("ttft_s", "e2e_s"), say.durations("end-to-end time", e.row("e2e_s"))),
-        required(missed.rose(_FELT) if known else None,
+        required(missed.rose(_FELT, sure=_sure_enough(e)) if known else None,
                  f"served from the response cache: {_rest(missed)}",
                  "the rows' `cache_hit`"),
         steady(proof(None if alone is None or not known else
@@ -85,7 +86,8 @@ def streaming_off(e: Evidence) -> Finding:
     lines = [
         gate(e.rising("ttft_s"), say.durations("first content", e.row("ttft_s")),
              "the time of the first content"),
-        required(whole.rose(_FELT) if known else None, f"streamed: {_rest(whole)}",
+        required(whole.rose(_FELT, sure=_sure_enough(e)) if known else None,
+                 f"streamed: {_rest(whole)}",
                  "the rows' `stream`"),
         steady(proof(None if e2e is None or not known else
                      e2e.after_p50 <= (1 + _AS_BEFORE) * e2e.before_p50,
@@ -144,6 +146,11 @@ def provider_errors(e: Evidence) -> Finding:
     ]  # fmt: skip
     action = "Reroute: fail over to another provider, region or model; read its status page."
     return judge("provider_errors", lines, action)
+
+
+def _sure_enough(e: Evidence) -> float:
+    """Return how sure a share must be: less so where it is beyond chance that a metric rose."""
+    return _RATHER if e.moved else _SURE
 
 
 def _begun(side: Side) -> Mask:

@@ -13,6 +13,7 @@ from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.patterns import Overlap, held_up, long_beside, long_from, overlap
 from llmtrace.triage.result import Finding
 
+_SLOWED = 1.3  # times as long for the same work
 _MANY_LONG = 0.15  # of the prompts longer than 90 % were; 0.10 as ever
 
 
@@ -151,6 +152,7 @@ def head_of_line(e: Evidence) -> Finding:
     waits = e.gate("queue", "prefill", "first_chunk", "decode", "unattributed")
     held, others = held_up(e), e.beside("tokens_in")
     each = None if held else long_beside(e)
+    per_token = e.at_same("prefill_s", "computed_tokens")
     lines = [
         gate(waits, say.durations("time to first chunk", e.row("ttft_s")), "stages of requests"),
         required(True if each is not None else held,
@@ -175,6 +177,10 @@ def head_of_line(e: Evidence) -> Finding:
         against(found is not None and e.more_load and not blocks[0]
                 and found.long_n <= 1.5 * _scaled(e, found.long_before),
                 "load rose, and long prompts are no larger a part of it"),
+        against(None if found is None or per_token is None else
+                per_token >= _SLOWED and not _more_long(e, found),
+                f"as many long prompts came before, and each token of a prompt takes "
+                f"{say.amount(per_token or 0)} times as long now", strongly=True),
     ]  # fmt: skip
     action = "Reroute very long prompts to a replica of their own, or cap them."
     return judge("head_of_line", lines, action + flags(e, "head_of_line"))
@@ -213,10 +219,13 @@ def _is_proved(e: Evidence, found: Overlap | None) -> bool | None:
     """Return whether most slow short requests met a long one, of which there are more."""
     if found is None:
         return None
-    more = found.long_n > 1.5 * _scaled(e, found.long_before) + 2
     met = (found.slow_during >= 0.6 and found.lift >= 1.5) or (
         found.slow_during >= 0.4 and found.lift >= 2.5)  # fmt: skip
-    return met and (more or bool(_big_steps(e)[0]))
+    return met and (_more_long(e, found) or bool(_big_steps(e)[0]))
+
+
+def _more_long(e: Evidence, found: Overlap) -> bool:
+    return found.long_n > 1.5 * _scaled(e, found.long_before) + 2
 
 
 def _by_other_kinds(e: Evidence, found: Overlap | None) -> bool | None:

@@ -44,6 +44,7 @@ class Shift:
         over: share of the values after that lie above the p95 before; 0.05 = as ever.
         over_z: how far `over` is above 0.05, clustering counted in, as the z of an exact test.
         mean_z: change of the mean, in standard errors from the unrest between blocks of time.
+        under_z: as `over_z`, of the values after that lie below the p5 before.
     """
 
     before_n: int
@@ -58,6 +59,7 @@ class Shift:
     over: float
     over_z: float
     mean_z: float
+    under_z: float
 
     @property
     def change(self) -> float:
@@ -111,7 +113,8 @@ class Shift:
     def fell(self, floor: float, relative: float = _RELATIVE) -> bool:
         """Return whether the middle is down, beyond chance and by what matters."""
         middle = self.before_p50 - self.after_p50
-        return self.z <= -_SURE and middle >= max(floor, relative * abs(self.before_p50))
+        sure = max(-self.z, self.under_z) >= _SURE
+        return sure and middle >= max(floor, relative * abs(self.before_p50))
 
 
 def shift(
@@ -138,7 +141,7 @@ def shift(
     after, after_t = _known(after, after_t)
     if len(before) < MIN_COUNT or len(after) < MIN_COUNT:
         return None
-    b50, b95 = np.percentile(before, (50, 95))
+    b05, b50, b95 = np.percentile(before, (5, 50, 95))
     a50, a95 = np.percentile(after, (50, 95))
     blocks_b, blocks_a = _blocks(before, before_t), _blocks(after, after_t)
     medians = np.array([np.median(block) for block in blocks_b])
@@ -155,6 +158,9 @@ def shift(
         over=over,
         over_z=max(_over_z(over, len(before), len(after), [b > b95 for b in blocks_b]), beyond),
         mean_z=max(_mean_z(blocks_b, blocks_a, least_spread), beyond),
+        under_z=_over_z(
+            float(np.mean(after < b05)), len(before), len(after), [b < b05 for b in blocks_b]
+        ),
     )  # fmt: skip
 
 

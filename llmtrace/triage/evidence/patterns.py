@@ -41,6 +41,8 @@ _DRAWS: Final = 40
 _HIGH: Final = -3  # of the draws in order: one in twenty is longer
 _LOOKED_AT: Final = 8
 _AS_LONG: Final = 0.4
+_SLOWER: Final = 1.5  # times as long in the middle: not a few are
+_AS_BEFORE: Final = 1.1  # times as long, at most
 _TWICE: Final = 2.0
 _EARLY: Final = 0.5
 _ROOM: Final = 0.8
@@ -65,6 +67,7 @@ class Overlap:
         during, outside: p90 of the time to first chunk, of short prompts that arrived then.
         tpot_during, tpot_outside: median time per token of short ones decoded then, seconds.
         cost, cost_before: mean seconds that meeting a long one adds to any short one's wait.
+        grown: mean seconds that short ones wait longer than before, whatever for.
         slow_during: of the slow short ones, the share that arrived during; `all_during`: of all.
     """
 
@@ -79,6 +82,7 @@ class Overlap:
     all_during: float
     cost: float
     cost_before: float
+    grown: float
 
     @property
     def lift(self) -> float:
@@ -127,6 +131,8 @@ def held_up(e: Evidence) -> bool | None:
         # There are long ones all the time: no request is left to compare with.
         return None if (e.after.number("computed_tokens") >= limit).sum() >= 3 else False  # noqa: PLR2004
     worse = found.cost >= max(2.0 * found.cost_before, e.floor("ttft_s"))
+    # Where all wait longer, those that meet a long one do as well.
+    worse &= found.cost - found.cost_before >= _HALF * found.grown
     return found.during >= 1.4 * found.outside and found.slow_during >= 0.3 and worse  # noqa: PLR2004
 
 
@@ -140,10 +146,8 @@ def _overlap(e: Evidence) -> Overlap | None:
         return None
     long_b, _, during_b, outside_b = _met(e.before, limit)
     ttft_b = e.before.number("ttft_s")
-    before = ttft_b[during_b | outside_b]
-    slow = (during | outside) & (
-        ttft > (float(np.percentile(before, 95)) if len(before) else np.inf)
-    )
+    before, short = ttft_b[during_b | outside_b], during | outside
+    slow = short & (ttft > (float(np.percentile(before, 95)) if len(before) else np.inf))
     ran = _during(busy, busy[-1], e.after.ends)
     return Overlap(
         tokens=limit, long_n=int(long.sum()), long_before=int(long_b.sum()),
@@ -152,8 +156,9 @@ def _overlap(e: Evidence) -> Overlap | None:
         tpot_during=_median(e.after.number("tpot_s"), (tokens < limit) & ran),
         tpot_outside=_median(e.after.number("tpot_s"), (tokens < limit) & ~ran),
         slow_during=float(during[slow].mean()) if slow.any() else 0.0,
-        all_during=float(during.sum() / (during | outside).sum()),
+        all_during=float(during.sum() / short.sum()),
         cost=_cost(ttft, during, outside), cost_before=_cost(ttft_b, during_b, outside_b),
+        grown=float(ttft[short].mean() - before.mean()) if len(before) else 0.0,
     )  # fmt: skip
 
 
@@ -382,16 +387,32 @@ def alike_halts(e: Evidence) -> tuple[float, int] | None:
 
     What computes long prompts, or preempts, holds each stream up for another time. `None` = none.
     """
-    before, after = (one.number("max_gap_s")[~failed(one)] for one in (e.before, e.after))
-    if min(np.isfinite(before).sum(), np.isfinite(after).sum()) < MIN_COUNT:
+    after, most = e.after.number("max_gap_s")[~failed(e.after)], longest_wait(e)
+    if most is None or np.isfinite(after).sum() < MIN_COUNT or _paced(e):
         return None
-    seconds, _ = _common(after[after > np.nanpercentile(before, 99)])
+    seconds, _ = _common(after[after > most])
     if seconds is None:
         return None
     long = after[after >= _HALF * seconds]
     alike = np.abs(long - seconds) <= _BAND * seconds
     found = alike.sum() >= MIN_COUNT and alike.mean() >= _STALLED
     return (seconds, int(alike.sum())) if found else None
+
+
+def longest_wait(e: Evidence) -> float | None:
+    """Return what next to no response waited longer for a chunk before; `None` = not known."""
+    over = e.before.ends <= e.after.window.start  # others went on in the window after
+    gaps = e.before.number("max_gap_s")[~failed(e.before) & over]
+    gaps = gaps[np.isfinite(gaps)]
+    return float(np.percentile(gaps, 99)) if len(gaps) >= MIN_COUNT else None
+
+
+def _paced(e: Evidence) -> bool:
+    """Return whether longest gaps are longer as all gaps are: each in tokens as long as before."""
+    gaps, per_token = e.row("max_gap_s"), e.row("gap_per_token")
+    if gaps is None or per_token is None:
+        return False
+    return gaps.ratio >= _SLOWER and per_token.ratio <= _AS_BEFORE
 
 
 def _engine_gaps(side: Side, here: Mask, name: str | None, speed: float) -> Iterator[Gap]:
@@ -480,7 +501,7 @@ def cuts(side: Side) -> Cuts:
     silent = np.where(np.isfinite(silent), silent, side.number("max_gap_s"))
     gap = np.where(np.isfinite(side.number("ttft_s")), silent, gap_before)[ended]
     gap = gap[np.isfinite(gap)]
-    least = min(_MIN_IDLE_S, _longest_silence(side))
+    least = min(_MIN_IDLE_S, longest_silence(side))
     idle, alike = _common(gap, least)
     ends = np.sort(side.ends[ended])
     near_s = _at_once(side, len(ends))
@@ -521,7 +542,7 @@ def _floor(values: Floats) -> float:
     return float(low / middle) if low >= _MIN_IDLE_S else 0.0
 
 
-def _longest_silence(side: Side) -> float:
+def longest_silence(side: Side) -> float:
     """Return for how long some stream that was finished sent nothing: a timer lets none pass."""
     none = np.fmax(side.number("max_gap_s"), side.number("ttft_s"))[~failed(side)]
     return float(np.nanpercentile(none, 99)) if np.isfinite(none).any() else _MIN_IDLE_S
@@ -826,6 +847,19 @@ def slow_front_end(e: Evidence) -> bool | None:
     first = e.row("ttft_s")
     early = answered and first and answered.before_p50 <= _EARLY * first.before_p50
     return (e.up("answered_s", relative=0.5) or None) if early else None
+
+
+def front_end_part(e: Evidence) -> float | None:
+    """Return the share of the front end in what the stages it may lie in grew by, on average."""
+    front = e.row("first_chunk_frontend_s")
+    if front is None:
+        gauge = e.gauge("frontend_time")
+        front = gauge.fleet if gauge is not None else None
+    stages = [e.row(f"{name}_s") for name in ("first_chunk", "queue", "unattributed")]
+    more = [max(one.mean_change, 0.0) for one in stages if one is not None]
+    if front is None or sum(more) <= 0:
+        return None
+    return front.mean_change / sum(more)
 
 
 def reader_away(e: Evidence) -> float | None:
