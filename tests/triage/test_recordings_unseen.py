@@ -20,13 +20,14 @@ from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.result import CAUSES, NAMED
 
 # Of those with one cause, windows given; when recorded 8 of 17 of the second set, 11 of 20 of the
-# third, 23 of 29 of the fourth, 21 of 29 of the fifth, 16 of 25 of the newest.
+# third, 23 of 29 of the fourth, 21 of 29 of the fifth, 16 of 25 of the sixth.
 NAMED_FIRST: Final = {
     "recorded_second": 14 / 17,
     "recorded_third": 18 / 20,
     "recorded_fourth": 27 / 29,
     "recorded_fifth": 26 / 29,
-    "recorded_unseen": 16 / 25,
+    "recorded_sixth": 21 / 25,
+    "recorded_unseen": 19 / 22,
 }
 SETS: Final = {
     name: sorted(path.parent for path in Path(__file__).with_name(name).glob("*/truth.json"))
@@ -62,7 +63,7 @@ def test_there_are_enough_of_each_kind(name: str) -> None:
     ids=lambda path: path.name,
 )
 def test_a_recording_is_whole_and_its_truth_well_formed(folder: Path) -> None:
-    """Stages add up, there are signals, and the truth is where no analysis reads it."""
+    """Stages add up, an engine has its signals, and the truth is where no analysis reads it."""
     case, truth = read_case(folder), truth_of(folder)
     number = case.rows.numbers
     parts = [np.nan_to_num(number[f"{name}_s"]) for name in (*STAGES, "unattributed")]
@@ -73,7 +74,8 @@ def test_a_recording_is_whole_and_its_truth_well_formed(folder: Path) -> None:
     assert case.before is not None
     assert case.after is not None
     assert case.before.end <= case.after.start
-    assert {"running", "waiting", "kv_usage"} <= set(case.signals.signal.names)
+    if names := set(case.signals.signal.names):  # none are there of a hosted model
+        assert {"running", "waiting", "kv_usage"} <= names
     assert truth.keys() == {"causes", "accept", "shift", "severity", "what", "onset", "end"}
     assert {*truth["causes"], *truth["accept"]} <= set(CAUSES)
     assert truth["severity"] in {"none", "mild", "medium", "severe"}
