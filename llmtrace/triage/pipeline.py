@@ -221,7 +221,7 @@ def _compare(look: Look, metric: Metric | None) -> _Sides:
     }  # fmt: skip
     return _Sides(
         windows, rows, measured, compared,
-        outcomes=compare_outcomes(*rows, *([] if look.chosen.searched else [_GIVEN[0] / 2])),
+        outcomes=compare_outcomes(*rows, *([_GIVEN[0] / 2] if look.expects_failures else [])),
         load={"before": load_of(rows[0], windows[0]), "after": load_of(rows[1], windows[1])},
         about=_about(metric, compared),
     )  # fmt: skip

@@ -27,6 +27,7 @@ from llmtrace.triage.windows.same_work import Series
 from llmtrace.triage.windows.spike import find_failures, find_slow, find_traffic
 from llmtrace.triage.windows.unrecorded import closed_up, opened
 
+_FASTEST: Final = 100.0  # times as fast as usual, at most
 _MOST: Final = 4  # of one metric and direction
 _TOUCHES: Final = 2.0  # bins between two stretches that are one
 _KINDS: Final = ("region", "tenant", "model", "route", "provider", "gateway", "client")
@@ -101,7 +102,9 @@ def _of_metric(series: _Watched, span: Window) -> list[Incident]:
     ramp = find_ramp(series.t, series.value)
     if ramp is not None and ramp.score >= CERTAIN:
         return [_gradual(series, ramp)]
-    quick = replace(series, value=1 / np.maximum(series.value, 1e-9))
+    # Tokens that came in one chunk took no time: that is no sign of a fast engine.
+    least = max(float(np.median(series.value)) / _FASTEST, 1e-9) if len(series.value) else 1e-9
+    quick = replace(series, value=1 / np.maximum(series.value, least))
     found = [_described(series, one, "down", span) for one in _merged(_each(quick))]
     return [one for one in found if not one.began_before]  # of those it is the rest that rose
 

@@ -13,6 +13,7 @@ from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.triage.attribution.components import Values, values
 from llmtrace.triage.comparison.earlier_days import alike_day
+from llmtrace.triage.comparison.outcomes import ENDINGS
 from llmtrace.triage.over_time import Incident
 from llmtrace.triage.result import Metric
 from llmtrace.triage.rows_in_order import thinned
@@ -65,6 +66,11 @@ class Look:
             one.metric == metric and one.direction == "up" and one.p_value <= SURE
             for one in self.mine
         )
+
+    @property
+    def expects_failures(self) -> bool:
+        """Whether these windows are known to differ in outcomes, if at all: found, or given."""
+        return not self.chosen.searched or any(one.metric in ENDINGS for one in self.mine)
 
     @property
     def blind(self) -> bool:
