@@ -199,3 +199,38 @@ def test_lost_requests_are_the_verdict_whatever_they_make_of_the_others(verdict,
     assert judged.reason.startswith("Requests 15.2 → 6.01 a second. Only region=us.") == (
         said == "traffic"
     )
+
+
+def searched(seconds: int, change: Callable[[Row, int, np.random.Generator], Row]) -> Result:
+    """Search so many seconds of one request each; `change` gets each row and its second."""
+    made = iter(range(seconds))
+
+    def changed(row: Row, dice: np.random.Generator) -> Row | None:
+        second = next(made, None)
+        return None if second is None else change(row, second, dice)
+
+    whole = case(changed)
+    rows = whole.rows.within(AFTER.start, AFTER.end)
+    return triaged(Case(rows=rows, signals=no_signals()))
+
+
+def test_failures_that_the_search_finds_are_held_against_chance_once():
+    """Eleven of 190 requests: the windows are those of a rise that began before, and ended."""
+
+    def change(row: Row, second: int, _dice: np.random.Generator) -> Row:
+        slower = row | {"ttft_s": 3 * row["ttft_s"]} if 150 <= second < 430 else row
+        return failed(row) if 220 <= second < 410 and second % 18 == 0 else slower
+
+    result = searched(660, change)
+
+    assert (result.verdict, result.outcomes.significant) == ("regression", True)
+    assert "of requests fail" in result.reason
+
+
+def test_tokens_that_came_in_one_chunk_make_no_incident_of_a_few_requests():
+    """They took no time, which says nothing of the engine's pace: there is little to compare."""
+
+    def change(row: Row, second: int, dice: np.random.Generator) -> Row:
+        return row | {"tpot_s": 0.0 if second == 595 else float(dice.lognormal(-4, 0.3))}
+
+    assert [one for one in searched(600, change).incidents if one.requests < 10] == []

@@ -21,13 +21,12 @@ from llmtrace.triage.comparison.outcomes import ENDINGS
 from llmtrace.triage.over_time import Incident, Searched
 from llmtrace.triage.result import Metric
 from llmtrace.triage.windows.bins import Bins, bins_for
-from llmtrace.triage.windows.highest_stretch import CERTAIN, Spike, chance_of
+from llmtrace.triage.windows.highest_stretch import CERTAIN, MIN_INSIDE, Spike, chance_of
 from llmtrace.triage.windows.ramp import Ramp, find_ramp, ramp_of
 from llmtrace.triage.windows.same_work import Series
 from llmtrace.triage.windows.spike import find_failures, find_slow, find_traffic
 from llmtrace.triage.windows.unrecorded import closed_up, opened
 
-_FASTEST: Final = 100.0  # times as fast as usual, at most
 _MOST: Final = 4  # of one metric and direction
 _TOUCHES: Final = 2.0  # bins between two stretches that are one
 _KINDS: Final = ("region", "tenant", "model", "route", "provider", "gateway", "client")
@@ -96,15 +95,19 @@ def _clearest(found: Iterable[list[Incident]]) -> list[Incident]:
 
 
 def _of_metric(series: _Watched, span: Window) -> list[Incident]:
+    # A few requests are no stretch: one whose tokens came in one chunk seems infinitely quick.
+    fewest = min(MIN_INSIDE, len(series.t) / 4)
+    return [one for one in _stretches(series, span) if one.requests >= fewest]
+
+
+def _stretches(series: _Watched, span: Window) -> list[Incident]:
     slower = [_described(series, one, "up", span) for one in _merged(_each(series))]
     if slower:
         return [_turned(one, series, span) for one in slower]
     ramp = find_ramp(series.t, series.value)
     if ramp is not None and ramp.score >= CERTAIN:
         return [_gradual(series, ramp)]
-    # Tokens that came in one chunk took no time: that is no sign of a fast engine.
-    least = max(float(np.median(series.value)) / _FASTEST, 1e-9) if len(series.value) else 1e-9
-    quick = replace(series, value=1 / np.maximum(series.value, least))
+    quick = replace(series, value=1 / np.maximum(series.value, 1e-9))
     found = [_described(series, one, "down", span) for one in _merged(_each(quick))]
     return [one for one in found if not one.began_before]  # of those it is the rest that rose
 
