@@ -1,6 +1,7 @@
 """Describe panels and boards as plain data, without Grafana's format.
 
-`grafana_json.py` turns them into Grafana's JSON, in one place.
+Each panel is made in its board's file in `boards/`; `grafana_json.py` turns them into Grafana's
+JSON, in one place.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The HTTP attempts of one request: start, duration, backoff and result.
 
 A request that was rejected, or whose connection broke, may have been sent again. An `Attempt` is
-over; a row has them where there was more than one, or where one failed.
+over; a row has them where there was more than one, or where one failed. `attempt_clock.py` records
+them.
 """
 
 from __future__ import annotations

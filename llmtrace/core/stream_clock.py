@@ -2,7 +2,8 @@
 
 Every nanosecond since `start` is either waited (blocked in the call or in a read) or consumer time
 (the consumer has the stream and is busy with something else). Only the waiting is added up; the
-rest is consumer time, so the two make the whole however the request ends.
+rest is consumer time, so the two make the whole however the request ends. Each chunk is timed in
+`llmtrace/instrumentation/streams/timed_reads.py`, which keeps this clock.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Add to a result when the incident began and ended, its impact and events near it."""
+"""Add to a result when the incident began and ended, its impact and events near it.
+
+`windows/onset.py` dates it, and judges whether it is over.
+"""
 
 from __future__ import annotations
 
