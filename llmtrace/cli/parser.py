@@ -78,7 +78,8 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse arguments; what is unknown is an error here, where the usage is the command's."""
         commands = self.commands
-        given = itertools.takewhile(lambda word: word not in commands, args or sys.argv[1:])
+        words = sys.argv[1:] if args is None else args
+        given = itertools.takewhile(lambda word: word not in commands, words)
         # Else what follows an unknown option is taken for a command.
         wrong = [word for word in given if word.startswith("--") and word != "--"]
         if commands:

@@ -8,7 +8,7 @@ vLLM makes its request ids of the `X-Request-Id` it was sent, and responds with 
     resp_ab12_0       resp_ab12         -       /v1/responses, first turn; the id is vLLM's own
 
 Pure functions. A record whose row is not certain is joined to none. The collector joins by the
-same ids what it has stored: `llmtrace_collector/store/join_sql.py`.
+same ids what it has stored, in its `store/join_sql.py`.
 """
 
 from __future__ import annotations
