@@ -8,7 +8,7 @@ from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.load import at_limit
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
-from llmtrace.triage.evidence.changes import Shift
+from llmtrace.triage.evidence.changes import HALF, SURE, Shift
 from llmtrace.triage.evidence.evidence import Evidence, Ratio
 from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.result import Finding
@@ -16,10 +16,8 @@ from llmtrace.triage.result import Finding
 _DROP = 0.08
 _FALLS_TO = 0.8
 _PART = 0.03  # of all prompt tokens
-_HALF = 0.5  # of a model's even share of requests
 _QUARTER = 0.25  # of what a stage grew by
 _AS_MANY = 0.9  # of the tokens that were cached of each request
-_SURE = 3.5  # standard errors
 _FEW_READS = 4  # that meet a request: as many may be none by chance
 _OTHER_WORK = 0.1  # as a share of the mean prompt
 
@@ -109,7 +107,7 @@ def _by_rows(e: Evidence) -> bool | None:
         return None
     # Other routes have other prefixes: that is no cache's doing.
     usual = rows.before_mean if usual is None else min(usual, rows.before_mean)
-    return rows.after_mean <= _FALLS_TO * usual and rows.mean_z <= -_SURE
+    return rows.after_mean <= _FALLS_TO * usual and rows.mean_z <= -SURE
 
 
 def _by_counters(e: Evidence, by_rows: bool | None) -> tuple[bool | None, Ratio | None]:
@@ -208,7 +206,7 @@ def kv_transfer(e: Evidence) -> Finding:
     # Where a gauge cannot see it, each request says that it waited though there was a seat.
     alone = more is False and _hardly_read(e)
     by_requests = alone and bool(fetches) and full is False and (
-        (e.part_of_metric("queue_s") or 0.0) >= _HALF)  # fmt: skip
+        (e.part_of_metric("queue_s") or 0.0) >= HALF)  # fmt: skip
     lines = [
         gate(e.gate("queue"), say.durations("queue", e.row("queue_s")),
              "the engine's queue time per request"),
@@ -339,7 +337,7 @@ def lora_slots(e: Evidence) -> Finding:
     grammar, models = e.gauge("waiting_grammar"), np.unique(e.after.rows.words["model"].codes)
     left = more and _fetches_blocks(e) is False and not (grammar and _more(grammar))
     left = bool(left) and len(models) > 1
-    others = e.new_words("model", _HALF / max(len(models), 1))
+    others = e.new_words("model", HALF / max(len(models), 1))
     lines = [
         gate(e.gate("queue"), say.durations("queue", e.row("queue_s")),
              "the engine's queue time per request"),
@@ -388,7 +386,7 @@ def grammar_compilation(e: Evidence) -> Finding:
     _, share = _deferred(e)
     models = np.unique(e.after.rows.words["model"].codes)
     alone = len(models) == 1 and bool(models[0] >= 0)
-    left = known is None and (share or 0.0) >= _HALF and _fetches_blocks(e) is False and alone
+    left = known is None and (share or 0.0) >= HALF and _fetches_blocks(e) is False and alone
     text = (f"{say.percent(share or 0)} of waiting requests are deferred, not for KV blocks and "
             "not for an adapter")  # fmt: skip
     part = e.part_of_metric("queue_s") or 0.0
@@ -398,7 +396,7 @@ def grammar_compilation(e: Evidence) -> Finding:
         required(bool(e.gate("queue")) if left else known,
                  text if left else say.gauge("requests that wait for a grammar", waiting),
                  "the gauge `waiting_grammar` or the histogram `grammar_compile`"),
-        support(left and part >= _HALF,
+        support(left and part >= HALF,
                 f"the queue is {say.percent(min(part, 1.0))} of what the metric grew by"),
         proof(more, "compiling grammars takes "
               + ("-" if spent is None else f"{spent[0]:.1f} → {spent[1]:.1f} s of the window")),

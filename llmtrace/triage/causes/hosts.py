@@ -19,7 +19,7 @@ from llmtrace.triage.causes.scoring import (
     support,
 )
 from llmtrace.triage.evidence import patterns
-from llmtrace.triage.evidence.changes import MIN_COUNT
+from llmtrace.triage.evidence.changes import HALF, MIN_COUNT
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.result import Finding
@@ -29,7 +29,7 @@ _HARMLESS = 0x1 | 0x2 | 0x10 | 0x100
 _FEW_STEPS = 8
 _CUT_OFF = 2
 _STREAMS = 4  # responses in progress that stood still together
-_MOST, _RATHER_FEW = 0.5, 0.25  # of the slow requests
+_RATHER_FEW = 0.25  # of the slow requests
 _FAR = 2.5  # times the longest gap before
 _LONGER = 1.5  # times as long as next to any response waited for a chunk before
 _SEVERAL = 3  # gaps that are longer: then how often they come says as much
@@ -444,7 +444,7 @@ def _slow_in_halts(e: Evidence) -> tuple[str | None, bool | None]:
         return None, None
     slow, every = shares
     text = f"of the slow requests {say.percent(slow)} came then, of all {say.percent(every)}"
-    most = slow >= max(_MOST, 1.5 * every)
+    most = slow >= max(HALF, 1.5 * every)
     return text, most if most or slow < min(_RATHER_FEW, 3 * every) else None
 
 

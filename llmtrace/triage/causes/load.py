@@ -13,7 +13,7 @@ from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.kv_room import kv_room
 from llmtrace.triage.causes.scoring import against, gate, judge, note, proof, required, support
 from llmtrace.triage.evidence.beside import ENDED
-from llmtrace.triage.evidence.changes import Share
+from llmtrace.triage.evidence.changes import HALF, Share
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.patterns import cache_shrank, on_replica, restarted, starts
 from llmtrace.triage.evidence.signals import Moved
@@ -21,7 +21,6 @@ from llmtrace.triage.result import Finding
 
 _FULL_KV = 0.9
 _CALM_KV = 0.8
-_MOSTLY = 0.5
 _SURE = 3.0  # standard errors
 
 
@@ -63,7 +62,7 @@ def queue_saturation(e: Evidence) -> Finding:
     about = e.metric in (None, "ttft_s") and e.gate("queue", "prefill", "first_chunk")
     grown = bool(about and e.more_load and e.up("ttft_s"))
     # A gauge read now and then misses short waits; requests tell of each.
-    mostly = queued and (e.part_of_metric("queue_s") or 0.0) >= _MOSTLY
+    mostly = queued and (e.part_of_metric("queue_s") or 0.0) >= HALF
     by_requests = bool(mostly) and full_batch is not False
     lines = [
         gate(grown or queued,

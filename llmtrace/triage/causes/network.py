@@ -9,7 +9,7 @@ from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
 from llmtrace.triage.evidence import patterns
-from llmtrace.triage.evidence.changes import MIN_COUNT, Shift
+from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, RATHER_SURE, SURE, Shift
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.window_rows import Side
 from llmtrace.triage.result import Finding
@@ -24,10 +24,8 @@ _PHASES = {
 }
 _SET_UP = ("connect", "tls", "handshake")
 _MOSTLY = 0.6
-_HALF = 0.5
 _GOOD_PART = 0.3
 _LONGER = 1.1  # times as long: no timer lets that pass
-_SURE, _RATHER = 3.5, 2.5  # standard errors
 _TOO_MANY, _ERROR = 429, 500
 _OK = 200  # a response that failed after its status line was cut
 _TIMEOUTS_S = (5, 10, 15, 20, 30, 45, 50, 55, 60, 75, 90, 100, 120, 180, 240, 300, 350, 600)
@@ -64,10 +62,10 @@ def network_path(e: Evidence) -> Finding:
     # Where there is no CPU to spare, sending takes longer as well.
     sets_up = phases["send"] is not None and "send" not in longer and path is not None and (
         sum(longer[one].mean_change for one in _SET_UP if one in longer)
-        >= _HALF * path.mean_change > 0)  # fmt: skip
+        >= HALF * path.mean_change > 0)  # fmt: skip
     wait, whole = e.row("network_client_wait_s"), e.row("network_s")
     waits = None if wait is None or whole is None else (
-        wait.mean_change >= _HALF * whole.mean_change)  # fmt: skip
+        wait.mean_change >= HALF * whole.mean_change)  # fmt: skip
     local = e.local("region", "network_s") or e.local("client", "network_s")
     lines = [
         gate(e.gate("network"), say.durations("network", whole), "network hooks of the client"),
@@ -76,9 +74,9 @@ def network_path(e: Evidence) -> Finding:
                  + (f"; {moved}" if longer and not longer_path else ""),
                  "the network's phases (HTTP client hooks)"),
         proof(longer_path and bool(longer)
-              and (e.carried("network") >= _HALF or e.felt_alone("network_s")) if known else None,
+              and (e.carried("network") >= HALF or e.felt_alone("network_s")) if known else None,
               moved),
-        support(e.carried("network") >= _HALF,
+        support(e.carried("network") >= HALF,
                 f"network is {say.percent(e.carried('network'))} of the time added"),
         support(None if local is None else True, f"only {local}"),
         support(_engine_flat(e), "queue and prefill did not move"),
@@ -133,10 +131,10 @@ def gateway_overhead(e: Evidence) -> Finding:
     lines = [
         *seen,
         # A busy machine makes all that runs on it slower: proved is what most of the time is.
-        steady(proof(None if own is None or whole is None else e.carried("gateway") >= _HALF and
+        steady(proof(None if own is None or whole is None else e.carried("gateway") >= HALF and
               own.mean_change >= 0.6 * (whole.mean_change),
               f"it is the gateway's own time; more than one attempt: {retried}")),
-        support(e.carried("gateway") >= _HALF,
+        support(e.carried("gateway") >= HALF,
                 f"the gateway is {say.percent(e.carried('gateway'))} of the time added"),
         support(_engine_flat(e), "queue and prefill did not move"),
         support(None if local is None else True, f"only {local}"),
@@ -299,7 +297,7 @@ def _was_away(e: Evidence) -> tuple[bool | None, str]:
     if away is None or decode is None:
         return None, ""
     text = f"the client was away for {say.seconds(away)} more of each response"
-    return away >= _HALF * max(decode.before_mean - decode.after_mean, 0.0) > 0, text
+    return away >= HALF * max(decode.before_mean - decode.after_mean, 0.0) > 0, text
 
 
 def _paces(per_token: Shift | None, bursts: Shift | None) -> str:
@@ -401,7 +399,7 @@ def midstream_errors(e: Evidence) -> Finding:
     _, found = patterns.broken(e)
     again = patterns.restarted(e)
     local = where_broken(e)
-    at_once = found.n >= 4 and found.together >= _HALF
+    at_once = found.n >= 4 and found.together >= HALF
     hop = at_once and _by_a_hop(e)
     finished = e.counted("finished", reason="error")
     counted = None if finished is None else finished[1] >= 3 and finished[1] >= 2 * finished[0]
@@ -431,7 +429,7 @@ def midstream_errors(e: Evidence) -> Finding:
 
 def _by_a_hop(e: Evidence) -> bool:
     """Return whether streams that ended at one instant did so though every engine went on."""
-    known = e.has("started") and patterns.broken(e)[0].together < _HALF
+    known = e.has("started") and patterns.broken(e)[0].together < HALF
     return known and not patterns.restarted(e) and not patterns.vanished(e)
 
 
@@ -470,8 +468,8 @@ def _was_refused(e: Evidence, seen: list[bool], by_status: float | None) -> bool
 
     A stream that broke, or a connection, is sent again as well: that is no rate limit.
     """
-    again = e.share("retried", _retried).rose(0.01, sure=_RATHER)
-    if not (again or e.share("quota", over_quota).rose(0.01, sure=_RATHER)):
+    again = e.share("retried", _retried).rose(0.01, sure=RATHER_SURE)
+    if not (again or e.share("quota", over_quota).rose(0.01, sure=RATHER_SURE)):
         return False
     if any(seen) or e.share("busy", _retried_busy).rose(0.005, 3):
         return True
@@ -539,7 +537,7 @@ def _began(e: Evidence, signal: str) -> bool:
     if counted is None:
         return False
     usual = counted[0] * e.after.window.seconds / max(e.before.window.seconds, 1e-9)
-    return bool(counted[1] - usual >= _SURE * np.sqrt(counted[1] + usual + 1))
+    return bool(counted[1] - usual >= SURE * np.sqrt(counted[1] + usual + 1))
 
 
 def _broken_midstream(side: Side) -> Mask:
@@ -554,7 +552,7 @@ def _gaps_known(side: Side) -> bool:
 def _at_an_age(e: Evidence, found: patterns.Cuts) -> bool:
     """Return whether streams that had delivered something broke at an age, and at any silence."""
     began = np.isfinite(e.after.number("ttft_s")[patterns.failed(e.after)])
-    return found.e2e_alike >= max(0.95 * found.alike, _MOSTLY) and bool(began.mean() > _HALF)
+    return found.e2e_alike >= max(0.95 * found.alike, _MOSTLY) and bool(began.mean() > HALF)
 
 
 def where_broken(e: Evidence) -> str | None:

@@ -10,11 +10,11 @@ import numpy as np
 from llmtrace.stats.arrays import Floats
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.scoring import Group, against, judge, proof, required, support
+from llmtrace.triage.evidence.changes import HALF
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.result import Finding
 
 _TIMES: Final = 1.8  # as many, or as few: the bar of the search for traffic
-_HALF: Final = 0.5
 _SURE: Final = 4.0  # standard errors, by the unrest of counts
 _COLUMNS: Final = (
     "tenant", "route", "region", "client", "version", "service", "gateway", "model", "server",
@@ -105,7 +105,7 @@ def _slower_too(e: Evidence, times: float) -> bool:
     rows = [one for one in map(e.row, e.moved) if one is not None]
     pairs = [(one.before_p50, one.after_p50) for one in rows]
     pairs += [(one.before_p95, one.after_p95) for one in rows]
-    return any(high - low >= _HALF * (times - 1) * low for low, high in pairs)
+    return any(high - low >= HALF * (times - 1) * low for low, high in pairs)
 
 
 def _where(e: Evidence) -> tuple[Group | None, str, bool]:

@@ -9,7 +9,7 @@ from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.network import over_quota
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
 from llmtrace.triage.evidence import patterns
-from llmtrace.triage.evidence.changes import Share
+from llmtrace.triage.evidence.changes import HALF, RATHER_SURE, SURE, Share
 from llmtrace.triage.evidence.evidence import METRICS, Evidence
 from llmtrace.triage.evidence.window_rows import Side
 from llmtrace.triage.result import Finding
@@ -17,8 +17,6 @@ from llmtrace.triage.result import Finding
 _FELT = 0.05  # of requests: fewer cannot move a p95
 _AS_BEFORE = 0.25  # as a share of the median
 _FEW = 0.01  # of requests
-_HALF = 0.5
-_SURE, _RATHER = 3.5, 2.5  # standard errors
 _ERROR = 500
 _SEVERAL = 4
 
@@ -139,9 +137,9 @@ def provider_errors(e: Evidence) -> Finding:
         required(failed.rose(_FEW) or (None if unsaid else False),
                  f"not served: {said or 'none'}", "the rows' `http_status` or `error_type`"),
         required(not (e.has("running") or e.has("started")), "no engine is seen that serves them"),
-        proof(answered.rose(_FEW) and answered.after_k >= _HALF * failed.after_k,
+        proof(answered.rose(_FEW) and answered.after_k >= HALF * failed.after_k,
               f"5xx in place of a response: {answered}"),
-        against(cut.together >= _HALF and cut.n >= _SEVERAL,
+        against(cut.together >= HALF and cut.n >= _SEVERAL,
                 "streams ended at one instant: a machine of those that serve died"),
     ]  # fmt: skip
     action = "Reroute: fail over to another provider, region or model; read its status page."
@@ -150,7 +148,7 @@ def provider_errors(e: Evidence) -> Finding:
 
 def _sure_enough(e: Evidence) -> float:
     """Return how sure a share must be: less so where it is beyond chance that a metric rose."""
-    return _RATHER if e.moved else _SURE
+    return RATHER_SURE if e.moved else SURE
 
 
 def _begun(side: Side) -> Mask:

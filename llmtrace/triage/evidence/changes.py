@@ -21,6 +21,11 @@ Mask = NDArray[np.bool_]
 
 MIN_COUNT: Final = 8  # values a side; fewer say nothing of a distribution
 TAIL: Final = 0.05
+# Standard errors: dozens of quantities are looked at, and three of them happen on quiet days. Less
+# will do where other evidence says the same.
+SURE: Final = 3.5
+RATHER_SURE: Final = 2.5
+HALF: Final = 0.5  # of a whole: from there on a part is most of it
 _MAX_BLOCKS: Final = 24
 _PER_BLOCK: Final = 12
 _FEW_BLOCKS: Final = 6  # of fewer requests each, where there are not many
@@ -29,7 +34,6 @@ _MAD_TO_SIGMA: Final = 1.4826
 _MEDIAN_ERROR: Final = 1.2533  # a median is this much less sure than a mean
 _SEVERAL: Final = 3
 _ALIKE: Final = 2.0  # means that follow one another are alike: so much less is known of them
-_SURE: Final = 3.5  # dozens of quantities are looked at: three sigmas happen on quiet days
 _RELATIVE: Final = 0.1
 _SMALLEST: Final = 1e-300
 _CLOSE: Final = 1e-12
@@ -87,14 +91,14 @@ class Shift:
         """
         middle = self.after_p50 - self.before_p50
         tail = self.after_p95 - self.before_p95
-        return (self.z >= _SURE and middle >= max(floor, relative * abs(self.before_p50))) or (
-            self.over_z >= _SURE and tail >= max(floor, relative * abs(self.before_p95))
+        return (self.z >= SURE and middle >= max(floor, relative * abs(self.before_p50))) or (
+            self.over_z >= SURE and tail >= max(floor, relative * abs(self.before_p95))
         )
 
     def grew(self, floor: float, relative: float = _RELATIVE) -> bool:
         """Return whether the mean is up: for counts that are mostly 0, and for rare long waits."""
         more = self.after_mean - self.before_mean
-        return self.mean_z >= _SURE and more >= max(floor, relative * abs(self.before_mean))
+        return self.mean_z >= SURE and more >= max(floor, relative * abs(self.before_mean))
 
     def leans(self, floor: float, relative: float = _RELATIVE) -> bool:
         """Return whether the middle, the tail or the mean is up by what matters, chance or not."""
@@ -108,12 +112,12 @@ class Shift:
     def sank(self, relative: float = _RELATIVE) -> bool:
         """Return whether the mean is down, beyond chance and by this share of what was before."""
         less = self.before_mean - self.after_mean
-        return self.mean_z <= -_SURE and less >= relative * abs(self.before_mean)
+        return self.mean_z <= -SURE and less >= relative * abs(self.before_mean)
 
     def fell(self, floor: float, relative: float = _RELATIVE) -> bool:
         """Return whether the middle is down, beyond chance and by what matters."""
         middle = self.before_p50 - self.after_p50
-        sure = max(-self.z, self.under_z) >= _SURE
+        sure = max(-self.z, self.under_z) >= SURE
         return sure and middle >= max(floor, relative * abs(self.before_p50))
 
 
@@ -190,7 +194,7 @@ class Share:
             return 0.0
         return _z_of(more_than(self.after_k, self.after_n, self.before_k, self.before_n))
 
-    def rose(self, floor: float, fewest: int = 5, sure: float = 3.5) -> bool:
+    def rose(self, floor: float, fewest: int = 5, sure: float = SURE) -> bool:
         """Return whether there is more of it, beyond chance, by `floor` and `fewest` cases.
 
         Args:

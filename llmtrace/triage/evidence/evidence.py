@@ -30,9 +30,9 @@ METRICS: Final = ("ttft_s", "tpot_s", "e2e_s")
 TTFT_STAGES: Final = ("network", "gateway", "queue", "prefill", "first_chunk", "unattributed")
 PACE_STAGES: Final = ("decode", "render")
 
+_MORE: Final = 1.15  # times as many requests a second are more load
 # The smallest change that matters, of the wait that it is part of: there is no other yardstick
 # that fits a model on a laptop and one on eight GPUs alike.
-_MORE: Final = 1.15  # times as many requests a second are more load
 _FLOOR: Final = 0.04
 _PART: Final = 0.1  # of what the metric grew by: less is not its cause
 _ALONE: Final = 0.5  # of a typical wait before: felt by itself, whatever else happened

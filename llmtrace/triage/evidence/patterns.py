@@ -16,7 +16,7 @@ import numpy as np
 
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.evidence.beside import ENDED
-from llmtrace.triage.evidence.changes import MIN_COUNT, Share
+from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, SURE, Share
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.window_rows import Side
 
@@ -36,7 +36,6 @@ _FLOOR: Final = 0.8
 _FRESH: Final = 1.0  # times the window: so long before it a start is recent
 _AGES: Final = (0.15, 0.3, 0.6)  # of the requests to new engines: these came to fresh ones
 _SLOW: Final = 0.25  # of requests were slower than the p75 before
-_SURE: Final = 3.5  # standard errors
 _DRAWS: Final = 40
 _HIGH: Final = -3  # of the draws in order: one in twenty is longer
 _LOOKED_AT: Final = 8
@@ -48,7 +47,6 @@ _EARLY: Final = 0.5
 _ROOM: Final = 0.8
 _SHRANK: Final = 0.6
 _STALLED: Final = 0.7
-_HALF: Final = 0.5
 _BUNCHED: Final = 0.8
 _MIN_STREAMS: Final = 2
 _PART_LOST: Final = 0.02  # of all requests
@@ -132,7 +130,7 @@ def held_up(e: Evidence) -> bool | None:
         return None if (e.after.number("computed_tokens") >= limit).sum() >= 3 else False  # noqa: PLR2004
     worse = found.cost >= max(2.0 * found.cost_before, e.floor("ttft_s"))
     # Where all wait longer, those that meet a long one do as well.
-    worse &= found.cost - found.cost_before >= _HALF * found.grown
+    worse &= found.cost - found.cost_before >= HALF * found.grown
     return found.during >= 1.4 * found.outside and found.slow_during >= 0.3 and worse  # noqa: PLR2004
 
 
@@ -393,7 +391,7 @@ def alike_halts(e: Evidence) -> tuple[float, int] | None:
     seconds, _ = _common(after[after > most])
     if seconds is None:
         return None
-    long = after[after >= _HALF * seconds]
+    long = after[after >= HALF * seconds]
     alike = np.abs(long - seconds) <= _BAND * seconds
     found = alike.sum() >= MIN_COUNT and alike.mean() >= _STALLED
     return (seconds, int(alike.sum())) if found else None
@@ -740,7 +738,7 @@ def _stays(before: Floats, young: Floats, last: Floats) -> bool:
     if min(int(np.isfinite(before).sum()), len(last)) < MIN_COUNT:
         return False
     usual, early, late = (float(np.nanmedian(one)) for one in (before, young, last))
-    sure = _z_slow(before, last) >= _SURE
+    sure = _z_slow(before, last) >= SURE
     return bool(sure and late - usual >= _EARLY * (early - usual))
 
 
@@ -779,7 +777,7 @@ def _slower(before: Floats, ttft: Floats, known: Mask, young: Mask) -> bool:
     slow = ttft > float(np.percentile(before, 100 * (1 - _SLOW)))
     share, rest = float(slow[young].mean()), float(slow[known & ~young].mean())
     higher = np.percentile(ttft[young], 75) >= 1.3 * np.percentile(ttft[known & ~young], 75)
-    return bool(_z_slow(before, ttft[young]) >= _SURE and share >= rest and higher)
+    return bool(_z_slow(before, ttft[young]) >= SURE and share >= rest and higher)
 
 
 def cache_fell_first(e: Evidence) -> bool | None:
