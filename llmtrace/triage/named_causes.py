@@ -110,8 +110,8 @@ def with_proof(judged: Judged, found: Sequence[Finding], *, few: bool) -> Judged
     if judged.verdict == "traffic" and traffic is not None:
         where = _sentences(one for one in traffic.evidence if one.points >= _PROOF)
         return replace(judged, reason=f"{judged.reason} {where}".rstrip())
-    if traffic is not None and traffic.id == "traffic_lost" and traffic.status == "confirmed" and (
-        judged.verdict in _BY_WHO_IS_LEFT):  # fmt: skip
+    lost = traffic is not None and (traffic.id, traffic.status) == ("traffic_lost", "confirmed")
+    if traffic is not None and lost and judged.verdict in _BY_WHO_IS_LEFT:
         return Judged("traffic", _sentences(traffic.evidence))
     if judged.verdict not in result.NOTHING_FOUND:
         return judged

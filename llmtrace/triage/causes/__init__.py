@@ -47,11 +47,6 @@ RULES: Final[Mapping[str, Rule]] = {
     )
 }  # fmt: skip
 
-# Causes that may be mere effects of others.
-BEHIND: Final[Mapping[str, Sequence[str]]] = {
-    **RELATIONS["behind"],
-    "client_give_ups": tuple(name for name in RULES if name != "client_give_ups"),
-}
 # Seen in how requests end, whatever becomes of their latency.
 BY_OUTCOME: Final = frozenset(
     {
@@ -59,6 +54,7 @@ BY_OUTCOME: Final = frozenset(
         "provider_errors",
     }
 )  # fmt: skip
+_IF_SLOW: Final = {True: RELATIONS["behind_if_slow"], False: RELATIONS["behind_if_not_slow"]}
 OUTSIDE: Final[Mapping[str, Sequence[str]]] = RELATIONS["outside"]
 _OUTSIDE: Final = -4
 _WAITS: Final[Mapping[str, str]] = RELATIONS["waits"]
@@ -69,6 +65,19 @@ _GIVES_UP_FOR: Final = -10  # nearly every slowness makes clients cancel
 _NOTHING_MOVED: Final = -10
 _EXPLAINED: Final = -6
 _RANK: Final = {"confirmed": 0, "likely": 1, "possible": 2, "unknown": 3, "ruled_out": 4}
+
+
+def may_be_behind(effect: str, *, slow: Iterable[bool] = (True, False)) -> list[str]:
+    """Return which causes a cause may be the mere effect of, in the order of the rules.
+
+    Args:
+        effect: the cause.
+        slow: whether clients may have left because of slowness; either, if not given.
+    """
+    listed = {*RELATIONS["behind"].get(effect, ())}.union(
+        *(_IF_SLOW[one].get(effect, ()) for one in slow)
+    )
+    return [name for name in RULES if name != effect and ("*" in listed or name in listed)]
 
 
 def causes(evidence: Evidence) -> list[Finding]:
@@ -160,16 +169,12 @@ def _behind(evidence: Evidence, finding: Finding, found: Mapping[str, Finding]) 
     """Take points off a cause that would follow from another, well supported one."""
     if finding.status not in NAMED:
         return finding
-    names = BEHIND.get(finding.id, ())
+    names = may_be_behind(finding.id, slow=[clients.could_be_slowness(evidence)])
     if finding.id in _BY_LOAD and evidence.more_load:
         # There is more to do: that needs no other cause. But a full batch is one cause, not two,
         # and as many requests are more for each engine where one of them is gone.
         fewer = ("engine_down",) if not evidence.more_requests else ()
-        names = tuple(name for name in names if name in (*_BY_LOAD, *fewer))
-    if finding.id == "client_give_ups" and not clients.could_be_slowness(evidence):
-        names = tuple(name for name in names if name in BY_OUTCOME)
-    if finding.id == "client_cold" and clients.could_be_slowness(evidence):
-        names = ()  # who leaves closes a connection, but no client leaves before it gets slow
+        names = [name for name in names if name in (*_BY_LOAD, *fewer)]
     behind = [
         found[name]
         for name in names
@@ -192,7 +197,7 @@ def _rather_behind_it(finding: Finding, other: Finding) -> bool:
     """
     if {finding.id, other.id} == {"kv_exhaustion", "prefix_cache_collapse"}:
         return False
-    return finding.id in BEHIND.get(other.id, ()) and finding.score > other.score
+    return finding.id in may_be_behind(other.id) and finding.score > other.score
 
 
 def _came_first(evidence: Evidence, finding: Finding, other: str) -> bool:

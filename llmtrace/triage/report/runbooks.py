@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from llmtrace.triage.causes import BEHIND, RULES
+from llmtrace.triage.causes import RULES, may_be_behind
 from llmtrace.triage.causes.engine_flags import of_cause
 
 INDEX: Final = "index.md"
@@ -69,7 +69,7 @@ def page(cause: str) -> str:
             "## Settings, by engine and version",
             "\n".join(["| engine | since | what |", "|---|---|---|", *rows]),
         ]
-    behind = [name for name in RULES if name in BEHIND.get(cause, ())]
+    behind = may_be_behind(cause)
     if behind and len(behind) < len(RULES) - 1:
         links = ", ".join(f"[{title(name)}]({name}.md)" for name in behind)
         parts += ["## Look behind it", f"It may be the mere effect of: {links}."]
