@@ -8,13 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
 
 import numpy as np
 
 from llmtrace.dataset.case import Case, Window
 from llmtrace.triage.attribution.components import METRICS, values
-from llmtrace.triage.comparison.p95_change import Compared, compare
+from llmtrace.triage.comparison.p95_change import Compared, compare_all
 from llmtrace.triage.comparison.within_groups import of_kind
 from llmtrace.triage.impact import impact_of
 from llmtrace.triage.near_events import events_near
@@ -24,9 +23,6 @@ from llmtrace.triage.windows.moved import Moved, what_moved
 from llmtrace.triage.windows.onset import course, date_onset
 from llmtrace.triage.windows.ramp import date_ramp
 from llmtrace.triage.windows.search_rows import Look
-
-_CERTAIN: Final = 0.01
-_LEAST: Final = 0.1
 
 
 def with_onset_and_impact(
@@ -71,16 +67,10 @@ def _of_what_moved(
         return look, result, compared
     rows = of_kind(look.rows, group)
     sides = (of_kind(look.whole[0], group), of_kind(look.whole[1], group))
-    alone = {
-        name: compare(
-            sides, (look.chosen.before, look.chosen.after),
-            (values(sides[0], name), values(sides[1], name)), result.quantile,
-            certain=_CERTAIN, least=_LEAST,
-        )
-        for name in METRICS
-    }  # fmt: skip
-    rose = [name for name, one in alone.items()
-            if one.change.significant and one.change.grew[0] > 0]  # fmt: skip
+    windows = (look.chosen.before, look.chosen.after)
+    measured = {name: (values(sides[0], name), values(sides[1], name)) for name in METRICS}
+    alone = compare_all(sides, windows, measured, result.quantile)
+    rose = [name for name, one in alone.items() if one.change.rose]
     mine = replace(look, rows=rows, of=lambda name: values(rows, name), incidents=())
     return mine, replace(result, moved=tuple(rose)), alone
 

@@ -24,7 +24,13 @@ from llmtrace.triage.attribution.exemplars import exemplars
 from llmtrace.triage.attribution.for_result import anatomy_of, contributions_of, estimates_of
 from llmtrace.triage.attribution.request_load import load_of
 from llmtrace.triage.comparison.outcomes import compare_outcomes
-from llmtrace.triage.comparison.p95_change import MIN_COUNT, Compared, compare
+from llmtrace.triage.comparison.p95_change import (
+    CERTAIN,
+    LEAST,
+    MIN_COUNT,
+    Compared,
+    compare_all,
+)
 from llmtrace.triage.comparison.which_moved import all_moved, which_moved
 from llmtrace.triage.comparison.within_groups import Group, clearest_group
 from llmtrace.triage.mix_growth import growth_of
@@ -53,9 +59,7 @@ from llmtrace.triage.windows.unrecorded import unrecorded
 
 Q: Final = 0.95
 
-# Chance of a false alarm, and the least share of a quantile that matters: where the user chose the
-# windows, and where they were chosen among thousands.
-_GIVEN: Final = (0.01, 0.1)
+# As CERTAIN and LEAST, where windows were chosen among thousands.
 _FOUND: Final = (1e-6, 0.2)
 _MAX_DRAWS: Final = 10_000
 
@@ -173,8 +177,7 @@ def triage(
     few = not change.significant and min(change.before.n, change.after.n) < least_values(Q)
     named = named_causes(
         concatenate(sides.rows), case, sides.windows, about=sides.about, divided=divided,
-        risen=[name for name, one in sides.compared.items()
-               if one.change.significant and one.change.grew[0] > 0],
+        risen=[name for name, one in sides.compared.items() if one.change.rose],
         verdict=judged.verdict, searched=look.chosen.searched, blind=look.blind, few=few,
     )  # fmt: skip
     judged = with_proof(judged, named, few=few)
@@ -206,22 +209,18 @@ def _compare(look: Look, metric: Metric | None) -> _Sides:
     windows = (look.chosen.before, look.chosen.after)
     rows = (thinned(look.whole[0]), thinned(look.whole[1]))
     searched = look.by_chance > SURE
-    certain, least = _FOUND if searched else _GIVEN
+    certain, least = _FOUND if searched else (CERTAIN, LEAST)
     if searched and look.chosen.found is not None:  # the clearest of so many stretches
         bins = min(max(len(look.rows) // PER_BIN, 2), MAX_BINS)
-        certain = max(certain, 2 * _GIVEN[0] / bins**2)
+        certain = max(certain, 2 * CERTAIN / bins**2)
     measured = {name: (values(rows[0], name), values(rows[1], name)) for name in METRICS}
-    compared = {
-        name: compare(
-            rows, windows, measured[name], Q,
-            certain=certain / (1 if name == metric else len(METRICS)), least=least,
-            shown=look.shows_rise(name), remembers=not searched,
-        )
-        for name in METRICS
-    }  # fmt: skip
+    compared = compare_all(
+        rows, windows, measured, Q, about=metric, certain=certain, least=least,
+        shown=look.shows_rise, remembers=not searched,
+    )  # fmt: skip
     return _Sides(
         windows, rows, measured, compared,
-        outcomes=compare_outcomes(*rows, *([_GIVEN[0] / 2] if look.expects_failures else [])),
+        outcomes=compare_outcomes(*rows, *([CERTAIN / 2] if look.expects_failures else [])),
         load={"before": load_of(rows[0], windows[0]), "after": load_of(rows[1], windows[1])},
         about=_about(metric, compared),
     )  # fmt: skip
@@ -234,7 +233,7 @@ def _about(metric: Metric | None, compared: Mapping[Metric, Compared]) -> Metric
         return moved
     one, other = compared[metric].change, compared[moved].change
     known = one.significant or min(one.before.n, one.after.n) >= least_values(Q)
-    return moved if not known and other.significant and other.grew[0] > 0 else metric
+    return moved if not known and other.rose else metric
 
 
 def _resample(sides: _Sides, mine: Divided, settings: Settings, report: Progress) -> Spread | None:
@@ -276,7 +275,7 @@ def _alone(look: Look, sides: _Sides, judged: Judged) -> Group | None:
     """Return the kind of request that moved though all together did not; windows are given."""
     if look.chosen.searched or judged.verdict not in NOTHING_FOUND:
         return None
-    return clearest_group(sides.rows, sides.windows, Q, certain=_GIVEN[0], least=_GIVEN[1])
+    return clearest_group(sides.rows, sides.windows, Q)
 
 
 def _cohorts(sides: _Sides, mine: Divided) -> tuple[Cohort, ...]:

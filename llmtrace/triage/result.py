@@ -203,6 +203,11 @@ class Change:
     significant: bool
 
     @property
+    def rose(self) -> bool:
+        """Whether it rose beyond chance."""
+        return self.significant and self.grew[0] > 0
+
+    @property
     def grew(self) -> tuple[float, str]:
         """By which share it grew: its p95, or its p50 where the p95 hardly moved; and of which."""
         b, a = self.before, self.after

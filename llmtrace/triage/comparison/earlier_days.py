@@ -9,12 +9,10 @@ from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.triage.attribution.components import METRICS, values
 from llmtrace.triage.comparison.outcomes import ENDINGS, compare_outcomes
-from llmtrace.triage.comparison.p95_change import Compared, compare
+from llmtrace.triage.comparison.p95_change import LEAST, Compared, compare
 from llmtrace.triage.over_time import Incident
 from llmtrace.triage.windows.choose import earlier
 
-_CERTAIN: Final = 0.01
-_LEAST: Final = 0.1
 _FEWEST: Final = 20  # requests, of which a day can say that it was alike
 _TRAFFIC: Final = 1.5  # times as many requests, or as few, are as many
 _Q: Final = 0.95
@@ -47,7 +45,7 @@ def _alike(one: Incident, sides: tuple[Columns, Columns], windows: tuple[Window,
         return not (outcomes.significant if one.metric == "errors" else outcomes.gave_up)
     metric = next(name for name in METRICS if name == one.metric)
     both = (values(sides[0], metric), values(sides[1], metric))
-    found = compare(sides, windows, both, _Q, certain=_CERTAIN, least=_LEAST)
+    found = compare(sides, windows, both, _Q)
     rose = (found.change.delta_s or 0.0) > 0
     if found.change.significant and rose is (one.direction == "up"):
         return False
@@ -59,4 +57,4 @@ def _would_show(one: Incident, found: Compared) -> bool:
     if not one.usual or not one.level:
         return False
     change = max(one.level / one.usual, one.usual / one.level) - 1
-    return change < _LEAST or (found.visible is not None and found.visible <= change)
+    return change < LEAST or (found.visible is not None and found.visible <= change)

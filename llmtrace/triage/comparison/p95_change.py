@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,12 +13,16 @@ from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats import significance
 from llmtrace.stats.arrays import Floats, Mask
-from llmtrace.triage.attribution.components import Values, slow
+from llmtrace.triage.attribution.components import METRICS, Values, slow
 from llmtrace.triage.comparison.far_beyond import far_beyond
 from llmtrace.triage.power import smallest_share, smallest_visible
-from llmtrace.triage.result import NO_BOUNDS, Change, Side
+from llmtrace.triage.result import NO_BOUNDS, Change, Metric, Side
 from llmtrace.triage.windows.date_change import date_change
 
+# Of windows that were given: the chance of a false alarm, and the least share of a quantile that
+# matters.
+CERTAIN: Final = 0.01
+LEAST: Final = 0.1
 FELT: Final = 0.02  # of a typical request: a part that takes less is not felt
 MIN_COUNT: Final = 10  # requests in a window; an interval of its p95 takes more
 _ALSO: Final = (0.5, 0.8)
@@ -50,14 +54,40 @@ class Compared:
     visible_share: float | None = None
 
 
+def compare_all(
+    rows: tuple[Columns, Columns],
+    windows: tuple[Window, Window],
+    measured: Mapping[Metric, tuple[Values, Values]],
+    q: float,
+    *,
+    about: Metric | None = None,
+    certain: float = CERTAIN,
+    least: float = LEAST,
+    shown: Callable[[Metric], bool] = lambda _: False,
+    remembers: bool = True,
+) -> dict[Metric, Compared]:
+    """Compare every metric as `compare` does; the chance of a false alarm is that of all of them.
+
+    One that was asked about (`about`) is one test by itself.
+    """
+    return {
+        name: compare(
+            rows, windows, measured[name], q,
+            certain=certain / (1 if name == about else len(METRICS)), least=least,
+            shown=shown(name), remembers=remembers,
+        )
+        for name in METRICS
+    }  # fmt: skip
+
+
 def compare(
     rows: tuple[Columns, Columns],
     windows: tuple[Window, Window],
     both: tuple[Values, Values],
     q: float,
     *,
-    certain: float,
-    least: float,
+    certain: float = CERTAIN,
+    least: float = LEAST,
     shown: bool = False,
     remembers: bool = True,
 ) -> Compared:

@@ -18,7 +18,7 @@ from llmtrace.stats.arrays import Mask
 from llmtrace.stats.significance import quantile
 from llmtrace.triage.attribution.cohorts import ATTRIBUTES
 from llmtrace.triage.attribution.components import Values, values
-from llmtrace.triage.comparison.p95_change import Compared, compare
+from llmtrace.triage.comparison.p95_change import CERTAIN, Compared, compare
 from llmtrace.triage.result import Cohort, Metric
 
 _METRICS: Final[tuple[Metric, ...]] = ("ttft", "tpot")  # e2e is mostly how long a response is
@@ -47,17 +47,15 @@ def of_kind(rows: Columns, attributes: Mapping[str, str]) -> Columns:
     return rows.take(mine)
 
 
-def clearest_group(
-    rows: Sides, windows: tuple[Window, Window], q: float, *, certain: float, least: float
-) -> Group | None:
+def clearest_group(rows: Sides, windows: tuple[Window, Window], q: float) -> Group | None:
     """Return the kind of request that rose most clearly, alone; `None` = none beyond chance.
+
+    The chance of a false alarm is divided by how many kinds there are.
 
     Args:
         rows: of the windows before and after.
         windows: when those were.
         q: the quantile, 0.95.
-        certain: the chance of a false alarm to stay below, however many kinds there are.
-        least: share of the p95 by which it must move to matter.
     """
     kinds = list(_kinds(rows))
     tests = max(len(kinds) * len(_METRICS), 1)
@@ -70,10 +68,10 @@ def clearest_group(
                 continue
             mine = (rows[0].take(masks[0]), rows[1].take(masks[1]))
             alone = (values(mine[0], metric), values(mine[1], metric))
-            found = compare(mine, windows, alone, q, certain=certain / tests, least=least)
+            found = compare(mine, windows, alone, q, certain=CERTAIN / tests)
             p_value = found.change.p_value or 0.0
             clearer = best is None or p_value < (best.compared.change.p_value or 0.0)
-            if found.change.significant and found.change.grew[0] > 0 and clearer:
+            if found.change.rose and clearer:
                 cohort = _cohort({name: value}, both, masks, found, q=min(p_value * tests, 1.0))
                 best = Group(cohort, found)
     return best
