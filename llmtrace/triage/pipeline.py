@@ -24,13 +24,7 @@ from llmtrace.triage.attribution.exemplars import exemplars
 from llmtrace.triage.attribution.for_result import anatomy_of, contributions_of, estimates_of
 from llmtrace.triage.attribution.request_load import load_of
 from llmtrace.triage.comparison.outcomes import compare_outcomes
-from llmtrace.triage.comparison.p95_change import (
-    CERTAIN,
-    LEAST,
-    MIN_COUNT,
-    Compared,
-    compare_all,
-)
+from llmtrace.triage.comparison.p95_change import CERTAIN, LEAST, MIN_COUNT, Compared, compare
 from llmtrace.triage.comparison.which_moved import all_moved, which_moved
 from llmtrace.triage.comparison.within_groups import Group, clearest_group
 from llmtrace.triage.mix_growth import growth_of
@@ -214,10 +208,14 @@ def _compare(look: Look, metric: Metric | None) -> _Sides:
         bins = min(max(len(look.rows) // PER_BIN, 2), MAX_BINS)
         certain = max(certain, 2 * CERTAIN / bins**2)
     measured = {name: (values(rows[0], name), values(rows[1], name)) for name in METRICS}
-    compared = compare_all(
-        rows, windows, measured, Q, about=metric, certain=certain, least=least,
-        shown=look.shows_rise, remembers=not searched,
-    )  # fmt: skip
+    compared = {
+        name: compare(
+            rows, windows, measured[name], Q,
+            certain=certain / (1 if name == metric else len(METRICS)), least=least,
+            shown=look.shows_rise(name), remembers=not searched,
+        )
+        for name in METRICS
+    }  # fmt: skip
     return _Sides(
         windows, rows, measured, compared,
         outcomes=compare_outcomes(*rows, *([CERTAIN / 2] if look.expects_failures else [])),

@@ -12,8 +12,9 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from llmtrace.exporters.prometheus.sink import PrometheusSink
-from llmtrace.triage.causes import BEHIND, RULES
+from llmtrace.triage.causes import RULES
 from llmtrace.triage.causes.engine_flags import REMEDIES
+from llmtrace.triage.causes.look_alikes import RELATIONS
 from llmtrace.triage.report import runbooks
 from llmtrace.triage.result import CAUSES
 from llmtrace_collector.metrics import target_metrics
@@ -53,9 +54,10 @@ def test_the_index_lists_them_all():
 
 def test_tables_speak_of_causes_that_exist():
     """What is behind what, and what to set for what."""
-    named = {*BEHIND, *(name for names in BEHIND.values() for name in names), *REMEDIES}
+    tables = [RELATIONS[one] for one in ("behind", "behind_if_slow", "behind_if_not_slow")]
+    named = {name for one in tables for effect, of in one.items() for name in (effect, *of)}
 
-    assert named <= {*RULES}
+    assert named | {*REMEDIES} <= {*RULES, "*"}
 
 
 def test_queries_ask_for_metrics_that_exist():

@@ -68,15 +68,9 @@ _RANK: Final = {"confirmed": 0, "likely": 1, "possible": 2, "unknown": 3, "ruled
 
 
 def may_be_behind(effect: str, *, slow: Iterable[bool] = (True, False)) -> list[str]:
-    """Return which causes a cause may be the mere effect of, in the order of the rules.
-
-    Args:
-        effect: the cause.
-        slow: whether clients may have left because of slowness; either, if not given.
-    """
-    listed = {*RELATIONS["behind"].get(effect, ())}.union(
-        *(_IF_SLOW[one].get(effect, ()) for one in slow)
-    )
+    """Return the causes that one may follow from; `slow` = whether slowness drove clients away."""
+    tables = (RELATIONS["behind"], *(_IF_SLOW[one] for one in slow))
+    listed = {name for one in tables for name in one.get(effect, ())}
     return [name for name in RULES if name != effect and ("*" in listed or name in listed)]
 
 

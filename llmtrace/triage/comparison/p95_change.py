@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,10 +13,10 @@ from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats import significance
 from llmtrace.stats.arrays import Floats, Mask
-from llmtrace.triage.attribution.components import METRICS, Values, slow
+from llmtrace.triage.attribution.components import Values, slow
 from llmtrace.triage.comparison.far_beyond import far_beyond
 from llmtrace.triage.power import smallest_share, smallest_visible
-from llmtrace.triage.result import NO_BOUNDS, Change, Metric, Side
+from llmtrace.triage.result import NO_BOUNDS, Change, Side
 from llmtrace.triage.windows.date_change import date_change
 
 # Of windows that were given: the chance of a false alarm, and the least share of a quantile that
@@ -52,32 +52,6 @@ class Compared:
     threshold: float
     visible: float | None = None
     visible_share: float | None = None
-
-
-def compare_all(
-    rows: tuple[Columns, Columns],
-    windows: tuple[Window, Window],
-    measured: Mapping[Metric, tuple[Values, Values]],
-    q: float,
-    *,
-    about: Metric | None = None,
-    certain: float = CERTAIN,
-    least: float = LEAST,
-    shown: Callable[[Metric], bool] = lambda _: False,
-    remembers: bool = True,
-) -> dict[Metric, Compared]:
-    """Compare every metric as `compare` does; the chance of a false alarm is that of all of them.
-
-    One that was asked about (`about`) is one test by itself.
-    """
-    return {
-        name: compare(
-            rows, windows, measured[name], q,
-            certain=certain / (1 if name == about else len(METRICS)), least=least,
-            shown=shown(name), remembers=remembers,
-        )
-        for name in METRICS
-    }  # fmt: skip
 
 
 def compare(
