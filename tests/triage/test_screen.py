@@ -103,6 +103,23 @@ def test_explaining_tells_more(result):
     assert len(more) > len(plain)
 
 
+@pytest.mark.parametrize("lines", [1, 4, 5, 9])
+def test_the_points_that_are_shown_add_up_to_the_score(result, lines):
+    """What is left to `--explain` is one line with its points."""
+    first = result.causes[0]
+    points = tuple(Point(f"line {n}", n) for n in range(1, lines + 1))
+    first = replace(
+        first, status="confirmed", evidence=points, against=(), or_else=(),
+        score=sum(point.points for point in points),
+    )  # fmt: skip
+    one = replace(result, causes=(first,))
+    for explain in (False, True):
+        text = shown(one, explain=explain).partition("causes ─")[2]
+        counted = [int(n) for n in re.findall(r"^ +([+-]\d+) (?:line|in)", text, re.MULTILINE)]
+        assert sum(counted) == first.score
+        assert len(counted) == (lines if explain or lines <= 4 else 5)
+
+
 def test_one_cohort_is_named():
     """If one replica is slow, it is named, with the p95 of all others."""
     result = triage(day(after=Kind(slow_replica=6.0)), SETTINGS)

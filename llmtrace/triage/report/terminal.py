@@ -33,7 +33,7 @@ from llmtrace.triage.report.sentences import (
     shown_text,
     when,
 )
-from llmtrace.triage.result import NAMED, Contribution, Finding, Result, Status
+from llmtrace.triage.result import NAMED, Contribution, Finding, Point, Result, Status
 
 _STATUS_STYLES: Final[dict[Status, str]] = {
     "confirmed": "bold red",
@@ -176,11 +176,12 @@ def _cause(number: int, one: Finding, links: Links, *, explain: bool) -> Rendera
     lines = Table.grid(padding=(0, 1, 0, 0))
     lines.add_column(no_wrap=True, justify="right")
     lines.add_column()
-    evidence = one.evidence if explain else one.evidence[:_MAX_LINES]
-    for sign, points in (("for", evidence), ("against", one.against)):
-        for point in points:
-            score = f"{point.points:+d}" if point.points else ("·" if sign == "for" else "-")
-            lines.add_row(Text(score, "green" if sign == "for" else "red"), Text(point.text))
+    shown = len(one.evidence) if explain else _MAX_LINES
+    _add_points(lines, one.evidence[:shown], "·", "green")
+    if hidden := one.evidence[shown:]:
+        points = f"{sum(point.points for point in hidden):+d}"
+        lines.add_row(Text(points, "green"), Text(f"in {len(hidden)} more (`--explain`)", "dim"))
+    _add_points(lines, one.against, "-", "red")
     for text in one.missing if explain else ():
         lines.add_row(Text("?", "yellow"), Text(f"would decide it: {text}"))
     for other in one.or_else:
@@ -193,6 +194,12 @@ def _cause(number: int, one: Finding, links: Links, *, explain: bool) -> Rendera
         lines.add_row("", Text(record_text(one), "dim"))
         lines.add_row("", Text(shown_text(one), "dim"))
     return Group(head, about, Padding(lines, (0, 0, 0, 3)))
+
+
+def _add_points(table: Table, points: Iterable[Point], zero: str, style: str) -> None:
+    for point in points:
+        score = f"{point.points:+d}" if point.points else zero
+        table.add_row(Text(score, style), Text(point.text))
 
 
 def _others(heading: str, others: Sequence[Finding]) -> Iterator[RenderableType]:
