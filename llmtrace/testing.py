@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from llmtrace.core.request_clock import Clock
 from llmtrace.core.row import Row
 from llmtrace.core.stages import Timeline
-from llmtrace.core.stream_clock import Clock
 from llmtrace.instrumentation import registry
 from llmtrace.instrumentation.streams import finalize
 from llmtrace.runtime import runtime

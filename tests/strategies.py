@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from llmtrace.core.attempts import MAX_S, Attempt
 from llmtrace.core.browser_timing import Browser
+from llmtrace.core.request_clock import GAP_BOUNDS_NS
 from llmtrace.core.row import OUTCOMES, TURN, Row
 from llmtrace.core.stages import SOURCES, STAGES, Network, Reported, Timeline
-from llmtrace.core.stream_clock import GAP_BOUNDS_NS
 from llmtrace.semconv.convert import reserved
 
 # Eleven days: beyond that a double holds seconds to fewer than nine digits after the point.

@@ -16,8 +16,8 @@ from llmtrace.agents.data_flow import Fingerprints, prints_of
 from llmtrace.agents.turn_stages import Inside, turn_timeline
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import Recording
+from llmtrace.core.request_clock import Clock
 from llmtrace.core.row import TURN, Row
-from llmtrace.core.stream_clock import Clock
 from llmtrace.core.tool_calls import Part, tool_figures
 from llmtrace.runtime.scope import INHERITED, RequestSeen, Scope
 

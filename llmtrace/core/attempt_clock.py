@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from llmtrace.core.attempts import MAX_ATTEMPTS, Attempt, keep
+from llmtrace.core.request_clock import Clock, RequestClock, since
 from llmtrace.core.row import Outcome
 from llmtrace.core.stages import Network, Reported
-from llmtrace.core.stream_clock import Clock, StreamClock, since
 
 _HTTP_ERROR: Final = 400
 
@@ -37,7 +37,7 @@ class LiveAttempt:
     retry_after: int | None = None
 
 
-class AttemptClock(StreamClock):
+class AttemptClock(RequestClock):
     """The clock of a request that HTTP attempts are made for."""
 
     __slots__ = (

@@ -17,9 +17,9 @@ from llmtrace.core.content import Content
 from llmtrace.core.error_outcomes import outcome_of
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.gap_slots import written
+from llmtrace.core.request_clock import REASONING, TEXT, TOOL_CALL, Clock, since
 from llmtrace.core.row import Outcome, Row, blank_row
 from llmtrace.core.stages import EngineFigures, Network, Reported, StageName, Timeline, better
-from llmtrace.core.stream_clock import REASONING, TEXT, TOOL_CALL, Clock, since
 
 # Takes a finished row whose outcome is not settled yet, and what to give it to when it is.
 Defer = Callable[[Row, Callable[[Row], None]], None]

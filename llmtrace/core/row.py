@@ -46,7 +46,7 @@ class Row(RowFields):
     Attributes:
         timeline: everything measured and reported, uncut.
         attempt_log: the HTTP attempts, where there was more than one or where one failed.
-        gap_counts: numbers of gaps between chunks, by the bounds `stream_clock.GAP_BOUNDS_NS`;
+        gap_counts: numbers of gaps between chunks, by the bounds `request_clock.GAP_BOUNDS_NS`;
             only in memory, for the metrics, as is their sum `gap_sum_ns`.
         parts: of a turn: its requests and tool calls. They are exported as spans of their own.
         content: the prompt and response, by attribute name, if the user wants it recorded: on

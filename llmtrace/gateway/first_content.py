@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from llmtrace.core.recording import Recording
-from llmtrace.core.stream_clock import NOTHING
+from llmtrace.core.request_clock import NOTHING
 from llmtrace.instrumentation.http.sse import Events
 
 _ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")

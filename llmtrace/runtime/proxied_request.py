@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from llmtrace.core.recording import Recording
+from llmtrace.core.request_clock import Clock, RequestClock
 from llmtrace.core.span import Value
 from llmtrace.core.stages import StageName
-from llmtrace.core.stream_clock import Clock, StreamClock
 
 current: ContextVar[ProxiedRequest | None] = ContextVar("llmtrace_proxied_request", default=None)
 
@@ -256,7 +256,7 @@ def _covered(intervals: list[tuple[int, int]]) -> int:
 
 
 # The slot itself, which the class below covers.
-_WAIT_STARTED: Final = vars(StreamClock)["wait_started"]
+_WAIT_STARTED: Final = vars(RequestClock)["wait_started"]
 
 
 class _Watched(Recording):

@@ -25,10 +25,10 @@ from llmtrace.core.content import Content, ContentPolicy
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.random_ids import random_id
 from llmtrace.core.recording import Defer, Recording
+from llmtrace.core.request_clock import Clock
 from llmtrace.core.row import TURN
 from llmtrace.core.row_fields import PLAIN
 from llmtrace.core.span import Span as FinishedSpan
-from llmtrace.core.stream_clock import Clock
 from llmtrace.exporters import tracer_provider as provider
 from llmtrace.exporters.sink import Receiver, RowSink, receiver
 from llmtrace.exporters.span_layout import failure_text

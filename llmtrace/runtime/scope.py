@@ -13,8 +13,8 @@ from typing import Any, Final
 from opentelemetry import context as otel_context
 
 from llmtrace.core.recording import Recording
+from llmtrace.core.request_clock import Clock
 from llmtrace.core.row import Row
-from llmtrace.core.stream_clock import Clock
 from llmtrace.core.tool_calls import PartKind
 
 # In OpenTelemetry's context, so that whatever carries that one carries this along.

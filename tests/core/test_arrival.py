@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from llmtrace.core.arrival import LOOK_NS, Arrival
 from llmtrace.core.recording import Recording
+from llmtrace.core.request_clock import TEXT
 from llmtrace.core.row import Row
-from llmtrace.core.stream_clock import TEXT
-from llmtrace.instrumentation.streams.timed_reads import timed_reads
+from llmtrace.instrumentation.streams.chunk_timing import timed_reads
 
 MS = 1_000_000
 

@@ -14,11 +14,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 import llmtrace
 from llmtrace.core.failopen import internal_errors
 from llmtrace.core.recording import Recording
+from llmtrace.core.request_clock import HIDDEN, NOTHING, OTHER, REASONING, TEXT, TOOL_CALL
 from llmtrace.core.row import OUTCOMES, Row, from_dict
 from llmtrace.core.stages import EngineFigures, Reported
-from llmtrace.core.stream_clock import HIDDEN, NOTHING, OTHER, REASONING, TEXT, TOOL_CALL
 from llmtrace.instrumentation.streams import finalize
-from llmtrace.instrumentation.streams.timed_reads import atimed_reads, timed_reads
+from llmtrace.instrumentation.streams.chunk_timing import atimed_reads, timed_reads
 from llmtrace.testing import capture
 from tests.support.internal_errors import reset_internal_errors
 from tests.support.recordings import INFO, MS, Request

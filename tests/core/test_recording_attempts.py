@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from llmtrace.core.request_clock import TEXT
 from llmtrace.core.stages import Network, Reported
-from llmtrace.core.stream_clock import TEXT
-from llmtrace.instrumentation.streams.timed_reads import timed_reads
+from llmtrace.instrumentation.streams.chunk_timing import timed_reads
 from tests.support.internal_errors import reset_internal_errors
 from tests.support.recordings import MS, Request
 

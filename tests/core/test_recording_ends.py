@@ -14,10 +14,10 @@ from llmtrace.core.error_outcomes import outcome_of, type_name
 from llmtrace.core.failopen import internal_errors
 from llmtrace.core.random_ids import random_id
 from llmtrace.core.recording import Recording
+from llmtrace.core.request_clock import GAP_BOUNDS_NS, TEXT
 from llmtrace.core.row import Row
-from llmtrace.core.stream_clock import GAP_BOUNDS_NS, TEXT
 from llmtrace.instrumentation.streams import finalize
-from llmtrace.instrumentation.streams.timed_reads import timed_reads
+from llmtrace.instrumentation.streams.chunk_timing import timed_reads
 from tests.support.internal_errors import reset_internal_errors
 from tests.support.recordings import INFO, MS, Request
 

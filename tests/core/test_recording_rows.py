@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from llmtrace.core.request_clock import HIDDEN, NOTHING, OTHER, REASONING, TEXT, TOOL_CALL
 from llmtrace.core.stages import STAGES, EngineFigures, Reported
-from llmtrace.core.stream_clock import HIDDEN, NOTHING, OTHER, REASONING, TEXT, TOOL_CALL
 from tests.support.internal_errors import reset_internal_errors
 from tests.support.recordings import MS, Request
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from llmtrace.core.request_clock import GAP_BOUNDS_NS
 from llmtrace.core.row import Row
 from llmtrace.core.stages import Network, Reported, Timeline
-from llmtrace.core.stream_clock import GAP_BOUNDS_NS
 
 MS = 1_000_000
 START = 1_790_000_000 * 1_000_000_000

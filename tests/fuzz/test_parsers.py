@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from llmtrace.core.failopen import internal_errors
 from llmtrace.core.recording import Recording
+from llmtrace.core.request_clock import HIDDEN, OTHER, PIECE
 from llmtrace.core.row import Row, from_dict
-from llmtrace.core.stream_clock import HIDDEN, OTHER, PIECE
 from llmtrace.gateway.first_content import FirstContent
 from llmtrace.instrumentation.headers import propagation
 from llmtrace.instrumentation.headers.server_timing import entries
@@ -26,7 +26,7 @@ from llmtrace.instrumentation.headers.sse_comments import BEGIN, Comments
 from llmtrace.instrumentation.http.sse import Events
 from llmtrace.instrumentation.llm_sdks import chunks
 from llmtrace.instrumentation.rpc import openai_realtime
-from llmtrace.instrumentation.streams.timed_reads import timed_reads
+from llmtrace.instrumentation.streams.chunk_timing import timed_reads
 from llmtrace.testing import FakeClock
 from tests.support.internal_errors import reset_internal_errors
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from llmtrace.core.gap_slots import MAX_SLOTS, GapSlots, read_slots, written
 from llmtrace.core.recording import Recording
-from llmtrace.core.stream_clock import GAP_BOUNDS_NS, REASONING, TEXT
-from llmtrace.instrumentation.streams.timed_reads import atimed_reads, timed_reads
+from llmtrace.core.request_clock import GAP_BOUNDS_NS, REASONING, TEXT
+from llmtrace.instrumentation.streams.chunk_timing import atimed_reads, timed_reads
 
 # Waits around one bound, one after the other, and those that are far from any.
 AROUND = st.builds(

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llmtrace.core.request_clock import OTHER, PIECE, TEXT
 from llmtrace.core.row import Row
-from llmtrace.core.stream_clock import OTHER, PIECE, TEXT
 from llmtrace.instrumentation.http import sse
 from llmtrace.instrumentation.http.sse import Events, looks_like_events
 from tests.support.recordings import Request

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from llmtrace.core.errors import DataError
 from llmtrace.core.recording import Recording
+from llmtrace.core.request_clock import NOTHING, OTHER, REASONING, TEXT, TOOL_CALL
 from llmtrace.core.stages import Reported
-from llmtrace.core.stream_clock import NOTHING, OTHER, REASONING, TEXT, TOOL_CALL
 from llmtrace.instrumentation.rpc import openai_realtime, user_classifier
 
 anything = st.recursive(

@@ -21,10 +21,10 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry
 
 from llmtrace.budget import DEFAULT
+from llmtrace.core.request_clock import GAP_BOUNDS_NS
 from llmtrace.core.row import TURN, Row
 from llmtrace.core.span import Span
 from llmtrace.core.stages import Network, Reported, Timeline
-from llmtrace.core.stream_clock import GAP_BOUNDS_NS
 from llmtrace.exporters.prometheus.buckets import LATENCY_S
 from llmtrace.exporters.prometheus.sink import PrometheusSink
 from llmtrace_collector.metrics.target_metrics import TargetMetrics

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import llmtrace
 from llmtrace.core.recording import Recording
-from llmtrace.core.stream_clock import TEXT
+from llmtrace.core.request_clock import TEXT
 from llmtrace.runtime import proxied_request
 from llmtrace.runtime.proxied_request import ProxiedRequest, SelfTime, WaitIntervals
 from llmtrace.testing import FakeClock, capture

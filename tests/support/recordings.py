@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from llmtrace.core.recording import Recording
+from llmtrace.core.request_clock import TEXT
 from llmtrace.core.row import Row
-from llmtrace.core.stream_clock import TEXT
 from llmtrace.testing import FakeClock
 
 MS: Final = 1_000_000

@@ -14,8 +14,8 @@ from operator import add
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from llmtrace.core.failopen import internal_error
+from llmtrace.core.request_clock import GAP_BOUNDS_NS
 from llmtrace.core.stages import PARTITION, STAGES, Network
-from llmtrace.core.stream_clock import GAP_BOUNDS_NS
 from llmtrace.exporters.after_fork import restart_after_fork
 from llmtrace.exporters.prometheus.buckets import BANDS_NS, PROMPT_BANDS, Thresholds, edges
 from llmtrace.semconv.attributes import TOKEN_BOUNDS

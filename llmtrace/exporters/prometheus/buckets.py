@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from llmtrace.core.errors import ConfigError
+from llmtrace.core.request_clock import GAP_BOUNDS_NS
 from llmtrace.core.stages import PARTITION
-from llmtrace.core.stream_clock import GAP_BOUNDS_NS
 
 _NS: Final = 1_000_000_000
 

@@ -15,7 +15,7 @@ from aiohttp import StreamReader
 
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import Recording
-from llmtrace.core.stream_clock import NOTHING
+from llmtrace.core.request_clock import NOTHING
 from llmtrace.instrumentation.headers.sse_comments import Comments
 from llmtrace.instrumentation.http import llm_requests
 from llmtrace.instrumentation.http.sse import Events

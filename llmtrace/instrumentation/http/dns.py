@@ -15,7 +15,7 @@ from typing import Any
 
 from llmtrace.core.attempt_clock import LiveAttempt
 from llmtrace.core.failopen import fails_open, internal_error
-from llmtrace.core.stream_clock import Clock
+from llmtrace.core.request_clock import Clock
 from llmtrace.runtime.runtime import current
 
 

@@ -16,7 +16,7 @@ from llmtrace.core.attempt_clock import LiveAttempt
 from llmtrace.core.error_outcomes import type_name
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import Recording
-from llmtrace.core.stream_clock import Clock
+from llmtrace.core.request_clock import Clock
 from llmtrace.instrumentation.headers import propagation, sse_comments
 from llmtrace.instrumentation.http import (
     dns,

@@ -14,11 +14,11 @@ from typing import Any
 
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import Recording
-from llmtrace.core.stream_clock import NOTHING
+from llmtrace.core.request_clock import NOTHING
 from llmtrace.instrumentation.http import llm_requests
 from llmtrace.instrumentation.http.sse import Events
 from llmtrace.instrumentation.streams import finalize
-from llmtrace.instrumentation.streams.timed_reads import Classify, atimed_reads, timed_reads
+from llmtrace.instrumentation.streams.chunk_timing import Classify, atimed_reads, timed_reads
 
 
 def watch(recording: Recording, response: Any, *, comments: bool = False) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from llmtrace.core.attempt_clock import LiveAttempt
 from llmtrace.core.failopen import internal_error
-from llmtrace.core.stream_clock import Clock
+from llmtrace.core.request_clock import Clock
 from llmtrace.instrumentation.http import dns
 
 # What to note of an attempt when something happened at that time.

@@ -15,11 +15,11 @@ from typing import Any, Final, NamedTuple
 
 from llmtrace.core.error_codes import code_in, family_in
 from llmtrace.core.recording import Recording
-from llmtrace.core.stream_clock import HIDDEN, NOTHING, OTHER, PIECE, REASONING, TEXT, TOOL_CALL
+from llmtrace.core.request_clock import HIDDEN, NOTHING, OTHER, PIECE, REASONING, TEXT, TOOL_CALL
 from llmtrace.instrumentation.headers import sse_comments as comments
 from llmtrace.instrumentation.llm_sdks import chunks, message_content
 from llmtrace.instrumentation.llm_sdks.attribute_view import View
-from llmtrace.instrumentation.streams.timed_reads import Classify
+from llmtrace.instrumentation.streams.chunk_timing import Classify
 
 # Longer events than this are not parsed, and no more than this is ever kept.
 _MAX_LENGTH: Final = 1 << 20

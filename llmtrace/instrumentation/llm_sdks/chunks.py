@@ -14,8 +14,8 @@ from typing import Any, Final
 from llmtrace.core import engine_figures
 from llmtrace.core.attempt_clock import LiveAttempt
 from llmtrace.core.recording import Recording
+from llmtrace.core.request_clock import HIDDEN, NOTHING, OTHER, REASONING, TEXT, TOOL_CALL
 from llmtrace.core.stages import EngineFigures, Reported
-from llmtrace.core.stream_clock import HIDDEN, NOTHING, OTHER, REASONING, TEXT, TOOL_CALL
 from llmtrace.instrumentation.headers import propagation
 
 _EAGER_NS: Final = 1_000_000

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from llmtrace.core.recording import Recording
 from llmtrace.instrumentation.llm_sdks import chunks
-from llmtrace.instrumentation.streams.timed_reads import Classify
+from llmtrace.instrumentation.streams.chunk_timing import Classify
 
 SDKS: Final = ("openai", "anthropic")
 # Providers by host or host suffix, by OpenTelemetry's names.

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from llmtrace.core.content import Content, Message
 from llmtrace.core.recording import Recording
-from llmtrace.core.stream_clock import HIDDEN
+from llmtrace.core.request_clock import HIDDEN
 from llmtrace.instrumentation.llm_sdks import chunks
-from llmtrace.instrumentation.streams.timed_reads import Classify
+from llmtrace.instrumentation.streams.chunk_timing import Classify
 
 Part = dict[str, Any]
 

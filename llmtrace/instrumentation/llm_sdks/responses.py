@@ -17,7 +17,7 @@ from llmtrace.instrumentation.llm_sdks import message_content
 from llmtrace.instrumentation.llm_sdks.attribute_view import viewed
 from llmtrace.instrumentation.llm_sdks.endpoints import Endpoint
 from llmtrace.instrumentation.streams.cancellation import cancelled
-from llmtrace.instrumentation.streams.timed_reads import (
+from llmtrace.instrumentation.streams.chunk_timing import (
     Classify,
     atimed_reads,
     only_usage,

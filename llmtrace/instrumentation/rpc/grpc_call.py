@@ -20,7 +20,7 @@ from llmtrace.instrumentation import join_call
 from llmtrace.instrumentation.headers import propagation
 from llmtrace.instrumentation.llm_sdks.responses import copy_identity
 from llmtrace.instrumentation.streams import finalize
-from llmtrace.instrumentation.streams.timed_reads import Classify, atimed_reads, timed_reads
+from llmtrace.instrumentation.streams.chunk_timing import Classify, atimed_reads, timed_reads
 from llmtrace.runtime.runtime import active
 
 _STATUS: Final = "rpc.response.status_code"

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from llmtrace.core.recording import Recording
-from llmtrace.core.stream_clock import NOTHING, OTHER, TEXT
+from llmtrace.core.request_clock import NOTHING, OTHER, TEXT
 from llmtrace.instrumentation.llm_sdks import chunks
 
 # Realtime's types next to those of Responses; its older names, which other servers still use, too.

@@ -11,11 +11,11 @@ from typing import Any, Final, Literal
 
 from llmtrace.core.errors import DataError
 from llmtrace.core.recording import Recording
+from llmtrace.core.request_clock import NOTHING, OTHER, REASONING, TEXT, TOOL_CALL
 from llmtrace.core.stages import EngineFigures, reported
-from llmtrace.core.stream_clock import NOTHING, OTHER, REASONING, TEXT, TOOL_CALL
 from llmtrace.instrumentation.headers import propagation
 from llmtrace.instrumentation.llm_sdks import chunks
-from llmtrace.instrumentation.streams.timed_reads import Classify
+from llmtrace.instrumentation.streams.chunk_timing import Classify
 
 Kind = Literal["text", "reasoning", "tool_call", "other"]
 # A user function's result for a message: nothing, its kind, or its kind and what it reports.

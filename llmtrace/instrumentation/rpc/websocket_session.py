@@ -15,14 +15,14 @@ from llmtrace.core.attempt_clock import LiveAttempt
 from llmtrace.core.error_outcomes import outcome_of
 from llmtrace.core.failopen import fails_open, internal_error
 from llmtrace.core.recording import Recording
+from llmtrace.core.request_clock import NOTHING
 from llmtrace.core.row import Outcome
-from llmtrace.core.stream_clock import NOTHING
 from llmtrace.instrumentation import join_call
 from llmtrace.instrumentation.http import tcp_info
 from llmtrace.instrumentation.llm_sdks import chunks
 from llmtrace.instrumentation.streams import cancellation, finalize
 from llmtrace.instrumentation.streams.cancellation import Cancellation
-from llmtrace.instrumentation.streams.timed_reads import Classify
+from llmtrace.instrumentation.streams.chunk_timing import Classify
 from llmtrace.runtime.runtime import Runtime, active
 
 # A connection that is used this soon was opened for that request; else it was opened ahead.

@@ -6,9 +6,9 @@ from typing import Any
 
 from llmtrace.core.recording import Recording
 from llmtrace.instrumentation.llm_sdks import message_content
+from llmtrace.instrumentation.streams.chunk_timing import Classify
 from llmtrace.instrumentation.streams.iterators import iterator_proxy
 from llmtrace.instrumentation.streams.proxy import StreamProxy, make_proxy
-from llmtrace.instrumentation.streams.timed_reads import Classify
 
 
 def proxy(recording: Recording, value: Any, classify: Classify) -> Any:

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from llmtrace.core.recording import Recording
-from llmtrace.core.stream_clock import HIDDEN, NOTHING, REASONING, TEXT, TOOL_CALL
+from llmtrace.core.request_clock import HIDDEN, NOTHING, REASONING, TEXT, TOOL_CALL
 from llmtrace.instrumentation.http.sse import Events, Parsed, looks_like_events, protocol
 from llmtrace.instrumentation.llm_sdks import chunks, endpoints, message_content
 from llmtrace.instrumentation.llm_sdks.attribute_view import View, lenient
-from llmtrace.instrumentation.streams.timed_reads import Classify
+from llmtrace.instrumentation.streams.chunk_timing import Classify
 
 _MAX_CLASSES: Final = 64
 

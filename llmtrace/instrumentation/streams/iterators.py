@@ -12,8 +12,8 @@ from typing import Any
 
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import Recording
+from llmtrace.instrumentation.streams.chunk_timing import Classify
 from llmtrace.instrumentation.streams.proxy import StreamProxy, make_proxy
-from llmtrace.instrumentation.streams.timed_reads import Classify
 from llmtrace.runtime.runtime import current
 
 

@@ -18,7 +18,7 @@ from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import Recording
 from llmtrace.instrumentation.streams import finalize
 from llmtrace.instrumentation.streams.cancellation import cancelled
-from llmtrace.instrumentation.streams.timed_reads import Classify
+from llmtrace.instrumentation.streams.chunk_timing import Classify
 from llmtrace.runtime.runtime import current
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from llmtrace.core.arrival import LOOK_NS
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import Recording
-from llmtrace.core.stream_clock import GAP_BOUNDS_NS, HIDDEN, NOTHING
+from llmtrace.core.request_clock import GAP_BOUNDS_NS, HIDDEN, NOTHING
 from llmtrace.instrumentation.llm_sdks.attribute_view import viewed
 from llmtrace.instrumentation.streams.cancellation import cancelled
 from llmtrace.instrumentation.streams.finalize import StreamFinalizer

@@ -3,7 +3,7 @@
 Every nanosecond since `start` is either waited (blocked in the call or in a read) or consumer time
 (the consumer has the stream and is busy with something else). Only the waiting is added up; the
 rest is consumer time, so the two make the whole however the request ends. Each chunk is timed in
-`llmtrace/instrumentation/streams/timed_reads.py`, which keeps this clock.
+`llmtrace/instrumentation/streams/chunk_timing.py`, which keeps this clock.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ GAP_BOUNDS_NS: Final = tuple(
 )  # fmt: skip
 
 
-class StreamClock:
+class RequestClock:
     """Waits, gaps and first times of one request. Its size does not grow with the stream.
 
     Args:
