@@ -14,20 +14,30 @@ from llmtrace_dashboards.rules.totals import INTERVAL
 
 _REQUESTS: Final = "llmtrace_requests_total"
 _PLACES: Final = {
-    "cluster": ("Cluster", "The cluster, where Prometheus labels its series with it."),
-    "namespace": ("Namespace", "The Kubernetes namespace of what is scraped, where there is one."),
-    "job": ("Job", "Prometheus's name for a group of targets that it scrapes."),
+    "cluster": "The cluster, where Prometheus labels its series with it.",
+    "namespace": "The Kubernetes namespace of what is scraped, where there is one.",
+    "job": "Prometheus's name for a group of targets that it scrapes.",
 }
+
+
+def _label(name: str, series: str, description: str, *, several: bool = True) -> Variable:
+    """Return the variable of a label's values, called like the label."""
+    return Variable(
+        name=name,
+        label=name.capitalize(),
+        description=description,
+        query=f"label_values({series}, {name})",
+        several=several,
+    )
 
 
 def _places(metric: str) -> tuple[Variable, ...]:
     """Return the variables of where something runs, each narrowed by those before it."""
     made: list[Variable] = []
-    for name, (label, description) in _PLACES.items():
+    for name, description in _PLACES.items():
         narrowed = ", ".join(f'{one.name}=~"${one.name}"' for one in made)
         chosen = f"{{{narrowed}}}" if narrowed else ""
-        query = f"label_values({metric}{chosen}, {name})"
-        made.append(Variable(name=name, label=label, description=description, query=query))
+        made.append(_label(name, f"{metric}{chosen}", description))
     return tuple(made)
 
 
@@ -36,45 +46,24 @@ _CHOSEN: Final = ", ".join(f'{one.name}=~"${one.name}"' for one in REQUEST_PLACE
 _OF_SERVICE: Final = f'{_REQUESTS}{{{_CHOSEN}, service=~"$service"}}'
 ENGINE_PLACES: Final = _places("llmtrace_target_up")
 
-SERVICE: Final = Variable(
-    name="service",
-    label="Service",
-    description="The application that sends the requests, as named in `init`.",
-    query=f"label_values({_REQUESTS}{{{_CHOSEN}}}, service)",
+SERVICE: Final = _label(
+    "service",
+    f"{_REQUESTS}{{{_CHOSEN}}}",
+    "The application that sends the requests, as named in `init`.",
 )
-MODEL: Final = Variable(
-    name="model",
-    label="Model",
-    description="The requested model.",
-    query=f"label_values({_OF_SERVICE}, model)",
-)
-ROUTE: Final = Variable(
-    name="route",
-    label="Route",
-    description="Which feature of the application sends the requests.",
-    query=f"label_values({_OF_SERVICE}, route)",
-)
-REGION: Final = Variable(
-    name="region",
-    label="Region",
-    description="Where the application runs.",
-    query=f"label_values({_OF_SERVICE}, region)",
-)
+MODEL: Final = _label("model", _OF_SERVICE, "The requested model.")
+ROUTE: Final = _label("route", _OF_SERVICE, "Which feature of the application sends the requests.")
+REGION: Final = _label("region", _OF_SERVICE, "Where the application runs.")
 REQUESTS: Final = (*REQUEST_PLACES, SERVICE, MODEL, ROUTE, REGION)
 
-BUDGET: Final = Variable(
-    name="budget",
-    label="Budget",
-    description="Which latency budget requests are compared with.",
-    query="label_values(llmtrace_budget_seconds, budget)",
+BUDGET: Final = _label(
+    "budget",
+    "llmtrace_budget_seconds",
+    "Which latency budget requests are compared with.",
     several=False,
 )
-ENGINE_BUDGET_NAME: Final = Variable(
-    name="budget",
-    label="Budget",
-    description="Which latency budget's part of the engine is shown.",
-    query=f"label_values({ENGINE_LIMITS}, budget)",
-    several=False,
+ENGINE_BUDGET_NAME: Final = _label(
+    "budget", ENGINE_LIMITS, "Which latency budget's part of the engine is shown.", several=False
 )
 COMPARED: Final = Variable(
     name="by",
@@ -108,36 +97,27 @@ RECORDED: Final = _recorded(f"{INTERVAL} offset $__range")
 RECORDED_BEFORE: Final = _recorded(
     f"max_over_time(({INTERVAL} offset $before)[2m:1m] offset $__range)"
 )
-ENGINE_KIND: Final = Variable(
-    name="engine",
-    label="Engine",
-    description="The kind of engine: vLLM, SGLang and so on, whose buckets differ.",
-    query="label_values(llmtrace_engine_requests_running, engine)",
+ENGINE_KIND: Final = _label(
+    "engine",
+    "llmtrace_engine_requests_running",
+    "The kind of engine: vLLM, SGLang and so on, whose buckets differ.",
     several=False,
 )
-ENGINE_MODEL: Final = Variable(
-    name="model",
-    label="Model",
-    description="The model engines serve.",
-    query="label_values(llmtrace_engine_requests_running, model)",
+ENGINE_MODEL: Final = _label(
+    "model", "llmtrace_engine_requests_running", "The model engines serve."
 )
-INSTANCE: Final = Variable(
-    name="instance",
-    label="Instance",
-    description="Engines, gateways and GPU exporters the collector reads.",
-    query="label_values(llmtrace_target_up, instance)",
+INSTANCE: Final = _label(
+    "instance", "llmtrace_target_up", "Engines, gateways and GPU exporters the collector reads."
 )
-AGENT: Final = Variable(
-    name="agent",
-    label="Agent",
-    description="The agent whose turns are shown.",
-    query='label_values(llmtrace_turn_duration_seconds_count{service=~"$service"}, agent)',
+AGENT: Final = _label(
+    "agent",
+    'llmtrace_turn_duration_seconds_count{service=~"$service"}',
+    "The agent whose turns are shown.",
 )
-TOOL: Final = Variable(
-    name="tool",
-    label="Tool",
-    description="The tool whose calls are shown.",
-    query='label_values(llmtrace_tool_duration_seconds_count{service=~"$service"}, tool)',
+TOOL: Final = _label(
+    "tool",
+    'llmtrace_tool_duration_seconds_count{service=~"$service"}',
+    "The tool whose calls are shown.",
 )
 
 # A share of what is allowed; below nothing is said by colour.

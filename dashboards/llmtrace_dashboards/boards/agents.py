@@ -6,8 +6,8 @@ from typing import Final
 
 from llmtrace.display.colours import OUTCOME_COLOURS
 from llmtrace_dashboards import promql, variables
-from llmtrace_dashboards.boards.shared_panels import graph, heat, side_by_side
-from llmtrace_dashboards.panels import Board, Column, Panel, Query, Row
+from llmtrace_dashboards.boards.shared_panels import graph, heat, stat, table
+from llmtrace_dashboards.panels import Board, Column, Query, Row
 from llmtrace_dashboards.promql import RANGE, TOOLS, TURNS, mean, quantile, total
 
 _TURN: Final = "llmtrace_turn_duration_seconds"
@@ -22,19 +22,11 @@ _CALLED: Final = f'{TOOLS}, outcome="success"'
 _TURNS: Final = Row(
     "Turns",
     (
-        Panel(
-            kind="stat",
-            title="A turn takes",
-            description="p50 and p95 of whole turns that succeeded: every request and tool call "
+        stat(
+            "A turn takes",
+            "p50 and p95 of whole turns that succeeded: every request and tool call "
             "inside, and what lies between.",
-            queries=tuple(
-                Query(
-                    expr=quantile(q, _TURN, where=_DONE, window=RANGE),
-                    legend=f"p{100 * q:g}",
-                    instant=True,
-                )
-                for q in (0.5, 0.95)
-            ),
+            {f"p{100 * q:g}": quantile(q, _TURN, where=_DONE, window=RANGE) for q in (0.5, 0.95)},
             unit="s",
             empty="no turns",
             width=6,
@@ -87,26 +79,21 @@ _FAILED: Final = total(f'{_TOOL}_count{{{TOOLS}, outcome!="success"}}', "tool", 
 _TOOLS_ROW: Final = Row(
     "Tools",
     (
-        Panel(
-            kind="table",
-            title="Every tool",
-            description="How often each tool is called, how long it takes and how often it fails. "
+        table(
+            "Every tool",
+            "How often each tool is called, how long it takes and how often it fails. "
             "Time = calls times mean: what making it faster could win at most.",
-            queries=tuple(
-                Query(expr=expression, instant=True, form="table")
-                for expression in (
-                    _CALLS,
-                    quantile(0.5, _TOOL, "tool", where=_CALLED, window=RANGE),
-                    quantile(0.95, _TOOL, "tool", where=_CALLED, window=RANGE),
-                    total(f"{_TOOL}_sum{{{TOOLS}}}", "tool", window=RANGE),
-                    promql.share(promql.or_zero(_FAILED, _CALLS), _CALLS),
-                )
-            ),
+            {
+                "calls": _CALLS,
+                "p50": quantile(0.5, _TOOL, "tool", where=_CALLED, window=RANGE),
+                "p95": quantile(0.95, _TOOL, "tool", where=_CALLED, window=RANGE),
+                "time in all": total(f"{_TOOL}_sum{{{TOOLS}}}", "tool", window=RANGE),
+                "failed": promql.share(promql.or_zero(_FAILED, _CALLS), _CALLS),
+            },
             unit="s",
             empty=_NO_TOOLS,
             width=12,
             height=9,
-            transformations=side_by_side("calls", "p50", "p95", "time in all", "failed"),
             columns=(
                 Column(name="calls", unit="locale", decimals=0),
                 Column(name="failed", unit=_FRACTION, decimals=1, steps=variables.BAD),

@@ -46,18 +46,14 @@ _WITHIN: Final = either(
 _QUESTION: Final = Row(
     "Are we within budget?",
     (
-        Panel(
-            kind="stat",
-            title="Requests within budget",
-            description="Share of the budget's requests that kept each limit, and that ended "
+        shared_panels.stat(
+            "Requests within budget",
+            "Share of the budget's requests that kept each limit, and that ended "
             "well, as the alerts count them: of the models and routes it is for, and of those "
             "that have the figure. Exact: each limit is a bucket's bound. Below the objective "
             "(95 % unless it says otherwise) it is being overspent: the next row says by which "
             "stage.",
-            queries=tuple(
-                Query(expr=within(name, window=RANGE), legend=words, instant=True)
-                for name, words in _PROMISES
-            ),
+            {words: within(name, window=RANGE) for name, words in _PROMISES},
             unit=_FRACTION,
             decimals=1,
             empty=_NO_RULES,
@@ -65,33 +61,25 @@ _QUESTION: Final = Row(
             width=9,
             height=5,
         ),
-        Panel(
-            kind="stat",
-            title="p95",
-            description="Nineteen of twenty requests that succeeded were faster than this. TTFT "
+        shared_panels.stat(
+            "p95",
+            "Nineteen of twenty requests that succeeded were faster than this. TTFT "
             "is up to the first content, TPOT is a token after the first.",
-            queries=tuple(
-                Query(expr=quantile(0.95, metric, window=RANGE), legend=words, instant=True)
-                for metric, _, words in _METRICS
-            ),
+            {words: quantile(0.95, metric, window=RANGE) for metric, _, words in _METRICS},
             unit="s",
             empty="no requests",
             width=9,
             height=5,
         ),
-        Panel(
-            kind="stat",
-            title="Requests",
-            description="How many requests these numbers are of. Under some hundreds a p95 is "
+        shared_panels.stat(
+            "Requests",
+            "How many requests these numbers are of. Under some hundreds a p95 is "
             "made of a handful of requests: choose a longer time.",
-            queries=(
-                Query(
-                    expr=promql.total(
-                        f"llmtrace_requests_total{{{promql.REQUESTS}}}", window=RANGE
-                    ),
-                    instant=True,
-                ),
-            ),
+            {
+                "__auto": promql.total(
+                    f"llmtrace_requests_total{{{promql.REQUESTS}}}", window=RANGE
+                )
+            },
             unit="locale",
             decimals=0,
             empty="none",
@@ -145,29 +133,22 @@ _LIMITS: Final = Row(
             calcs=("mean", "min"),
             height=12,
         ),
-        Panel(
-            kind="table",
-            title="Every limit, and what was measured",
-            description="Limits of the budget compared with what was measured. The p95s of stages "
+        shared_panels.table(
+            "Every limit, and what was measured",
+            "Limits of the budget compared with what was measured. The p95s of stages "
             "must not be added: slow stages seldom meet in one request. Used above 100 % = the "
             "p95 is over its limit. A stage without a p95 is not reported.",
-            queries=(
-                Query(expr=limit(), instant=True, form="table"),
-                Query(expr=_P95, instant=True, form="table"),
-                Query(expr=_WITHIN, instant=True, form="table"),
-                Query(expr=f"({_P95}) / on (stage) {limit()}", instant=True, form="table"),
-            ),
+            {
+                "limit": limit(),
+                "p95": _P95,
+                "requests within": _WITHIN,
+                "p95 uses": f"({_P95}) / on (stage) {limit()}",
+            },
+            order=("stage", "limit", "p95", "p95 uses", "requests within"),
+            renamed={"stage": "limit of"},
             unit="s",
             empty=shared_panels.NO_BUDGET,
             height=12,
-            transformations=shared_panels.side_by_side(
-                "limit",
-                "p95",
-                "requests within",
-                "p95 uses",
-                order=("stage", "limit", "p95", "p95 uses", "requests within"),
-                renamed={"stage": "limit of"},
-            ),
             columns=(
                 Column(
                     name="p95 uses",
@@ -249,7 +230,6 @@ _BURN: Final = Row(
 )
 
 _GROUP: Final = "$by"
-_SHARE_BY: Final = promql.least_within(_GROUP, window=RANGE)
 _SEEN: Final = promql.total(f"llmtrace_requests_total{{{promql.REQUESTS}}}", _GROUP, window=RANGE)
 _LOST: Final = promql.total(
     f'llmtrace_requests_total{{{promql.REQUESTS}, outcome!="success"}}', _GROUP, window=RANGE
@@ -258,36 +238,26 @@ _LOST: Final = promql.total(
 _COMPARED: Final = Row(
     "What is affected?",
     (
-        Panel(
-            kind="table",
-            title="By $by",
-            description="The same numbers for each $by; choose at the top what to compare by. One "
+        shared_panels.table(
+            "By $by",
+            "The same numbers for each $by; choose at the top what to compare by. One "
             "line much worse than the others: the trouble is there. All alike: it is everywhere. "
             "Within budget: of the promise that is kept least, which may be to end well.",
-            queries=(
-                Query(expr=_SEEN, instant=True, form="table"),
-                Query(expr=_SHARE_BY, instant=True, form="table"),
-                *(
-                    Query(
-                        expr=quantile(0.95, metric, _GROUP, window=RANGE),
-                        instant=True,
-                        form="table",
+            {
+                "requests": _SEEN,
+                "within budget": promql.least_within(_GROUP, window=RANGE),
+                **{
+                    name: quantile(0.95, metric, _GROUP, window=RANGE)
+                    for name, (metric, _, _) in zip(
+                        ("p95", "p95 TTFT", "p95 TPOT"), _METRICS, strict=True
                     )
-                    for metric, _, _ in _METRICS
-                ),
-                Query(
-                    expr=promql.share(promql.or_zero(_LOST, _SEEN), _SEEN),
-                    instant=True,
-                    form="table",
-                ),
-            ),
+                },
+                "not succeeded": promql.share(promql.or_zero(_LOST, _SEEN), _SEEN),
+            },
             unit="s",
             empty=shared_panels.NO_REQUESTS,
             width=14,
             height=9,
-            transformations=shared_panels.side_by_side(
-                "requests", "within budget", "p95", "p95 TTFT", "p95 TPOT", "not succeeded"
-            ),
             columns=(
                 *(
                     Column(

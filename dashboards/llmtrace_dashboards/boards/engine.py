@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from llmtrace.display.colours import NEAR, NEUTRAL, OVER, STAGE_COLOURS, WITHIN
 from llmtrace_dashboards import promql, variables
-from llmtrace_dashboards.boards.shared_panels import NO_ENGINES, graph, heat, side_by_side
+from llmtrace_dashboards.boards.shared_panels import NO_ENGINES, graph, heat, table
 from llmtrace_dashboards.panels import Board, Column, Panel, Query, Row
 from llmtrace_dashboards.promql import ENGINES, INSTANCES, mean, quantile, total
 
@@ -313,28 +313,23 @@ _GPUS: Final = Row(
 _TARGETS: Final = Row(
     "Is this page to be trusted?",
     (
-        Panel(
-            kind="table",
-            title="What the collector reads",
-            description="Down, slow or incomplete targets make the panels above incomplete. "
+        table(
+            "What the collector reads",
+            "Down, slow or incomplete targets make the panels above incomplete. "
             "Missing signals: run `llmtrace doctor URL`, which says what to switch on.",
-            queries=tuple(
-                Query(expr=expression, instant=True, form="table")
-                for expression in (
-                    _gauge("llmtrace_target_up", "instance", how="min", where=INSTANCES),
-                    _gauge(
-                        "llmtrace_target_scrape_seconds", "instance", how="max", where=INSTANCES
-                    ),
-                    _gauge(
-                        "llmtrace_target_missing_signals", "instance", how="max", where=INSTANCES
-                    ),
-                )
-            ),
+            {
+                "up": _gauge("llmtrace_target_up", "instance", how="min", where=INSTANCES),
+                "last reading took": _gauge(
+                    "llmtrace_target_scrape_seconds", "instance", how="max", where=INSTANCES
+                ),
+                "signals missing": _gauge(
+                    "llmtrace_target_missing_signals", "instance", how="max", where=INSTANCES
+                ),
+            },
             unit="none",
             empty=NO_ENGINES,
             width=14,
             height=7,
-            transformations=side_by_side("up", "last reading took", "signals missing"),
             columns=(
                 Column(name="up", unit="bool_yes_no", steps=((None, OVER), (1, WITHIN))),
                 Column(name="last reading took", unit="s"),

@@ -8,7 +8,7 @@ from typing import Final
 
 from llmtrace.display.colours import NEUTRAL, STAGE_COLOURS
 from llmtrace_dashboards import promql, variables
-from llmtrace_dashboards.boards.shared_panels import NO_ENGINES, graph, side_by_side
+from llmtrace_dashboards.boards.shared_panels import NO_ENGINES, graph, table
 from llmtrace_dashboards.panels import Board, Column, Link, Panel, Query, Row
 from llmtrace_dashboards.promql import ENGINES, RANGE, RATE
 from llmtrace_dashboards.rules.engine_limits import METRIC
@@ -92,21 +92,21 @@ _USED: Final = Row(
             width=10,
             steps=variables.USED,
         ),
-        Panel(
-            kind="table",
-            title="Means, percentiles and limits",
-            description="Means are exact: sums over counts. A p95 is interpolated between bounds "
+        table(
+            "Means, percentiles and limits",
+            "Means are exact: sums over counts. A p95 is interpolated between bounds "
             "of the engine's buckets; `p95 is at most` is the upper bound of the bucket it lies "
             "in, which is certain. Where that is far above the p95, finer buckets say more (vLLM "
             "0.32: --custom-histogram-buckets).",
-            queries=tuple(
-                Query(expr=expression, instant=True, form="table")
-                for expression in (_MEANS, _P95S, _each(_highest), _limit(".+"))
-            ),
+            {
+                "mean": _MEANS,
+                "p95": _P95S,
+                "p95 is at most": _each(_highest),
+                "the engine's limit": _limit(".+"),
+            },
             unit="s",
             empty=_SILENT,
             width=14,
-            transformations=side_by_side("mean", "p95", "p95 is at most", "the engine's limit"),
         ),
     ),
 )
@@ -153,28 +153,23 @@ _OVER_TIME: Final = Row(
 _WHICH: Final = Row(
     "Which engine?",
     (
-        Panel(
-            kind="table",
-            title="Engines, by the p95 of TTFT",
-            description="Every instance's own p95s over the time shown, and how many requests it "
+        table(
+            "Engines, by the p95 of TTFT",
+            "Every instance's own p95s over the time shown, and how many requests it "
             "finished. One above the others is a replica to look at; all together is load. "
             f"{_BOUNDED}",
-            queries=tuple(
-                Query(expr=expression, instant=True, form="table")
-                for expression in (
-                    _quantile("ttft", _Q, "instance", window=RANGE),
-                    _quantile("queue", _Q, "instance", window=RANGE),
-                    _quantile("prefill", _Q, "instance", window=RANGE),
-                    _quantile("e2e", _Q, "instance", window=RANGE),
-                    promql.total(f"{_metric('e2e')}_count{{{_WHERE}}}", "instance", window=RANGE),
-                )
-            ),
+            {
+                "TTFT p95": _quantile("ttft", _Q, "instance", window=RANGE),
+                "queue p95": _quantile("queue", _Q, "instance", window=RANGE),
+                "prefill p95": _quantile("prefill", _Q, "instance", window=RANGE),
+                "e2e p95": _quantile("e2e", _Q, "instance", window=RANGE),
+                "requests": promql.total(
+                    f"{_metric('e2e')}_count{{{_WHERE}}}", "instance", window=RANGE
+                ),
+            },
             unit="s",
             empty=NO_ENGINES,
             width=24,
-            transformations=side_by_side(
-                "TTFT p95", "queue p95", "prefill p95", "e2e p95", "requests"
-            ),
             columns=(
                 Column(
                     name="instance",

@@ -39,6 +39,14 @@ def graph(
     )
 
 
+def stat(title: str, description: str, values: Mapping[str, str], **more: Any) -> Panel:
+    """Make a panel of single values: of expressions by their legends, for the time shown."""
+    queries = tuple(
+        Query(expr=expr, legend=legend, instant=True) for legend, expr in values.items()
+    )
+    return Panel(kind="stat", title=title, description=description, queries=queries, **more)
+
+
 STAGES_OVER_TIME: Final = graph(
     "Where a request's time goes (means, which add up)",
     "The mean time of a request in each stage. Means add up: the top of the pile is "
@@ -106,17 +114,16 @@ def _ended(outcomes: str) -> str:
     return promql.share(promql.or_zero(ended, _ALL), _ALL)
 
 
-NOT_SUCCEEDED: Final = Panel(
-    kind="stat",
-    title="Failed, truncated or cancelled",
-    description="Share of requests that did not succeed: errors and timeouts, streams truncated "
+NOT_SUCCEEDED: Final = stat(
+    "Failed, truncated or cancelled",
+    "Share of requests that did not succeed: errors and timeouts, streams truncated "
     "midway, and those their clients cancelled. None of them is in the percentiles. Above a "
     "few percent, look here before you look at any p95.",
-    queries=(
-        Query(expr=_ended("error|timeout"), legend="failed", instant=True),
-        Query(expr=_ended("truncated"), legend="truncated", instant=True),
-        Query(expr=_ended("cancelled"), legend="cancelled", instant=True),
-    ),
+    {
+        "failed": _ended("error|timeout"),
+        "truncated": _ended("truncated"),
+        "cancelled": _ended("cancelled"),
+    },
     unit="percentunit",
     decimals=1,
     empty="no requests",
@@ -152,22 +159,40 @@ def heat(
     )
 
 
-def side_by_side(
-    *names: str, order: Sequence[str] = (), renamed: Mapping[str, str] | None = None
-) -> tuple[tuple[str, Mapping[str, Any]], ...]:
-    """Return what makes one table of several queries: a column each, in the queries' order.
+def table(
+    title: str,
+    description: str,
+    values: Mapping[str, str],
+    *,
+    order: Sequence[str] = (),
+    renamed: Mapping[str, str] | None = None,
+    then: Sequence[tuple[str, Mapping[str, Any]]] = (),
+    **more: Any,
+) -> Panel:
+    """Make one table of several expressions for the time shown: a column each, in their order.
 
     Args:
-        names: how the result of each query is named.
-        order: all columns in another order: labels, and names of results; default: as they come.
+        title: of the panel.
+        description: of the panel.
+        values: the expressions, by the names of their columns.
+        order: all columns in another order: labels, and names of values; default: as they come.
         renamed: labels that are called something else.
+        then: more transformations.
+        more: settings of the panel.
     """
-    values = {f"Value #{chr(ord('A') + i)}": name for i, name in enumerate(names)}
-    called = {name: value for value, name in values.items()}
-    places = {called.get(one, one): place for place, one in enumerate(order)}
+    results = {name: f"Value #{chr(ord('A') + i)}" for i, name in enumerate(values)}
+    places = {results.get(one, one): place for place, one in enumerate(order)}
+    called = {result: name for name, result in results.items()}
     options = {
         "excludeByName": {"Time": True},
         **({"indexByName": places} if places else {}),
-        "renameByName": {**(renamed or {}), **values},
+        "renameByName": {**(renamed or {}), **called},
     }
-    return ("merge", {}), ("organize", options)
+    return Panel(
+        kind="table",
+        title=title,
+        description=description,
+        queries=tuple(Query(expr=expr, instant=True, form="table") for expr in values.values()),
+        transformations=(("merge", {}), ("organize", options), *then),
+        **more,
+    )

@@ -41,26 +41,21 @@ _TIME: Final = Row(
             height=11,
             least=None,
         ),
-        Panel(
-            kind="table",
-            title="Percentiles of each stage (do not add)",
-            description="Each stage by itself. Percentiles do not add up: the requests that are "
+        shared_panels.table(
+            "Percentiles of each stage (do not add)",
+            "Each stage by itself. Percentiles do not add up: the requests that are "
             "slow in one stage are seldom those that are slow in another. To see what a slow "
             "request is made of, read the anatomy above.",
-            queries=tuple(
-                Query(expr=expression, instant=True, form="table")
-                for expression in (
-                    mean(_STAGE, "stage", window=RANGE),
-                    quantile(0.5, _STAGE, "stage", window=RANGE),
-                    quantile(0.95, _STAGE, "stage", window=RANGE),
-                    quantile(0.99, _STAGE, "stage", window=RANGE),
-                )
-            ),
+            {
+                "mean": mean(_STAGE, "stage", window=RANGE),
+                "p50": quantile(0.5, _STAGE, "stage", window=RANGE),
+                "p95": quantile(0.95, _STAGE, "stage", window=RANGE),
+                "p99": quantile(0.99, _STAGE, "stage", window=RANGE),
+            },
             unit="s",
             empty=shared_panels.NO_REQUESTS,
             width=10,
             height=11,
-            transformations=shared_panels.side_by_side("mean", "p50", "p95", "p99"),
             columns=(Column(name="stage", width=130, link=shared_panels.ROW_TO_STAGE),),
             sort=("p95", True),
         ),

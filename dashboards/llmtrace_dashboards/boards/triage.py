@@ -53,17 +53,6 @@ _NEXT_STEPS: Final = (
 )
 
 
-def _now_and_before(metric: str) -> tuple[Query, Query]:
-    return (
-        Query(expr=quantile(0.95, metric, window=RANGE), legend="now", instant=True),
-        Query(
-            expr=quantile(0.95, metric, window=RANGE, before=_BEFORE),
-            legend="before",
-            instant=True,
-        ),
-    )
-
-
 def _rate(before: str) -> str:
     requests = f"llmtrace_requests_total{{{SUCCEEDED}}}"
     return f"{total(requests, window=RANGE, before=before)} / $__range_s"
@@ -86,19 +75,35 @@ def _cached(before: str) -> str:
     return f"100 * {cached} / {prompt}"
 
 
+def _workload(before: str) -> str:
+    quantities = {
+        "requests a second": _rate(before),
+        "prompt tokens a request": _tokens("input", before),
+        "output tokens a request": _tokens("output", before),
+        "prompt tokens cached, %": _cached(before),
+    }
+    return promql.either(*(named(expr, name, "quantity") for name, expr in quantities.items()))
+
+
 def _moved(title: str, metric: str, what: str) -> Panel:
-    return Panel(
-        kind="stat",
-        title=title,
-        description=f"{what} in the time shown, and in one as long that ended $before earlier. "
+    return shared_panels.stat(
+        title,
+        f"{what} in the time shown, and in one as long that ended $before earlier. "
         "Small samples move by themselves: `llmtrace triage` says whether a difference is real.",
-        queries=_now_and_before(metric),
+        {
+            "now": quantile(0.95, metric, window=RANGE),
+            "before": quantile(0.95, metric, window=RANGE, before=_BEFORE),
+        },
         unit="s",
         empty="no requests",
         width=6,
         height=4,
     )
 
+
+_STAGES_NOW: Final = anatomy(window=RANGE)
+_STAGES_BEFORE: Final = anatomy(window=RANGE, before=_BEFORE)
+_STAGE_CHANGE: Final = f"{_STAGES_NOW} - on (stage) ({_STAGES_BEFORE})"
 
 _WHAT_MOVED: Final = Row(
     "What moved?",
@@ -119,74 +124,42 @@ _WHAT_MOVED: Final = Row(
             colours={"now": "#FF8833", "before": NEUTRAL},
             height=9,
         ),
-        Panel(
-            kind="bargauge",
-            title="Which stage moved? Change of the p95's anatomy",
-            description="Seconds each stage adds to the p95 request, now less before; the bars "
+        shared_panels.graph(
+            "Which stage moved? Change of the p95's anatomy",
+            "Seconds each stage adds to the p95 request, now less before; the bars "
             "sum to the change of the p95. The longest is the stage to look at. If `queue` grew "
             "because prompts did, it is the workload and not the system: see the next row.",
-            queries=(
-                Query(
-                    expr=f"sort_desc({anatomy(window=RANGE)} "
-                    f"- on (stage) ({anatomy(window=RANGE, before=_BEFORE)}))",
-                    legend="{{stage}}",
-                    instant=True,
-                ),
-            ),
+            Query(expr=f"sort_desc({_STAGE_CHANGE})", legend="{{stage}}", instant=True),
+            kind="bargauge",
             unit="s",
             empty=_NO_BEFORE,
+            least=None,
             steps=_MOVED,
-            width=12,
             height=9,
         ),
-        Panel(
-            kind="table",
-            title="The p95 request before and now, by stage",
-            description="The same as a table; each column adds up to the p95 of its time.",
-            queries=(
-                Query(expr=anatomy(window=RANGE, before=_BEFORE), instant=True, form="table"),
-                Query(expr=anatomy(window=RANGE), instant=True, form="table"),
-                Query(
-                    expr=f"{anatomy(window=RANGE)} "
-                    f"- on (stage) ({anatomy(window=RANGE, before=_BEFORE)})",
-                    instant=True,
-                    form="table",
-                ),
-            ),
+        shared_panels.table(
+            "The p95 request before and now, by stage",
+            "The same as a table; each column adds up to the p95 of its time.",
+            {
+                "before": _STAGES_BEFORE,
+                "now": _STAGES_NOW,
+                "change": _STAGE_CHANGE,
+            },
             unit="s",
             empty=_NO_BEFORE,
             width=12,
             height=11,
-            transformations=shared_panels.side_by_side("before", "now", "change"),
             columns=(Column(name="change", unit="s", steps=_MOVED),),
             sort=("change", True),
         ),
-        Panel(
-            kind="table",
-            title="Workload or system?",
-            description="The workload, before and now. Longer prompts make prefill slower, "
+        shared_panels.table(
+            "Workload or system?",
+            "The workload, before and now. Longer prompts make prefill slower, "
             "longer outputs make requests longer, more requests make queues: then it is the "
             "workload that changed. If none of these moved, the system did.",
-            queries=tuple(
-                Query(
-                    expr=promql.either(
-                        named(_rate(before), "requests a second", "quantity"),
-                        named(_tokens("input", before), "prompt tokens a request", "quantity"),
-                        named(_tokens("output", before), "output tokens a request", "quantity"),
-                        named(_cached(before), "prompt tokens cached, %", "quantity"),
-                    ),
-                    instant=True,
-                    form="table",
-                )
-                for before in (_BEFORE, "")
-            ),
-            unit="none",
-            decimals=1,
-            empty=_NO_BEFORE,
-            width=12,
-            height=11,
-            transformations=(
-                *shared_panels.side_by_side("before", "now", order=("quantity", "before", "now")),
+            {"before": _workload(_BEFORE), "now": _workload("")},
+            order=("quantity", "before", "now"),
+            then=(
                 (
                     "calculateField",
                     {
@@ -196,6 +169,11 @@ _WHAT_MOVED: Final = Row(
                     },
                 ),
             ),
+            unit="none",
+            decimals=1,
+            empty=_NO_BEFORE,
+            width=12,
+            height=11,
             columns=(
                 Column(
                     name="times",
@@ -211,35 +189,22 @@ _WHAT_MOVED: Final = Row(
 
 def _by(label: str, title: str, empty: str, more: str = "") -> Panel:
     named_only = f'{SUCCEEDED}, {label}!=""'
-    return Panel(
-        kind="table",
-        title=title,
-        description=f"The p95 of each {label} before and now. One line that moved = the trouble "
+    return shared_panels.table(
+        title,
+        f"The p95 of each {label} before and now. One line that moved = the trouble "
         f"is in that {label}; all of them = it is behind all of them.{more}",
-        queries=(
-            Query(
-                expr=quantile(0.95, _E2E, label, where=named_only, window=RANGE),
-                instant=True,
-                form="table",
+        {
+            "p95 now": quantile(0.95, _E2E, label, where=named_only, window=RANGE),
+            "p95 before": quantile(
+                0.95, _E2E, label, where=named_only, window=RANGE, before=_BEFORE
             ),
-            Query(
-                expr=quantile(0.95, _E2E, label, where=named_only, window=RANGE, before=_BEFORE),
-                instant=True,
-                form="table",
-            ),
-            Query(
-                expr=total(f"llmtrace_requests_total{{{named_only}}}", label, window=RANGE),
-                instant=True,
-                form="table",
-            ),
-        ),
+            "requests": total(f"llmtrace_requests_total{{{named_only}}}", label, window=RANGE),
+        },
+        order=(label, "requests", "p95 before", "p95 now"),
         unit="s",
         empty=empty,
         width=8,
         height=7,
-        transformations=shared_panels.side_by_side(
-            "p95 now", "p95 before", "requests", order=(label, "requests", "p95 before", "p95 now")
-        ),
         columns=(Column(name="requests", unit="locale", decimals=0),),
         sort=("p95 now", True),
     )
@@ -253,6 +218,13 @@ def _least(gauge: str) -> str:
     return f"min by (instance) (min_over_time({gauge}{{{INSTANCES}}}[{RANGE}]))"
 
 
+def _engine_p95(which: str) -> str:
+    metric = f"llmtrace_engine_{which}_seconds"
+    return quantile(0.95, metric, "instance", where=INSTANCES, window=RANGE)
+
+
+_PREEMPTED: Final = f"llmtrace_engine_preemptions_total{{{INSTANCES}}}"
+
 _WHO: Final = Row(
     "What is affected?",
     (
@@ -265,59 +237,24 @@ _WHO: Final = Row(
             "init(tenant_metrics=True)",
             " Tenants are labels only if that is set.",
         ),
-        Panel(
-            kind="table",
-            title="Slowest replicas",
-            description="Each engine in the time shown, the slowest TTFT first. One replica "
+        shared_panels.table(
+            "Slowest replicas",
+            "Each engine in the time shown, the slowest TTFT first. One replica "
             "alone: drain it. All alike, and requests waiting: capacity. Not chosen by model, "
             "route or region, which engines do not know.",
-            queries=tuple(
-                Query(expr=expression, instant=True, form="table")
-                for expression in (
-                    quantile(
-                        0.95,
-                        "llmtrace_engine_ttft_seconds",
-                        "instance",
-                        where=INSTANCES,
-                        window=RANGE,
-                    ),
-                    quantile(
-                        0.95,
-                        "llmtrace_engine_queue_seconds",
-                        "instance",
-                        where=INSTANCES,
-                        window=RANGE,
-                    ),
-                    quantile(
-                        0.95,
-                        "llmtrace_engine_prefill_seconds",
-                        "instance",
-                        where=INSTANCES,
-                        window=RANGE,
-                    ),
-                    _most("llmtrace_engine_requests_waiting"),
-                    _most("llmtrace_engine_kv_cache_usage_ratio"),
-                    total(
-                        f"llmtrace_engine_preemptions_total{{{INSTANCES}}}",
-                        "instance",
-                        window=RANGE,
-                    ),
-                    _least("llmtrace_target_up"),
-                )
-            ),
+            {
+                "p95 TTFT": _engine_p95("ttft"),
+                "p95 queue": _engine_p95("queue"),
+                "p95 prefill": _engine_p95("prefill"),
+                "most waiting": _most("llmtrace_engine_requests_waiting"),
+                "most KV used": _most("llmtrace_engine_kv_cache_usage_ratio"),
+                "preempted": total(_PREEMPTED, "instance", window=RANGE),
+                "always up": _least("llmtrace_target_up"),
+            },
             unit="s",
             empty=shared_panels.NO_ENGINES,
             width=24,
             height=7,
-            transformations=shared_panels.side_by_side(
-                "p95 TTFT",
-                "p95 queue",
-                "p95 prefill",
-                "most waiting",
-                "most KV used",
-                "preempted",
-                "always up",
-            ),
             columns=(
                 Column(name="most waiting", unit="short", decimals=0),
                 Column(name="most KV used", unit=_FRACTION, decimals=0, steps=FULL),
