@@ -19,13 +19,13 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from llmtrace.core.errors import ConfigError, missing_extra
+from llmtrace.core.errors import ConfigError, needs_extra
 
-try:
+with needs_extra(
+    "llmtrace.grpc", "grpc", "grpcio"
+):  # pragma: no cover - the OTLP exporter brings it along
     import grpc
     import grpc.aio
-except ImportError as error:  # pragma: no cover - the OTLP exporter brings it along
-    raise missing_extra("llmtrace.grpc", "grpc", "grpcio") from error
 
 from llmtrace.gateway.grpc_handlers import Methods
 from llmtrace.gateway.middleware import check_name

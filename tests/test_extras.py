@@ -119,14 +119,14 @@ def hints() -> list[tuple[str, str, str]]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if (
                 isinstance(node, ast.Call)
-                and getattr(node.func, "id", None) == "missing_extra"
+                and getattr(node.func, "id", None) in {"missing_extra", "needs_extra"}
                 and isinstance(node.args[1], ast.Constant)
             ):
-                package = node.args[2]
-                last = package.values[-1] if isinstance(package, ast.BoolOp) else package
-                if isinstance(last, ast.Constant):
-                    where = f"{path.relative_to(ROOT)}:{node.lineno}"
-                    found.append((where, node.args[1].value, last.value))
+                # Without a name of its own the package is called like the module.
+                package = node.args[2] if len(node.args) > 2 else None
+                name = package.value if isinstance(package, ast.Constant) else ""
+                where = f"{path.relative_to(ROOT)}:{node.lineno}"
+                found.append((where, node.args[1].value, name))
     return found
 
 

@@ -12,34 +12,29 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, Final
 
-from llmtrace.core.errors import missing_extra
+from llmtrace.core.errors import needs_extra
 from llmtrace_dashboards import panels
 
-try:
-    with warnings.catch_warnings():
-        # It would rather make the v2 format, which goes in neither by hand nor by every API.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        from grafana_foundation_sdk.builders import (
-            bargauge,
-            common,
-            dashboard,
-            heatmap,
-            prometheus,
-            stat,
-            table,
-            text,
-            timeseries,
-        )
-        from grafana_foundation_sdk.cog.encoder import JSONEncoder
-        from grafana_foundation_sdk.models import common as shared
-        from grafana_foundation_sdk.models import dashboard as model
-        from grafana_foundation_sdk.models import heatmap as heatmap_model
-        from grafana_foundation_sdk.models import prometheus as prometheus_model
-        from grafana_foundation_sdk.models import text as text_model
-except ImportError as error:
-    raise missing_extra(
-        "llmtrace dashboards", "dashboards", error.name or "grafana-foundation-sdk"
-    ) from error
+with needs_extra("llmtrace dashboards", "dashboards"), warnings.catch_warnings():
+    # It would rather make the v2 format, which goes in neither by hand nor by every API.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from grafana_foundation_sdk.builders import (
+        bargauge,
+        common,
+        dashboard,
+        heatmap,
+        prometheus,
+        stat,
+        table,
+        text,
+        timeseries,
+    )
+    from grafana_foundation_sdk.cog.encoder import JSONEncoder
+    from grafana_foundation_sdk.models import common as shared
+    from grafana_foundation_sdk.models import dashboard as model
+    from grafana_foundation_sdk.models import heatmap as heatmap_model
+    from grafana_foundation_sdk.models import prometheus as prometheus_model
+    from grafana_foundation_sdk.models import text as text_model
 
 TAG: Final = "llmtrace"
 DATASOURCE: Final = shared.DataSourceRef("prometheus", "${datasource}")

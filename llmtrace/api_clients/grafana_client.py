@@ -14,16 +14,12 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from llmtrace.api_clients.http_client import unreachable
-from llmtrace.core.errors import ConfigError, SourceError, missing_extra
+from llmtrace.core.errors import ConfigError, SourceError, needs_extra
 
-try:
+with needs_extra("connecting to a Grafana", "dashboards"):
     from grafana_client import GrafanaApi
     from grafana_client.client import GrafanaException, TokenAuth
     from niquests.exceptions import JSONDecodeError, RequestException, SSLError, Timeout
-except ImportError as error:
-    raise missing_extra(
-        "connecting to a Grafana", "dashboards", error.name or "grafana-client"
-    ) from error
 
 NOT_FOUND: Final = 404
 _MIN_TOKEN: Final = 8

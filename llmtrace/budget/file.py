@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from llmtrace.budget.model import Budget, Budgets
-from llmtrace.core.errors import ConfigError, explain_error, missing_extra
+from llmtrace.core.errors import ConfigError, explain_error, needs_extra
 from llmtrace.core.stages import STAGES
 
 _KEYS: Final = (
@@ -89,10 +89,8 @@ def _parse(path: Path, text: str) -> Any:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"{path}: not JSON: {error}") from error
-    try:
+    with needs_extra("a budget in YAML", "demo", "PyYAML"):
         import yaml
-    except ImportError:
-        raise missing_extra("a budget in YAML", "demo", "PyYAML") from None
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:

@@ -13,7 +13,7 @@ from typing import TextIO
 from llmtrace.budget import DEFAULT, Budgets, read_budget, read_budgets
 from llmtrace.budget_analysis.check import as_text
 from llmtrace.budget_analysis.check import check as add_up
-from llmtrace.core.errors import ConfigError, DataError, SourceError, explain_error, missing_extra
+from llmtrace.core.errors import ConfigError, DataError, SourceError, explain_error, needs_extra
 from llmtrace.core.row import Row
 from llmtrace.exporters.row_files.read_back import read_rows
 
@@ -50,11 +50,9 @@ def suggest(
         ConfigError: an option is wrong.
         SourceError, DataError: the rows cannot be read, or are too few.
     """
-    try:
+    with needs_extra("llmtrace budget suggest", "triage"):
         from llmtrace.budget_analysis import suggest as suggestion
         from llmtrace.dataset.columns import from_rows
-    except ImportError as error:
-        raise missing_extra("llmtrace budget suggest", "triage", error.name or "") from error
     from llmtrace.budget.file import as_plain, as_yaml
 
     # The options are read as the keys of a budget file are.
@@ -95,13 +93,11 @@ def report(file: Path, budget: Path | None, html: Path | None, *, json: bool = F
         ConfigError: the budget file is wrong.
         SourceError, DataError: the rows cannot be read, or there are none.
     """
-    try:
+    with needs_extra("llmtrace budget report", "triage"):
         from llmtrace.budget_analysis import terminal
         from llmtrace.budget_analysis.html import page
         from llmtrace.budget_analysis.report import as_plain, reports
         from llmtrace.display.summary_tables import console_for
-    except ImportError as error:
-        raise missing_extra("llmtrace budget report", "triage", error.name or "") from error
     budgets = Budgets((DEFAULT,)) if budget is None else read_budgets(budget)
     rows: Sequence[Row] = read_rows(file)
     if not rows:

@@ -18,7 +18,7 @@ from llmtrace.cli.arguments import (
     positive,
 )
 from llmtrace.cli.extras import collector_module
-from llmtrace.core.errors import ConfigError, SourceError, explain_error, missing_extra
+from llmtrace.core.errors import ConfigError, SourceError, explain_error, needs_extra
 
 _BLOCKS: Final = 5
 
@@ -170,11 +170,9 @@ def _add_result(bench: argparse.ArgumentParser) -> None:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    try:
+    with needs_extra("llmtrace bench", "demo"):
         from llmtrace.load_test import bench_runs as runs
         from llmtrace.load_test.bench_workload import Workload, read_sweep
-    except ImportError as error:
-        raise missing_extra("llmtrace bench", "demo", error.name or "") from error
     from llmtrace.budget import DEFAULT, read_budget
 
     _check(options)

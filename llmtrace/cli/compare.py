@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from llmtrace.cli.arguments import Commands, add_budget_option, add_command, add_json, positive
-from llmtrace.core.errors import SourceError, explain_error, missing_extra
+from llmtrace.core.errors import SourceError, explain_error, needs_extra
 
 FAILED: Final = 10
 
@@ -50,13 +50,11 @@ def add_compare(commands: Commands) -> None:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    try:
+    with needs_extra("llmtrace compare", "triage"):
         from llmtrace.run_comparison import comparison_page, runs, wording
         from llmtrace.run_comparison.comparison_text import print_comparison
         from llmtrace.run_comparison.conditions import read_condition
         from llmtrace.run_comparison.read_run import read_run
-    except ImportError as error:
-        raise missing_extra("llmtrace compare", "triage", error.name or "") from error
     from llmtrace.budget import read_budget
 
     conditions = [read_condition(text) for text in options.fail_if]

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from llmtrace.cli.arguments import Commands, add_command, expect_new_folder, positive
-from llmtrace.core.errors import ConfigError, missing_extra
+from llmtrace.core.errors import ConfigError, needs_extra
 
 
 def add_simulate(commands: Commands) -> None:
@@ -103,10 +103,6 @@ def _simulate(options: argparse.Namespace) -> None:
 
 
 def _rehearse(folder: Path, options: argparse.Namespace) -> None:
-    try:
+    with needs_extra("llmtrace simulate --alert", "triage"):
         from llmtrace.triage.oncall.rehearsal import rehearse
-    except ImportError as error:
-        raise missing_extra(
-            "llmtrace simulate --alert", "triage", error.name or "numpy"
-        ) from error
     rehearse(folder, options.alert, options.alert_token_file, sys.stdout)

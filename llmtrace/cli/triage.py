@@ -15,7 +15,7 @@ from llmtrace.cli.arguments import (
     expect_new_folder,
 )
 from llmtrace.cli.extras import collector_module
-from llmtrace.core.errors import ConfigError, missing_extra
+from llmtrace.core.errors import ConfigError, needs_extra
 
 # Options that each name a source of the case; `--url` is the default.
 _SOURCES: Final = ("case", "url", "store", "rows", "langfuse")
@@ -199,10 +199,8 @@ def _triage(options: argparse.Namespace) -> int:
             "--at, or --before and --after, say where"
         )
     expect_new_folder("--save", options.save)
-    try:
+    with needs_extra("llmtrace triage", "triage"):
         from llmtrace.triage import command
-    except ImportError as error:
-        raise missing_extra("llmtrace triage", "triage", error.name or "numpy") from error
     from llmtrace.triage.sources import reader
 
     if options.prometheus and not given and options.what != "serve":

@@ -10,6 +10,9 @@ Nothing in this tree is ever raised through a wrapped stream: at run time llmtra
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class LlmtraceError(Exception):
     """The one class to catch for everything llmtrace raises on purpose."""
@@ -33,6 +36,21 @@ def missing_extra(feature: str, extra: str, package: str) -> ConfigError:
         f"{feature} needs the package {package!r}, which is not installed; from a checkout of "
         f"llmtrace run: python -m pip install '.[{extra}]'"
     )
+
+
+@contextmanager
+def needs_extra(feature: str, extra: str, package: str | None = None) -> Iterator[None]:
+    """Say which extra to install where an import inside the block fails.
+
+    Args:
+        feature: what needs the import.
+        extra: the extra that brings it.
+        package: what is missing, by the name it is installed by; default: the module's.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise missing_extra(feature, extra, package or error.name or "") from error
 
 
 def explain_error(error: Exception) -> str:

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from llmtrace.core.errors import DataError, SourceError, explain_error, missing_extra
+from llmtrace.core.errors import DataError, SourceError, explain_error, needs_extra
 from llmtrace.dataset.columns import FLAGS, IDS, NUMBERS, WORDS, Builder, Columns, as_ids, short
 from llmtrace.dataset.sampling import Sample
 from llmtrace.stats.arrays import Floats
@@ -251,12 +251,10 @@ def add_table(table: Any, builder: Builder) -> None:
 
 
 def _parquet(path: Path, builder: Builder, report: Progress) -> Iterator[None]:
-    try:
+    with needs_extra("reading rows.parquet", "triage", "pyarrow"):
         import pyarrow as pa
         import pyarrow.compute as pc
         from pyarrow import parquet
-    except ImportError:
-        raise missing_extra("reading rows.parquet", "triage", "pyarrow") from None
     try:
         with parquet.ParquetFile(path) as file:
             wanted = ["start", *NUMBERS, *WORDS, *IDS]

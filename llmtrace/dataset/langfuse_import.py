@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from llmtrace.core.errors import DataError, SourceError, missing_extra
+from llmtrace.core.errors import DataError, SourceError, needs_extra
 from llmtrace.core.row import Row
 from llmtrace.core.stages import Timeline
 from llmtrace.exporters.langfuse.settings import Project, read_project
@@ -69,10 +69,8 @@ def read_rows(
         ConfigError: the package is not installed, or a variable is missing.
         SourceError: the server does not respond, rejects a request, or sends what cannot be read.
     """
-    try:
+    with needs_extra("reading rows from Langfuse", "langfuse", "langfuse"):
         from langfuse.api import LangfuseAPI
-    except ImportError as error:
-        raise missing_extra("reading rows from Langfuse", "langfuse", "langfuse") from error
     import httpx
 
     source = read_project() if project is None else project

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from llmtrace.api_clients.collector_client import Collector
-from llmtrace.core.errors import ConfigError, missing_extra
+from llmtrace.core.errors import ConfigError, needs_extra
 from llmtrace.demo.embedded_collector import EmbeddedCollector, running_collector
 from llmtrace.demo.injected_faults import Fault
 from llmtrace.demo.options import Phase
@@ -27,15 +27,13 @@ from llmtrace.display.summary_tables import READABLE, readable_width
 from llmtrace.engines.local_vllm.install import cache_folder
 from llmtrace.simulator.engine.incidents import healthy
 
-try:
+with needs_extra("the demo's triage", "demo"):
     from llmtrace.dataset.case import Facts, Window, write_case
     from llmtrace.triage.pipeline import Settings, triage
     from llmtrace.triage.report.html import write_page
     from llmtrace.triage.report.terminal import screen
     from llmtrace.triage.result import NAMED, Result
     from llmtrace.triage.sources import from_collector, with_replicas
-except ImportError as error:
-    raise missing_extra("the demo's triage", "demo", error.name or "numpy") from error
 
 if TYPE_CHECKING:
     from rich.console import Console

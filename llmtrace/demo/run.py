@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 import llmtrace
 from llmtrace.budget import DEFAULT, Budget, read_budget
 from llmtrace.configure import read_environment
-from llmtrace.core.errors import ConfigError, SourceError, missing_extra
+from llmtrace.core.errors import ConfigError, SourceError, needs_extra
 from llmtrace.core.row import Row
 from llmtrace.demo import target as targets
 from llmtrace.demo.injected_faults import Fault, named
@@ -22,14 +22,12 @@ from llmtrace.demo.options import DemoOptions, Phase, plan
 from llmtrace.demo.target import Target
 from llmtrace.exporters.row_files.sink import write_rows
 
-try:
+with needs_extra("llmtrace demo", "demo"):
     from llmtrace.demo.final_report import print_next_steps, print_report
     from llmtrace.demo.preflight import probe
     from llmtrace.demo.progress import Progress
     from llmtrace.demo.sample_app import drive
     from llmtrace.display.summary_tables import console_for
-except ImportError as error:
-    raise missing_extra("llmtrace demo", "demo", error.name or "") from error
 
 if TYPE_CHECKING:
     from llmtrace.dataset.arrivals import Arrivals
@@ -112,10 +110,8 @@ def _budget(options: DemoOptions) -> Budget:
 def _trace(path: Path | None) -> Arrivals | None:
     if path is None:
         return None
-    try:
+    with needs_extra("--arrivals", "demo"):
         from llmtrace.dataset.arrivals import read_arrivals
-    except ImportError as error:
-        raise missing_extra("--arrivals", "demo", error.name or "numpy") from error
     return read_arrivals(path)
 
 

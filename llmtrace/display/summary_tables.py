@@ -116,6 +116,15 @@ def console_for(out: TextIO) -> Console:
     return _Console(file=file, width=_UNLIMITED, highlight=False, markup=False, emoji=False)
 
 
+def plain_table(*headings: str, wrap: bool = False) -> Table:
+    """Return a table without lines; the column of a heading that begins with `>` is of numbers."""
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    for heading in headings:
+        side: Literal["left", "right"] = "right" if heading.startswith(">") else "left"
+        table.add_column(heading.removeprefix(">"), justify=side, no_wrap=not wrap)
+    return table
+
+
 def readable_width(out: Console) -> int:
     """Return the columns for text: on a terminal as many as eyes follow, else all of a line."""
     return min(out.width, READABLE) if out.is_terminal else out.width
@@ -167,10 +176,10 @@ def _width(columns: Sequence[Column]) -> int:
 
 def stage_table(columns: Sequence[Column], stages: int) -> Table:
     """Lay columns out as a table, with a gap between the stages and the metrics."""
-    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
-    for column in columns:
-        left = column.what in {"name", "verdict", "sources"}
-        table.add_column(column.heading, justify="left" if left else "right", no_wrap=True)
+    left = {"name", "verdict", "sources"}
+    table = plain_table(
+        *(f"{'' if column.what in left else '>'}{column.heading}" for column in columns)
+    )
     for number, cells in enumerate(zip(*(column.cells for column in columns), strict=True)):
         if number == stages:
             table.add_row()

@@ -8,7 +8,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from llmtrace.display.summary_tables import fill, ms
+from llmtrace.display.summary_tables import fill, ms, plain_table
 from llmtrace.load_test.load_curve import Curve, Point
 from llmtrace.run_comparison.effects import QUANTILES
 from llmtrace.run_comparison.wording import LABELS, QUANTILE_NAMES
@@ -62,23 +62,16 @@ def sentences(curve: Curve) -> Iterator[str]:
     yield "Goodput: requests inside the budget, a second."
 
 
-def _table(*headings: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for i, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if i else "left", no_wrap=True)
-    return table
-
-
 def _rates(curve: Curve) -> Table:
-    table = _table(curve.what, *RATES)
+    table = plain_table(curve.what, *(f">{heading}" for heading in RATES))
     for point in curve.points:
         table.add_row(value_text(point.value), *rate_cells(point))
     return table
 
 
 def _durations(curve: Curve, q: float) -> Table:
-    values = [value_text(point.value) for point in curve.points]
-    table = _table(f"{QUANTILE_NAMES[q]}, ms", *values)
+    values = (f">{value_text(point.value)}" for point in curve.points)
+    table = plain_table(f"{QUANTILE_NAMES[q]}, ms", *values)
     samples = [point.samples() for point in curve.points]
     for name in curve.names():
         cells = [ms(side[name].quantile(q)) if name in side else "-" for side in samples]

@@ -53,9 +53,8 @@ def _metrics(rows: Sequence[Row]) -> Table:
     """Lay out each metric in milliseconds; those that no request has are left out."""
     columns = from_rows(rows)
     columns = columns.take(succeeded(columns))
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for heading in ("ms", "mean", *QUANTILE_NAMES.values(), "max", "requests"):
-        table.add_column(heading, justify="left" if heading == "ms" else "right")
+    quantiles = (f">{name}" for name in QUANTILE_NAMES.values())
+    table = tables.plain_table("ms", ">mean", *quantiles, ">max", ">requests", wrap=True)
     named = durations(columns)
     if (columns.numbers["stream"] == 1).all():
         del named["first_content"]  # it is TTFT

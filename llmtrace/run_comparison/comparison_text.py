@@ -8,7 +8,7 @@ from typing import Final, TextIO
 from rich.table import Table
 from rich.text import Text
 
-from llmtrace.display.summary_tables import console_for, fill, readable_width
+from llmtrace.display.summary_tables import console_for, fill, plain_table, readable_width
 from llmtrace.run_comparison import wording
 from llmtrace.run_comparison.effects import QUANTILES
 from llmtrace.run_comparison.runs import Comparison
@@ -65,10 +65,7 @@ def _durations(comparison: Comparison, width: int) -> Table:
 
 
 def _pairs(rows: Sequence[tuple[str, str, str]]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("")
-    table.add_column("before", justify="right")
-    table.add_column("after", justify="right")
+    table = plain_table("", ">before", ">after", wrap=True)
     for row in rows:
         table.add_row(*row)
     return table

@@ -13,17 +13,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from llmtrace.core.errors import ConfigError, SourceError, missing_extra
+from llmtrace.core.errors import ConfigError, SourceError, needs_extra
 from llmtrace.simulator.api.fault_header import Faults
 from llmtrace.simulator.api.reply_plan import ServerConfig
 from llmtrace.simulator.engine.scheduler import EngineConfig
 
-try:
+with needs_extra("the simulated engine's server", "demo"):
     import uvicorn
 
     from llmtrace.simulator.api.asgi_app import Service, make_app, make_service
-except ImportError as error:
-    raise missing_extra("the simulated engine's server", "demo", error.name or "") from error
 
 __all__ = ["EngineConfig", "Faults", "ServerConfig", "SimulatedServer", "serve"]
 

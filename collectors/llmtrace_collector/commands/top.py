@@ -20,7 +20,7 @@ from rich.text import Text
 from llmtrace.api_clients.collector_client import Collector
 from llmtrace.core.errors import SourceError
 from llmtrace.display.colours import STAGE_COLOURS
-from llmtrace.display.summary_tables import console_for, ms
+from llmtrace.display.summary_tables import console_for, ms, plain_table
 
 _GAP: Final = 2
 _WIDEST: Final = 140
@@ -141,24 +141,13 @@ def _head(live: Mapping[str, Any]) -> Text:
     return head
 
 
-def _table(*columns: str) -> Table:
-    """Make a table; a column whose heading begins with `>` is of numbers."""
-    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
-    for column in columns:
-        right = column.startswith(">")
-        table.add_column(
-            column.removeprefix(">"), justify="right" if right else "left", no_wrap=True
-        )
-    return table
-
-
 def _stages(live: Mapping[str, Any], width: int) -> Table:
     high, times = live["budget"]["high"], live["minutes"]["t"]
     wide, wider = width >= _WIDE, width >= _WIDER
     named = f"{live['budget']['name']}, ms"
     columns = [named, ">p50", f">{high}", f"{high} in budget?", ">share"]
     columns += ["last half hour"] * wide + [">known"] * wider
-    table = _table(*columns)
+    table = plain_table(*columns)
     lines = [*live["stages"], None, *live["metrics"]]
     for line in lines:
         if line is None:
@@ -233,7 +222,7 @@ def _engines(engines: Sequence[Mapping[str, Any]], width: int) -> Table:
         if wide <= width:
             break
         names.remove(dropped)
-    table = _table(*names)
+    table = plain_table(*names)
     for one in cells:
         table.add_row(*(one[name] for name in names))
     return table
@@ -263,7 +252,7 @@ def _engine(one: Mapping[str, Any]) -> Mapping[str, Text]:
 
 
 def _gpus(gpus: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table("GPU", "model", ">busy", ">memory", ">W", ">°C", "held down by")
+    table = plain_table("GPU", "model", ">busy", ">memory", ">W", ">°C", "held down by")
     for one in gpus:
         table.add_row(
             Text(f"{one['instance']} #{one['gpu']}"), Text(one["model"] or "-"),
@@ -277,7 +266,7 @@ def _gpus(gpus: Sequence[Mapping[str, Any]]) -> Table:
 def _slowest(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
     wide = width >= _WIDE
     columns = ["slowest of the hour", ">e2e ms", "most of it in"]
-    table = _table(*columns, *([">ttft ms", "ended"] if wide else []), "trace")
+    table = plain_table(*columns, *([">ttft ms", "ended"] if wide else []), "trace")
     room = max(19, width - (92 if wide else 64))
     for row in rows[:5]:
         stage, seconds = max(row["stages"].items(), key=lambda one: one[1], default=("-", 0.0))

@@ -14,7 +14,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any, Final, Self
 
-from llmtrace.core.errors import SourceError, missing_extra
+from llmtrace.core.errors import SourceError, needs_extra
 from llmtrace_collector.signals.definitions import SIGNALS
 from llmtrace_collector.signals.normalise import Labels, Measured
 
@@ -55,10 +55,8 @@ class GpuReader:
 
     def __init__(self, nvml: Any = None) -> None:
         if nvml is None:
-            try:
+            with needs_extra("reading GPUs", "collector", "nvidia-ml-py"):
                 nvml = import_module("pynvml")
-            except ImportError as error:
-                raise missing_extra("reading GPUs", "collector", "nvidia-ml-py") from error
         self._nvml = nvml
         try:
             nvml.nvmlInit()

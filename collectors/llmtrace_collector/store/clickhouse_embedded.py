@@ -16,15 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 from weakref import WeakSet
 
-from llmtrace.core.errors import ConfigError, missing_extra
+from llmtrace.core.errors import ConfigError, needs_extra
 from llmtrace_collector.store import query_deadline
 from llmtrace_collector.store.protocol import StoreError
 from llmtrace_collector.store.sql_engine import Parameters, Settings, failure, literal
 
-try:
+with needs_extra("the embedded store", "collector", "chdb"):
     import chdb
-except ImportError as error:
-    raise missing_extra("the embedded store", "collector", "chdb") from error
 
 _QUOTE: Final = str.maketrans({"\\": "\\\\", "'": "\\'"})
 

@@ -15,16 +15,14 @@ from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import SplitResult, unquote
 
-from llmtrace.core.errors import ConfigError, missing_extra
+from llmtrace.core.errors import ConfigError, needs_extra
 from llmtrace_collector.store import query_deadline
 from llmtrace_collector.store.protocol import StoreError
 from llmtrace_collector.store.sql_engine import Parameters, Settings, failure, why_no_connection
 
-try:
+with needs_extra("a ClickHouse server", "collector", "clickhouse-connect"):
     import clickhouse_connect
     from clickhouse_connect.driver.exceptions import Error as ClickHouseError
-except ImportError as error:
-    raise missing_extra("a ClickHouse server", "collector", "clickhouse-connect") from error
 
 # Every failure is an error of ours, said once and in plain words.
 for _name in ("clickhouse_connect", "urllib3.connectionpool"):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from llmtrace.core.errors import ConfigError, DataError, missing_extra
+from llmtrace.core.errors import ConfigError, DataError, needs_extra
 from llmtrace.dataset.case import Case, Window, facts_from, signals_from
 from llmtrace.dataset.columns import FLAGS, IDS, NUMBERS, SECONDS, WORDS, Builder
 from llmtrace.dataset.files import add_table
@@ -108,10 +108,8 @@ def add_rows(
     Returns:
         What people must know of it.
     """
-    try:
+    with needs_extra("reading rows from a store", "triage", "pyarrow"):
         import pyarrow as pa
-    except ImportError:
-        raise missing_extra("reading rows from a store", "triage", "pyarrow") from None
 
     where, given = _where(filters)
     start, end = int(window.start * _NS), int(window.end * _NS)

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from llmtrace.core.errors import SourceError, missing_extra
+from llmtrace.core.errors import SourceError, needs_extra
 
-try:
+with needs_extra("llmtrace dashboards import", "dashboards"):
     from grafana_client.client import GrafanaException
 
     from llmtrace.api_clients.grafana_client import (
@@ -20,10 +20,6 @@ try:
         GrafanaOptions,
         explains_error,
     )
-except ImportError as error:
-    raise missing_extra(
-        "llmtrace dashboards import", "dashboards", error.name or "grafana-client"
-    ) from error
 
 _OPTIONS: Final = GrafanaOptions(
     url="--url",

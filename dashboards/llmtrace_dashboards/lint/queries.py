@@ -11,12 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from llmtrace.core.errors import missing_extra
+from llmtrace.core.errors import needs_extra
 
-try:
+with needs_extra("llmtrace dashboards lint", "dashboards", "promql-parser"):
     import promql_parser as promql
-except ImportError as error:
-    raise missing_extra("llmtrace dashboards lint", "dashboards", "promql-parser") from error
 
 # `$1` is a regular expression's group, and stays.
 _VARIABLE: Final = re.compile(r"\$\{(\w+)(?::[^}]*)?\}|\$([A-Za-z_]\w*)|\[\[(\w+)(?::[^\]]*)?\]\]")

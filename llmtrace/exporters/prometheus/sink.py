@@ -11,7 +11,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from llmtrace.core.errors import ConfigError, missing_extra
+from llmtrace.core.errors import ConfigError, needs_extra
 from llmtrace.core.failopen import internal_error, internal_errors
 from llmtrace.core.row import OUTCOMES
 from llmtrace.core.span import Span
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from llmtrace.core.row import Row
 
-try:
+with needs_extra("the Prometheus exporter", "prometheus", "prometheus-client"):
     from prometheus_client import REGISTRY, start_http_server
     from prometheus_client.core import (
         CounterMetricFamily,
@@ -34,8 +34,6 @@ try:
     )
     from prometheus_client.samples import Exemplar
     from prometheus_client.utils import floatToGoString
-except ImportError as error:
-    raise missing_extra("the Prometheus exporter", "prometheus", "prometheus-client") from error
 
 LABELS: Final = ("model", "route", "service", "region", "outcome")
 TURN_LABELS: Final = ("agent", "route", "service", "region", "outcome")

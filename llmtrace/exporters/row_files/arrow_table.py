@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from llmtrace.core.errors import missing_extra
+from llmtrace.core.errors import needs_extra
 from llmtrace.core.flat_row import flat_kinds
 from llmtrace.core.row import Row
 
@@ -63,8 +63,6 @@ def arrow(feature: str) -> Any:
     Raises:
         ConfigError: it is not installed.
     """
-    try:
+    with needs_extra(feature, _EXTRA, "pyarrow"):
         import pyarrow as pa
-    except ImportError:
-        raise missing_extra(feature, _EXTRA, "pyarrow") from None
     return pa

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, TextIO
 
-from llmtrace.core.errors import missing_extra
+from llmtrace.core.errors import needs_extra
 
 _TRUTH: Final = "truth.json"
 
@@ -37,11 +37,9 @@ def write_day(
     Raises:
         ConfigError: a cause, a severity or the trace cannot be, or the extra is not installed.
     """
-    try:
+    with needs_extra("llmtrace simulate", "simulate"):
         from llmtrace.dataset.arrivals import read_arrivals
         from llmtrace.simulator.fleet.scenario import Scenario, simulate
-    except ImportError as error:
-        raise missing_extra("llmtrace simulate", "simulate", error.name or "numba") from error
     from llmtrace.dataset.case import write_case
 
     scenario = Scenario(
@@ -71,11 +69,9 @@ def write_day(
 
 def list_faults(out: TextIO) -> None:
     """Print the causes that can be injected, and what people may ask differently."""
-    try:
+    with needs_extra("llmtrace simulate", "simulate"):
         from llmtrace.simulator.fleet.faults import FAULTS
         from llmtrace.simulator.fleet.traffic_shifts import SHIFTS
-    except ImportError as error:
-        raise missing_extra("llmtrace simulate", "simulate", error.name or "numba") from error
     width = max(map(len, FAULTS))
     print("faults (--fault NAME, --severity 1 to 3):", file=out)
     for cause, fault in sorted(FAULTS.items()):
