@@ -72,5 +72,4 @@ def add_migrate(commands: Commands) -> None:
 
 
 def _migrate(options: argparse.Namespace) -> None:
-    copying = collector_module("store.copy_store", "llmtrace migrate")
-    copying.run(options.source, options.destination)
+    collector_module("store.migrate", "llmtrace migrate").run(options.source, options.destination)

@@ -13,7 +13,7 @@ from llmtrace.core.errors import ConfigError, SourceError
 from llmtrace_collector.store import Event, Facts, SignalSample, StoreError, ddl, open_store
 from llmtrace_collector.store.clickhouse_server import Server
 from llmtrace_collector.store.clickhouse_store import ClickHouseStore
-from llmtrace_collector.store.copy_store import copy, migrate
+from llmtrace_collector.store.migrate import copy, migrate
 from llmtrace_collector.store.tables import Keep
 from tests.collector.store.sent import body_of, fetch, join, send
 from tests.collector.store.shim import serving

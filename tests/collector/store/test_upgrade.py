@@ -10,7 +10,7 @@ import pytest
 
 from llmtrace.core.errors import ConfigError
 from llmtrace_collector.store import Event, Facts, SignalSample, ddl, open_store, upgrade
-from llmtrace_collector.store.copy_store import migrate
+from llmtrace_collector.store.migrate import migrate
 from llmtrace_collector.store.open_store import open_to_read
 from llmtrace_collector.store.tables import Keep
 from tests.collector.store.sent import fetch, join, send
