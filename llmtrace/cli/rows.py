@@ -98,14 +98,13 @@ def redraw(path: Path, request: str | None = None, width: int = 80) -> str:
     rows = read_rows(path)
     if not rows:
         raise DataError(f"{path}: no rows in it")
-    if request is None:
-        row = max(rows, key=lambda row: row.e2e_ns)
-        what = "requests and turns" if any(row.is_turn for row in rows) else "requests"
-        heading = f"the slowest of {len(rows)} {what}"
-    else:
-        row = choose(rows, request, str(path))
+    if request is not None:
+        return drawn(choose(rows, request, str(path)), width)
+    row = max(rows, key=lambda row: row.e2e_ns)
+    if len(rows) == 1:
         return drawn(row, width)
-    return drawn(row, width, heading)
+    what = "requests and turns" if any(row.is_turn for row in rows) else "requests"
+    return drawn(row, width, f"the slowest of {len(rows)} {what}")
 
 
 def drawn(row: Row, width: int, heading: str | None = None) -> str:

@@ -38,7 +38,8 @@ def lines(shape: ModelShape, dtype: str, holds: Capacity, fits: Fit | None) -> I
         holds: what the cache holds.
         fits: how many requests fit; `None` = not known.
     """
-    yield f"model            {shape.name}: {_attention(shape)}"
+    name = f"{shape.name}: " if shape.name else ""
+    yield f"model            {name}{_attention(shape)}"
     yield f"a token          {holds.bytes_per_token:,.0f} bytes of {dtype} ({_formula(shape)})"
     if shape.parameters is not None:
         yield f"weights          {shape.parameters:,} parameters, {shape.parameters_from}"

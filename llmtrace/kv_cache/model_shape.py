@@ -44,7 +44,7 @@ class ModelShape:
         parameters: number of weights; `None` = not known.
         parameters_from: where that number is from, for people.
         max_tokens: longest context that the model takes; `None` = not known.
-        name: what people call the model.
+        name: what people call the model; empty = not known.
     """
 
     layers: int
@@ -57,7 +57,7 @@ class ModelShape:
     parameters: int | None = None
     parameters_from: str = "not known"
     max_tokens: int | None = None
-    name: str = "model"
+    name: str = ""
 
 
 def read_shape(path: Path) -> ModelShape:
@@ -73,7 +73,7 @@ def read_shape(path: Path) -> ModelShape:
     if path.is_dir():
         path = path / "config.json"
     config = read_object(path)
-    shape = shape_from(config, name=path.parent.name or "model", where=str(path))
+    shape = shape_from(config, name=path.parent.name, where=str(path))
     index = path.parent / "model.safetensors.index.json"
     if not index.is_file():
         return shape
@@ -86,12 +86,12 @@ def read_shape(path: Path) -> ModelShape:
     )
 
 
-def shape_from(config: Mapping[str, Any], *, name: str = "model", where: str) -> ModelShape:
+def shape_from(config: Mapping[str, Any], *, name: str = "", where: str) -> ModelShape:
     """Return the shape that a model's configuration describes.
 
     Args:
         config: what `config.json` holds; of a multimodal model its `text_config` counts.
-        name: what people call the model.
+        name: what people call the model; empty = not known.
         where: names the file in errors.
 
     Raises:

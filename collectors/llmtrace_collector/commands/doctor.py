@@ -158,7 +158,7 @@ async def examine(
         SourceError: it cannot be read, or is none that is known.
         ConfigError: the address is none.
     """
-    address = checked(url, "llmtrace doctor")
+    address = checked(url, "URL")
     authorization = Credentials(token_file=token_file).authorization(shown(address))
     server = _Server(address, authorization, timeout_s)
     async with make_session() as session:
@@ -179,7 +179,7 @@ async def examine(
 
 async def _collector(url: str, timeout_s: float) -> Mapping[str, Any] | None:
     """Return what a collector of ours says of itself; `None` = none is there, or not ready."""
-    parts = urlsplit(checked(url, "llmtrace doctor"))
+    parts = urlsplit(checked(url, "URL"))
     if parts.path not in _BASES | {"/metrics", "/readyz"}:
         return None
     found = []

@@ -102,11 +102,11 @@ class Admission:
         self.weigh(weight, len(found))
         return found
 
-    async def take(self, way: str, body: bytes, *, json: bool = False) -> Checked:
+    async def take(self, transport: str, body: bytes, *, json: bool = False) -> Checked:
         """Keep a request.
 
         Args:
-            way: it came: `http`, `grpc` or `beacon`.
+            transport: it came: `http`, `grpc` or `beacon`.
             body: decompressed.
             json: whether it is JSON rather than protobuf.
 
@@ -126,9 +126,9 @@ class Admission:
             checked = self._check(body)
         if checked.spans:
             await self._spool.append(checked.payload, checked.spans, checked.expanded)
-        self.counted.requests[way] += 1
-        self.counted.spans[way] += checked.spans
-        self.counted.payload_bytes[way] += len(body)
+        self.counted.requests[transport] += 1
+        self.counted.spans[transport] += checked.spans
+        self.counted.payload_bytes[transport] += len(body)
         self.counted.rejected_spans.update(checked.rejected)
         return checked
 
@@ -156,9 +156,9 @@ class Admission:
             count += 1
         return count
 
-    def refuse(self, way: str, error: RejectedError) -> None:
+    def refuse(self, transport: str, error: RejectedError) -> None:
         """Count a request that was not taken."""
-        self.counted.rejected[way, error.reason] += 1
+        self.counted.rejected[transport, error.reason] += 1
 
     def _check(self, body: bytes) -> Checked:
         return check(body, self.limits)

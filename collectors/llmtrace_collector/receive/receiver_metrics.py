@@ -40,7 +40,10 @@ def _of_receiver(admission: Admission) -> Iterator[MetricSamples]:
     yield (
         "llmtrace_receive_rejected_requests", "OTLP requests rejected, by transport and reason.",
         "counter",
-        [({"transport": way, "reason": why}, n) for (way, why), n in _now(took.rejected)],
+        [
+            ({"transport": transport, "reason": reason}, number)
+            for (transport, reason), number in _now(took.rejected)
+        ],
     )  # fmt: skip
     yield _by(
         "llmtrace_receive_rejected_spans", "Spans rejected from accepted requests, by reason.",
