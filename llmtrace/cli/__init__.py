@@ -49,17 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: what follows `llmtrace`; default: the process's own.
     """
-    parser = make_parser()
-    options = parser.parse_args(arguments)
-    for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show a bar is no reason to fail.
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
-    if options.command is None:
-        parser.print_help()
-        return 2
     try:
-        status: int | None = options.run(options)
+        status = _run(arguments)
         sys.stdout.flush()
     except LlmtraceError as error:
         print(f"llmtrace: error: {error}", file=sys.stderr)
@@ -76,6 +67,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"llmtrace: error: cannot write: {explain_error(error)}", file=sys.stderr)
         return 1
     return status or 0
+
+
+def _run(arguments: Sequence[str] | None) -> int | None:
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a bar is no reason to fail.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    if options.command is None:
+        parser.print_help()
+        return 2
+    status: int | None = options.run(options)
+    return status
 
 
 def _drop_output() -> None:

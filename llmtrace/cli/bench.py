@@ -41,7 +41,7 @@ def add_bench(commands: Commands) -> None:
         examples=(
             "llmtrace bench --endpoint http://127.0.0.1:8000/v1 --model llama --rate 4 --out a",
             "llmtrace bench --endpoint http://127.0.0.1:8000/v1 --model llama --concurrency 8",
-            "llmtrace bench --trace mooncake.jsonl --requests 500 --out replayed",
+            "llmtrace bench --arrivals mooncake.jsonl --requests 500 --out replayed",
             "llmtrace bench --sweep concurrency=1,2,4,8 --html curves.html",
             "llmtrace bench --find-rate --budget budget.yaml",
         ),
@@ -80,8 +80,10 @@ def _add_workload(bench: argparse.ArgumentParser) -> None:
         "--dataset", type=Path, metavar="FILE", help="JSON lines of messages, or of a prompt"
     )
     source.add_argument(
-        "--trace", type=Path, metavar="FILE", help="arrivals and lengths, Azure or Mooncake format"
-    )
+        "--arrivals", type=Path, metavar="FILE",
+        help="trace whose times and lengths are replayed: Azure LLM inference (CSV) or Mooncake "
+        "(JSON lines), plain or .gz",
+    )  # fmt: skip
     work.add_argument(
         "--prompt-tokens", default="256", metavar="N",
         help="tokens of a prompt, about: 256, 100-400 or lognormal:256,0.8 (default: 256)",
@@ -204,8 +206,10 @@ def _bench(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> None:
     several = len(options.endpoint) > 1
-    if options.find_rate and (options.rate or options.concurrency or options.trace):
-        raise ConfigError("--find-rate chooses the rate: not with --rate, --concurrency, --trace")
+    if options.find_rate and (options.rate or options.concurrency or options.arrivals):
+        raise ConfigError(
+            "--find-rate chooses the rate: not with --rate, --concurrency, --arrivals"
+        )
     if several and (options.sweep or options.find_rate):
         raise ConfigError("--sweep and --find-rate measure one --endpoint")
     if options.blocks is not None and not several:
@@ -224,11 +228,11 @@ def _check(options: argparse.Namespace) -> None:
 
 def _check_file(options: argparse.Namespace, swept: str) -> None:
     """Refuse what says how requests are drawn, where they are of a file."""
-    file = "--trace" if options.trace else "--dataset" if options.dataset else None
+    file = "--arrivals" if options.arrivals else "--dataset" if options.dataset else None
     if file is None:
         return
     drawn = {"prompt_tokens": "256", "shared_prefix": 0, "turns": 1}
-    if options.trace:
+    if options.arrivals:
         drawn["output_tokens"] = "64"
     for name, default in drawn.items():
         if swept == name or getattr(options, name) != default:

@@ -109,10 +109,29 @@ class Parser(argparse.ArgumentParser):
             hint = f": use --case {value} for the folder of a case"
         raise argparse.ArgumentError(None, f"unknown command {value!r}{hint}")
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Write help at once: argparse would ignore that the output cannot be written."""
+        if file is None or file is not sys.stdout:
+            super()._print_message(message, file)
+            return
+        file.write(message)
+        file.flush()
+
     def error(self, message: str) -> NoReturn:
         """Print the usage, what is wrong and how to get help; exit with status 2."""
+        missing = message.removeprefix("the following arguments are required: ")
+        if missing != message:
+            message = f"give {' and '.join(map(self._wanted, missing.split(', ')))}"
         self.print_usage(sys.stderr)
         self.exit(2, f"{self.prog}: error: {message}\nTry '{self.prog} --help'.\n")
+
+
+    def _wanted(self, name: str) -> str:
+        """Return what is to be given for a missing argument: its name, or what there is."""
+        for action in self._actions:
+            if name in {action.metavar, action.dest} and action.choices:
+                return f"one of {', '.join(map(str, action.choices))}"
+        return name
 
 
 def suggestion(word: str, known: Iterable[Any]) -> str:

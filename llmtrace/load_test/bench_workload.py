@@ -28,10 +28,10 @@ class Workload:
         prompt_tokens, output_tokens: lengths, as `read_lengths` reads them.
         shared_prefix: tokens that all prompts begin with.
         turns: of a conversation.
-        dataset, trace: files that the requests are of instead; `None` = drawn.
+        dataset, arrivals: files that the requests are of instead; `None` = drawn.
         requests: how many; `None` = all of the file, else 200.
         seed: of what is drawn.
-        rate: requests a second of an open loop; `None` = the trace's times, or a closed loop.
+        rate: requests a second of an open loop; `None` = the file's times, or a closed loop.
         concurrency: clients of a closed loop; `None` = 4, unless it is an open one.
         duration: seconds after which none starts; `None` = all start.
         warm_up: requests sent first that do not count.
@@ -43,7 +43,7 @@ class Workload:
     shared_prefix: int = 0
     turns: int = 1
     dataset: Path | None = None
-    trace: Path | None = None
+    arrivals: Path | None = None
     requests: int | None = None
     seed: int = 0
     rate: float | None = None
@@ -60,7 +60,7 @@ class Workload:
             DataError: a file is not what it must be.
             ConfigError: a length is none, or the shared prefix is as long as the prompts.
         """
-        timed = self.rate is not None or (self.trace is not None and self.concurrency is None)
+        timed = self.rate is not None or (self.arrivals is not None and self.concurrency is None)
         settings = {
             name: value.name if isinstance(value, Path) else value
             for name, value in asdict(self).items()
@@ -77,8 +77,8 @@ class Workload:
 
     def _requests(self, sending: Sending) -> list[Request]:
         output = read_lengths(self.output_tokens)
-        if self.trace is not None:
-            requests = from_trace(self.trace, self.requests, self.seed)
+        if self.arrivals is not None:
+            requests = from_trace(self.arrivals, self.requests, self.seed)
         elif self.dataset is not None:
             requests = from_dataset(
                 self.dataset, self.requests, output, seed=self.seed, api=sending.api

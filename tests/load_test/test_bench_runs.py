@@ -284,7 +284,7 @@ def test_an_interrupted_search_shows_what_it_has_seen(capsys, monkeypatch, after
         (["--shared-prefix", "256"], "have no room for it"),
         (["--sweep", "shared_prefix=8,300"], "--shared-prefix 300: "),
         (["--sweep", "rate=1,2", "--concurrency", "4"], "--sweep rate chooses the load"),
-        (["--trace", "x", "--sweep", "output_tokens=1,2"], "those of --trace are not"),
+        (["--arrivals", "x", "--sweep", "output_tokens=1,2"], "those of --arrivals are not"),
         (["--dataset", "x", "--turns", "3"], "--turns is of requests that are drawn"),
     ],
 )  # fmt: skip
