@@ -1,13 +1,44 @@
-"""Decide which machines can reach an address that a command listens on."""
+"""Listen on an address, and decide which machines can reach it."""
 
 from __future__ import annotations
 
+import socket
 from ipaddress import ip_address
 from typing import Final
+
+from llmtrace.core.errors import ConfigError, explain_error
 
 # Without a token only these will do: a page in a user's browser could have its own name mean
 # this machine.
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def listen(host: str, port: int, setting: str) -> socket.socket:
+    """Return a socket that listens on an address; port 0 takes a free one.
+
+    Args:
+        host: a name or an address of this machine.
+        port: of the host.
+        setting: what chooses another address, for the error.
+
+    Raises:
+        ConfigError: the address is in use, or not of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With its protocol named: asyncio sends without delay only where it is.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        raise ConfigError(
+            f"cannot listen on {where}: {explain_error(error)}; choose another address by "
+            f"{setting} (port 0 takes a free one)"
+        ) from error
+    return listener
 
 
 def is_loopback(host: str) -> bool:

@@ -104,7 +104,7 @@ def _demo(options: argparse.Namespace) -> None:
 
     if options.list:
         room = max(map(len, injected_faults.FAULTS))
-        for name, about in sorted(injected_faults.FAULTS.items()):
+        for name, about in injected_faults.FAULTS.items():
             print(f"{name:<{room}}  {about}")
         return
     elsewhere = options.vllm or options.endpoint is not None or options.requests is not None

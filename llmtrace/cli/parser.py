@@ -125,7 +125,6 @@ class Parser(argparse.ArgumentParser):
         self.print_usage(sys.stderr)
         self.exit(2, f"{self.prog}: error: {message}\nTry '{self.prog} --help'.\n")
 
-
     def _wanted(self, name: str) -> str:
         """Return what is to be given for a missing argument: its name, or what there is."""
         for action in self._actions:

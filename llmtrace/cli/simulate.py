@@ -35,7 +35,7 @@ def add_simulate(commands: Commands) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="fault to inject; may be repeated",
+        help="fault to inject, or none; may be repeated (default: none)",
     )
     incident.add_argument(
         "--severity", type=positive(float), default=2.0, metavar="S",
@@ -93,7 +93,7 @@ def _simulate(options: argparse.Namespace) -> None:
     if options.out is None:
         raise ConfigError("--out DIR is missing: name the case folder to write")
     expect_new_folder("--out", options.out)
-    faults = [(name, options.severity) for name in options.fault]
+    faults = [(name, options.severity) for name in options.fault if name != "none"]
     write_day(
         options.out, faults, options.seed,
         shift=options.shift, drop=options.drop, arrivals=options.arrivals,

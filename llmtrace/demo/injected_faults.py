@@ -14,6 +14,7 @@ from llmtrace.core.errors import ConfigError
 from llmtrace.demo.simulated_users import MAX_PROMPT, Job, lengthened
 from llmtrace.simulator.api.reply_plan import ServerConfig
 from llmtrace.simulator.engine.incidents import INCIDENTS, incident
+from llmtrace.simulator.fleet.faults import find
 
 NONE: Final = "none"
 DEFAULT: Final = "gpu_throttle"
@@ -43,7 +44,7 @@ class Fault:
     def jobs(self, jobs: Iterator[Job]) -> Iterator[Job]:
         """Return what users ask with it; the same if it is the engine that changes."""
         change = _USERS.get(self.cause)
-        return jobs if change is None else change[1](jobs, self.severity)
+        return jobs if change is None else change(jobs, self.severity)
 
 
 def named(cause: str, severity: float) -> Fault:
@@ -71,13 +72,12 @@ def _long_prompts(jobs: Iterator[Job], severity: float) -> Iterator[Job]:
         yield lengthened(job, _LONGER_PROMPT) if number % every == 0 else job
 
 
-_USERS: Final[Mapping[str, tuple[str, _Jobs]]] = {
-    "slow_renderer": ("The client takes too long to render each chunk.", _slow_renderer),
-    "long_prompts": ("Prompts become longer; nothing is broken.", _long_prompts),
+_USERS: Final[Mapping[str, _Jobs]] = {
+    "slow_renderer": _slow_renderer,
+    "long_prompts": _long_prompts,
 }
 
 # By the names triage has for causes, in a sentence each.
 FAULTS: Final[Mapping[str, str]] = {
-    **{name: one.about for name, one in INCIDENTS.items()},
-    **{name: about for name, (about, _) in _USERS.items()},
+    cause: find(cause).about for cause in sorted((*INCIDENTS, *_USERS))
 }

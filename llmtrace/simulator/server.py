@@ -8,11 +8,11 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from llmtrace.api_clients.listen_address import listen
 from llmtrace.core.errors import ConfigError, SourceError, needs_extra
 from llmtrace.simulator.api.fault_header import Faults
 from llmtrace.simulator.api.reply_plan import ServerConfig
@@ -41,7 +41,7 @@ class SimulatedServer:
             SourceError: the server did not start.
         """
         self._service = service
-        listener = _listen(port)
+        listener = listen(_HOST, port, "its argument `port`")
         self.port: int = listener.getsockname()[1]
         self._server = uvicorn.Server(
             uvicorn.Config(
@@ -111,21 +111,3 @@ def serve(config: ServerConfig | None = None, *, port: int = 0) -> Iterator[Simu
         yield server
     finally:
         server.stop()
-
-
-def _listen(port: int) -> socket.socket:
-    # asyncio sets TCP_NODELAY only on sockets that were made with the protocol spelt out, and an
-    # accepted connection inherits it from the listener. Without it tokens wait for the
-    # acknowledgement of the token before.
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((_HOST, port))
-    except OSError as error:
-        listener.close()
-        raise ConfigError(
-            f"serve: port {port} of {_HOST} cannot be had ({error.strerror}); "
-            "choose another, or 0 for any free one"
-        ) from error
-    listener.listen()
-    return listener

@@ -26,6 +26,7 @@ from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 
 from llmtrace import __version__
+from llmtrace.api_clients.listen_address import listen
 from llmtrace.core.errors import ConfigError, LlmtraceError, SourceError
 from llmtrace.core.failopen import internal_error
 from llmtrace.exporters.prometheus.sink import PrometheusSink
@@ -277,16 +278,8 @@ def _look_for_room(config: Config) -> None:
         at: Address | None = getattr(config.listen, name)
         if at is None or at.port == 0:
             continue
-        family = socket.AF_INET6 if ":" in at.host else socket.AF_INET
-        with socket.socket(family, socket.SOCK_STREAM) as tried:
-            try:
-                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                tried.bind((at.host, at.port))
-            except OSError as error:
-                raise ConfigError(
-                    f"listen.{name}: cannot listen on {at}: {error.strerror or error}; "
-                    f"is another collector running? Otherwise take another port"
-                ) from error
+        setting = f"--{name.replace('_', '-')} ADDRESS or listen.{name}"
+        listen(at.host, at.port, setting).close()
 
 
 def _make_folder(data: Path) -> None:

@@ -19,6 +19,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from llmtrace.api_clients.listen_address import listen
 from llmtrace.core.errors import ConfigError, explain_error
 from llmtrace_collector.receive.counters import Received
 from llmtrace_collector.receive.limits import ReceiveLimits
@@ -91,18 +92,7 @@ class HttpServer:
                 f"cannot read the certificate or its key: {explain_error(error)}; "
                 "both are PEM files"
             ) from None
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        # With its protocol named: asyncio sends without delay only where it is.
-        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((host, port))
-        except OSError as error:
-            listener.close()
-            raise ConfigError(
-                f"cannot listen on {host}:{port}: {error.strerror or error}; give another port, "
-                "or stop what uses it"
-            ) from None
+        listener = listen(host, port, "its setting")
         self.port = int(listener.getsockname()[1])
         self._serving = asyncio.create_task(self._server.serve([listener]))
         listening = asyncio.create_task(self._server.listening.wait())

@@ -9,7 +9,7 @@ pools) or need a fleet are not here: `llmtrace.simulator.fleet` has all of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from llmtrace.core.errors import ConfigError
@@ -18,15 +18,6 @@ from llmtrace.simulator.engine.state import EngineConfig
 
 MILD: Final = 1.0
 SEVERE: Final = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class Incident:
-    """One cause: its id, in a sentence, and how a configuration comes to have it."""
-
-    cause: str
-    about: str
-    change: Callable[[ServerConfig, float], ServerConfig]
 
 
 def incident(config: ServerConfig, cause: str, severity: float = 2.0) -> ServerConfig:
@@ -50,7 +41,7 @@ def incident(config: ServerConfig, cause: str, severity: float = 2.0) -> ServerC
         )
     if not MILD <= severity <= SEVERE:
         raise ConfigError(f"{cause}: severity is from 1 to 3, not {severity:g}")
-    return INCIDENTS[cause].change(config, severity)
+    return INCIDENTS[cause](config, severity)
 
 
 def healthy(config: ServerConfig) -> ServerConfig:
@@ -115,20 +106,14 @@ def _longer_outputs(config: ServerConfig, severity: float) -> ServerConfig:
     return replace(config, answer_tokens=longer)
 
 
-INCIDENTS: Final[Mapping[str, Incident]] = {
-    cause: Incident(cause, about, change)
-    for cause, about, change in (
-        (
-            "queue_saturation",
-            "The batch has fewer slots than there are requests.",
-            _queue_saturation,
-        ),
-        ("kv_exhaustion", "The KV cache is too small for the batch.", _kv_exhaustion),
-        ("prefix_cache_collapse", "Prompts stop sharing a prefix.", _prefix_cache_collapse),
-        ("gpu_throttle", "The GPU runs at a lower clock.", _gpu_throttle),
-        ("gateway_overhead", "The gateway takes longer for every request.", _gateway_overhead),
-        ("rate_limit_retries", "Some requests are rejected, and retried.", _rate_limit_retries),
-        ("midstream_errors", "Some responses end in an error.", _midstream_errors),
-        ("longer_outputs", "Responses become longer; nothing is broken.", _longer_outputs),
-    )
+# How a configuration comes to have each cause; `llmtrace.simulator.fleet.faults` describes them.
+INCIDENTS: Final[Mapping[str, Callable[[ServerConfig, float], ServerConfig]]] = {
+    "queue_saturation": _queue_saturation,
+    "kv_exhaustion": _kv_exhaustion,
+    "prefix_cache_collapse": _prefix_cache_collapse,
+    "gpu_throttle": _gpu_throttle,
+    "gateway_overhead": _gateway_overhead,
+    "rate_limit_retries": _rate_limit_retries,
+    "midstream_errors": _midstream_errors,
+    "longer_outputs": _longer_outputs,
 }

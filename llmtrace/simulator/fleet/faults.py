@@ -70,7 +70,10 @@ def _chance(day: Day, share: float) -> bool:
 
 @_fault("ttft")
 def queue_saturation(day: Day, severity: float) -> None:
-    """More requests than the batches have slots for; or as many, and one replica fewer."""
+    """There are more requests than the batches have slots for.
+
+    Or as many as before, and one replica fewer.
+    """
     there = day.deployment
     wanted = _scale(severity, 0.97, 1.02, 1.08) * there.capacity
     gone = there.replicas - 1
@@ -166,7 +169,7 @@ def low_spec_acceptance(day: Day, severity: float) -> None:
 
 @_fault("tpot", "ttft")
 def gpu_throttle(day: Day, severity: float) -> None:
-    """A GPU runs at a lower clock, for heat or power, and every step of its replica is slower."""
+    """A GPU runs at a lower clock, for heat or power: every step takes longer."""
     slower = _scale(severity, 1.35, 1.8, 2.6)
     replicas = range(day.deployment.replicas)
     for r in replicas if _chance(day, 0.25) else [int(day.rng.integers(len(replicas)))]:
@@ -258,7 +261,10 @@ def engine_down(day: Day, severity: float) -> None:
 
 @_fault("outcomes", "e2e")
 def midstream_errors(day: Day, severity: float) -> None:
-    """Responses fail midway; half of the clients retry."""
+    """Some responses fail midway.
+
+    Half of the clients retry.
+    """
     share = _scale(severity, 0.07, 0.12, 0.22)
 
     def edit(w: Arrays, after: _Mask, rng: np.random.Generator) -> None:
@@ -275,7 +281,10 @@ def midstream_errors(day: Day, severity: float) -> None:
 
 @_fault("ttft", "e2e")
 def long_prompts(day: Day, severity: float) -> None:
-    """A tenant, or everyone, sends longer prompts: nothing is broken."""
+    """Prompts become longer; nothing is broken.
+
+    A tenant's, or everyone's.
+    """
     factor = _scale(severity, 1.7, 2.4, 3.5)
     tenant = None if _chance(day, 0.5) else int(np.argmax(day.deployment.tenants))
 
@@ -290,7 +299,10 @@ def long_prompts(day: Day, severity: float) -> None:
 
 @_fault("e2e")
 def longer_outputs(day: Day, severity: float) -> None:
-    """A tenant, or everyone, gets longer responses: nothing is broken."""
+    """Responses become longer; nothing is broken.
+
+    A tenant's, or everyone's.
+    """
     factor = _scale(severity, 1.5, 2.0, 2.7)
     tenant = None if _chance(day, 0.5) else int(np.argmax(day.deployment.tenants))
 
@@ -396,7 +408,10 @@ def gateway_overhead(day: Day, severity: float) -> None:
 
 @_fault("ttft", "outcomes")
 def rate_limit_retries(day: Day, severity: float) -> None:
-    """A tenant, or all of them, hit a rate limit and retry."""
+    """Some requests hit a rate limit, and are retried.
+
+    Those of a tenant, or of all.
+    """
     there = day.deployment
     shares = np.array(there.tenants)
     tenant = int(np.argmax(shares)) if _chance(day, 0.6) else -1

@@ -6,14 +6,13 @@ import argparse
 import logging
 import os
 import signal
-import socket
 import sys
 from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote, urlsplit
 
 from llmtrace.api_clients.http_client import read_token
-from llmtrace.api_clients.listen_address import is_loopback
+from llmtrace.api_clients.listen_address import is_loopback, listen
 from llmtrace.core.errors import ConfigError, missing_extra
 from llmtrace.triage.command import links_of
 from llmtrace.triage.oncall.alert_queue import AlertQueue, QueueSettings
@@ -55,7 +54,7 @@ def serve(options: argparse.Namespace, read: Read) -> None:
     reports = Reports(options.reports)
     reports.ready()
     channels = notifiers(options, os.environ)
-    listener = _listen(host, port)
+    listener = listen(host, port, "--listen HOST:PORT")
     where = f"http://{_bracketed(host)}:{listener.getsockname()[1]}"
     public = (options.public_url or where).rstrip("/")
     desk = AlertQueue(
@@ -134,14 +133,6 @@ def _address(text: str, token: str | None) -> tuple[str, int]:
             "token to Alertmanager as `authorization.credentials_file`"
         )
     return host, int(port)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family)
-    except OSError as error:
-        raise ConfigError(f"--listen {host}:{port}: {error.strerror or error}") from error
 
 
 def _bracketed(host: str) -> str:
