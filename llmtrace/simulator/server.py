@@ -12,8 +12,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from llmtrace.api_clients.listen_address import listen
 from llmtrace.core.errors import ConfigError, SourceError, needs_extra
+from llmtrace.core.listen_address import listen
 from llmtrace.simulator.api.fault_header import Faults
 from llmtrace.simulator.api.reply_plan import ServerConfig
 from llmtrace.simulator.engine.scheduler import EngineConfig

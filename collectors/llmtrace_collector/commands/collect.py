@@ -26,9 +26,9 @@ from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 
 from llmtrace import __version__
-from llmtrace.api_clients.listen_address import listen
 from llmtrace.core.errors import ConfigError, LlmtraceError, SourceError
 from llmtrace.core.failopen import internal_error
+from llmtrace.core.listen_address import listen
 from llmtrace.exporters.prometheus.sink import PrometheusSink
 from llmtrace_collector import receive
 from llmtrace_collector.commands import banner

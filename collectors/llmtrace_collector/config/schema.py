@@ -18,10 +18,10 @@ from urllib.parse import urlsplit
 import yaml
 
 from llmtrace.api_clients.http_client import read_token
-from llmtrace.api_clients.listen_address import is_loopback
 from llmtrace.budget import DEFAULT, Budgets, read_budgets
 from llmtrace.budget.file import as_plain
 from llmtrace.core.errors import ConfigError
+from llmtrace.core.listen_address import is_loopback
 from llmtrace_collector.config import target_fields
 from llmtrace_collector.config.fields import (
     Given,

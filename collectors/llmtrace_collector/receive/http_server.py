@@ -19,8 +19,8 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from llmtrace.api_clients.listen_address import listen
 from llmtrace.core.errors import ConfigError, explain_error
+from llmtrace.core.listen_address import listen
 from llmtrace_collector.receive.counters import Received
 from llmtrace_collector.receive.limits import ReceiveLimits
 

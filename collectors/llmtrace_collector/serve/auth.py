@@ -14,7 +14,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from llmtrace.api_clients.listen_address import LOOPBACK_NAMES, host_of
+from llmtrace.core.listen_address import LOOPBACK_NAMES, host_of
 from llmtrace_collector.config.schema import Address
 from llmtrace_collector.receive.auth import Secret, check_token
 from llmtrace_collector.receive.rejections import RejectedError

@@ -12,8 +12,8 @@ from typing import Final
 from urllib.parse import quote, urlsplit
 
 from llmtrace.api_clients.http_client import read_token
-from llmtrace.api_clients.listen_address import is_loopback, listen
 from llmtrace.core.errors import ConfigError, missing_extra
+from llmtrace.core.listen_address import is_loopback, listen
 from llmtrace.triage.command import links_of
 from llmtrace.triage.oncall.alert_queue import AlertQueue, QueueSettings
 from llmtrace.triage.oncall.notify import Annotated, Notifier, Webhook

@@ -21,8 +21,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from llmtrace.api_clients.listen_address import LOOPBACK_NAMES, host_of
 from llmtrace.core.errors import DataError
+from llmtrace.core.listen_address import LOOPBACK_NAMES, host_of
 from llmtrace.display.html_page import document
 from llmtrace.display.summary_tables import date_and_zone
 from llmtrace.triage.oncall.alert import MAX_BYTES, Alert, read_alerts

@@ -26,7 +26,7 @@ def test_a_port_in_use_is_reported():
     async def run():
         first = await server().start()
         try:
-            with pytest.raises(ConfigError, match="give another port"):
+            with pytest.raises(ConfigError, match="choose another address"):
                 await server(first.port).start()
         finally:
             await first.stop()

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 
-from llmtrace.api_clients.listen_address import host_of
+from llmtrace.core.listen_address import host_of
 from llmtrace.core.stages import STAGES
 from llmtrace.display.colours import STAGE_COLOURS
 from llmtrace_collector.config.schema import Address
