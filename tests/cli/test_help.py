@@ -112,6 +112,23 @@ def test_other_unknown_words_get_none(words, capsys):
     assert f"Try 'llmtrace {words.split()[0]} --help'." in printed
 
 
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["budget"], "give one of check, suggest, report"),
+        (["slo"], "give one of rules, engines, sloth, openslo"),
+        (["compare"], "give BEFORE and AFTER"),
+        (["dashboards", "import", "--url", "http://grafana"], "give --token-file"),
+    ],
+)
+def test_what_is_missing_is_named(words, wanted, capsys):
+    """By what can be typed in its place, where that is known."""
+    with pytest.raises(SystemExit):
+        main(words)
+
+    assert f"error: {wanted}\n" in capsys.readouterr().err
+
+
 def test_a_folder_without_its_option_gets_it(tmp_path, capsys):
     """A case given to triage without `--case`, as one gives a file, is answered with it."""
     with pytest.raises(SystemExit, match="2"):

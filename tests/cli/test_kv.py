@@ -19,6 +19,7 @@ def test_figures_give_a_report(capsys):
     assert main(["kv", *FIGURES, "--tokens", "2048", "--cache-memory", "32GiB"]) == 0
     printed = capsys.readouterr().out
     assert "524,288 bytes" in printed
+    assert printed.count("model") == 1
     assert "32 of 2,048 tokens fit at once" in printed
 
 

@@ -83,11 +83,13 @@ def test_a_reader_that_goes_away_is_no_traceback():
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
-@pytest.mark.parametrize("command", ["semconv", "budget report", "waterfall"])
+@pytest.mark.parametrize(
+    "command", ["semconv", "budget report", "waterfall", "--help", "help triage", "--version"]
+)
 def test_a_full_disk_is_said_on_one_line(command, tmp_path):
     """Without a traceback, whatever prints."""
     words = command.split()
-    if command != "semconv":
+    if command in {"budget report", "waterfall"}:
         with (tmp_path / "rows.jsonl").open("w", encoding="utf-8") as file:
             write_rows(file, [make_row()])
         words.append(str(tmp_path / "rows.jsonl"))

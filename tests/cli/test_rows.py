@@ -46,6 +46,17 @@ def test_waterfall_draws_the_slowest(saved, capsys, monkeypatch, options):
     assert capsys.readouterr().out == f"the slowest of 3 requests\n\n{waterfall(some[1], 90)}\n"
 
 
+def test_a_single_request_is_named(saved, tmp_path, capsys):
+    """It is the slowest of nothing."""
+    _, some = saved
+    path = tmp_path / "one.jsonl"
+    with path.open("w", encoding="utf-8") as file:
+        write_rows(file, some[:1])
+
+    assert main(["waterfall", str(path)]) == 0
+    assert capsys.readouterr().out.startswith("request lt-1\n")
+
+
 @pytest.mark.parametrize("name", ["lt-1", "chatcmpl-1", "a" * 32])
 def test_waterfall_finds_a_request_by_any_of_its_ids(saved, capsys, name):
     """The request's, the response's and the trace's id all name it."""

@@ -15,6 +15,7 @@ from llmtrace.dataset.case import Case, read_case
 from llmtrace.dataset.columns import Columns
 from llmtrace.simulator import EngineConfig, Request
 from llmtrace.simulator import simulate as one_engine
+from llmtrace.simulator.fleet import command
 from llmtrace.simulator.fleet.deployment import Deployment, Region, Route, draw
 from llmtrace.simulator.fleet.event_loop import WORK
 from llmtrace.simulator.fleet.faults import FAULTS
@@ -319,3 +320,16 @@ def test_the_command_writes_a_case_and_the_truth(tmp_path, capsys):
     assert "not empty" in capsys.readouterr().err
     assert main(["simulate", "--list"]) == 0
     assert "kv_exhaustion" in capsys.readouterr().out
+
+
+def test_no_fault_can_be_named(tmp_path, monkeypatch):
+    """As in the demo: `none` injects nothing."""
+    injected = []
+    monkeypatch.setattr(
+        command, "write_day", lambda _out, faults, *_, **__: injected.append(faults)
+    )
+    given = ["simulate", "--fault", "none", "--out", str(tmp_path / "a")]
+
+    assert main(given) == 0
+    assert main([*given, "--fault", "gpu_throttle"]) == 0
+    assert injected == [[], [("gpu_throttle", 2.0)]]
