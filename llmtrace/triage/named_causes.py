@@ -15,8 +15,18 @@ from llmtrace.triage.causes import BY_OUTCOME, causes
 from llmtrace.triage.causes.scoring import WEIGHTS
 from llmtrace.triage.causes.track_record import with_record
 from llmtrace.triage.evidence.evidence import PACE_STAGES, TTFT_STAGES, gather
-from llmtrace.triage.result import NAMED, OF_THE_WORK, OF_TRAFFIC, Finding, Metric, Point, Verdict
-from llmtrace.triage.verdict import MIN_TRAFFIC_S, Judged
+from llmtrace.triage.result import (
+    NAMED,
+    OF_THE_WORK,
+    OF_TRAFFIC,
+    SURE,
+    Change,
+    Finding,
+    Metric,
+    Point,
+    Verdict,
+)
+from llmtrace.triage.verdict import MIN_TRAFFIC_S, Judged, of_the_work
 
 _PROOF: Final = WEIGHTS["proof"][0]
 # What requests that are lost make of the others: they are faster, or of another mix.
@@ -98,12 +108,19 @@ def _as_far_as_known(
     ]
 
 
-def with_proof(judged: Judged, found: Sequence[Finding], *, few: bool) -> Judged:
-    """Return a verdict that goes with a cause that has proof: then something did happen.
+def with_proof(
+    judged: Judged, found: Sequence[Finding], change: Change, *, few: bool, failing: bool
+) -> Judged:
+    """Return a verdict that goes with the causes: with proof of one, something did happen.
+
+    Requests share engines: all wait for those that got longer. So where that is all that is known
+    to be behind a change, the workload is what changed, although the same work takes longer.
 
     Args:
         judged: by the windows.
-        found: what the rules say.
+        found: what the rules say, the best supported first.
+        change: of the metric in question.
+        failing: more requests fail, which no change of the work explains.
         few: the windows have too few requests for a p95: what looks like proof may be chance.
     """
     traffic = next((one for one in found if one.id in OF_TRAFFIC and one.status in NAMED), None)
@@ -113,6 +130,10 @@ def with_proof(judged: Judged, found: Sequence[Finding], *, few: bool) -> Judged
     lost = traffic is not None and (traffic.id, traffic.status) == ("traffic_lost", "confirmed")
     if traffic is not None and lost and judged.verdict in _BY_WHO_IS_LEFT:
         return Judged("traffic", _sentences(traffic.evidence))
+    sure = [one for one in found if one.status in SURE]
+    only_work = bool(sure) and {one.id for one in sure} <= OF_THE_WORK
+    if judged.verdict in ("regression", "mixed") and only_work and not failing:
+        return of_the_work(judged, change, _strongest(sure[0]).text)
     if judged.verdict not in result.NOTHING_FOUND:
         return judged
     cause = next((one for one in found if _has_proof(one, few=few)), None)
@@ -120,12 +141,16 @@ def with_proof(judged: Judged, found: Sequence[Finding], *, few: bool) -> Judged
         return Judged("traffic", f"{_sentences(traffic.evidence)} Latency: {judged.reason}")
     if cause is None:
         return judged
-    proof = max(cause.evidence, key=lambda point: point.points).text
+    proof = _strongest(cause).text
     where = "".join(f" on {name}={value}" for name, value in cause.group.items())
     return Judged(
         "regression",
         f"{cause.id}{where} has proof: {proof}. All requests together: {judged.reason}",
     )
+
+
+def _strongest(found: Finding) -> Point:
+    return max(found.evidence, key=lambda point: point.points)
 
 
 def _sentences(points: Iterable[Point]) -> str:

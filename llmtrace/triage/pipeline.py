@@ -174,7 +174,7 @@ def triage(
         risen=[name for name, one in sides.compared.items() if one.change.rose],
         verdict=judged.verdict, searched=look.chosen.searched, blind=look.blind, few=few,
     )  # fmt: skip
-    judged = with_proof(judged, named, few=few)
+    judged = with_proof(judged, named, change, few=few, failing=sides.outcomes.significant)
     intervals = spread is not None or not settings.bootstrap
     quality = _quality(look, sides, mine, case, duplicates=duplicates, intervals=intervals)
     result = _result(
@@ -252,7 +252,6 @@ def _judge(look: Look, sides: _Sides, mine: Divided, spread: Spread | None) -> J
             mine.found,
             spread,
             sides.outcomes,
-            sides.load,
             unmatched=mine.cells.unmatched_share,
             fewest=least_values(Q),
             visible=sides.compared[sides.about].visible,

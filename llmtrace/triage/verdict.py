@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from llmtrace.dataset.case import Window
-from llmtrace.triage.attribution.attribute import NAMES, Attribution, Spread
+from llmtrace.triage.attribution.attribute import Attribution, Spread
 from llmtrace.triage.over_time import Incident
 from llmtrace.triage.power import TOO_COARSE
 from llmtrace.triage.report.naming import duration, figure, unit_of
@@ -15,14 +15,6 @@ from llmtrace.triage.result import Change, Cohort, Load, Outcomes, Verdict
 
 NEW_SHARE: Final = 0.3  # of requests that are of no kind seen before: nothing to compare with
 _COUNTS: Final = 1 / 3  # share of the change from which a part of it is one
-# A change of the mix drags the same work along (measured on the simulator,
-# docs/on-call/triage.md).
-_KNOCKS: Final = 0.14  # share of the change that the mix itself makes, at least
-_HEAVIER: Final = 1.08  # times as many tokens a request
-_LONGER: Final = 1.25  # times as many tokens a response, where a token's time shows no mix
-_SHARED: Final = 0.45  # of the growth of all tokens, seen at best in work that went well
-_SLACK: Final = 0.05
-_OWN: Final = ("network", "gateway", "render")  # stages no engine is shared in
 MIN_TRAFFIC_S: Final = 30.0
 _CROWD: Final = 1.5  # times as many requests a second, or as few
 _BURSTS: Final = 3.0  # slow requests that tell as much as one: fewer need no word
@@ -43,7 +35,6 @@ def judge(
     found: Attribution | None,
     spread: Spread | None,
     outcomes: Outcomes,
-    load: Mapping[str, Load],
     *,
     unmatched: float,
     fewest: int,
@@ -59,7 +50,6 @@ def judge(
         found: its parts; `None` = the windows have no work in common.
         spread: their intervals; `None` = not worked out.
         outcomes: how requests ended.
-        load: of both windows, `before` and `after`.
         unmatched: share of the requests now of a kind never seen before.
         fewest: requests that a window needs for its p95 to have an interval.
         visible: the smallest relative rise that would have been seen; `None` = none would.
@@ -88,7 +78,7 @@ def judge(
         )
     if broken and found.delta < 0:
         return Judged("regression", broken)  # a request that fails early does not wait for long
-    judged = _moved_verdict(change, found, spread, load, broken=bool(broken))
+    judged = _moved_verdict(change, found, spread, broken=bool(broken))
     return replace(judged, reason=f"{broken} {judged.reason}") if broken else judged
 
 
@@ -115,26 +105,21 @@ def of_a_kind(judged: Judged, cohort: Cohort, change: Change) -> Judged:
     )
 
 
+def of_the_work(judged: Judged, change: Change, explained: str) -> Judged:
+    """Return the verdict where other work is all that is known to be behind a change."""
+    return replace(judged, verdict="workload", reason=f"{_moved(change)}: {explained}.")
+
+
 def _moved_verdict(
     change: Change,
     found: Attribution,
     spread: Spread | None,
-    load: Mapping[str, Load],
     *,
     broken: bool,
 ) -> Judged:
     """Give the verdict on a metric that moved: the workload, the same work, or both."""
     verdict = _kind(found, spread)
     mix, same = float(found.seconds[0]), found.same_work
-    if verdict != "workload" and _knock_on(change.metric, found, spread, load):
-        if not broken:
-            from_mix = f"{_said(mix, change)} from the workload, and " if mix > 0 else ""
-            return Judged(
-                "workload",
-                f"{_moved(change)}: {from_mix}{_said(same, change)} because all requests wait for "
-                "the heavier ones.",
-            )
-        verdict = "mixed"
     if verdict == "workload" and broken:
         verdict = "mixed"
     if verdict in ("regression", "mixed") and found.delta < 0 and same < 0 > change.grew[0]:
@@ -228,43 +213,6 @@ def _kind(found: Attribution, spread: Spread | None) -> Verdict:
     if counts["mix"]:
         return "workload"
     return "regression" if counts["same"] else "mixed"
-
-
-def _knock_on(
-    metric: str, found: Attribution, spread: Spread | None, load: Mapping[str, Load]
-) -> bool:
-    """Return whether the same work takes longer only because other work got heavier.
-
-    Requests share engines: longer prompts of some are waited for by all. That is so where the mix
-    clearly adds, requests have more tokens each, the rest lies in stages that engines share,
-    and work that went well takes hardly longer than before: a slower system affects all. A
-    token's time does not grow with the response's length, so there the mix adds nothing: longer
-    responses only fill the batch, for all equally.
-    """
-    mix, delta = float(found.seconds[0]), found.delta
-    each, all_ = _heavier(load, ("prompt", "output"))
-    fuller = metric == "tpot" and _heavier(load, ("output",))[0] >= _LONGER
-    adds = mix >= _KNOCKS * delta and (spread is None or spread.low[0] > 0)
-    if delta <= 0 or not (adds or fuller):
-        return False
-    apart = sum(float(found.seconds[NAMES.index(stage)]) for stage in _OWN)
-    at_best = 1 + _SHARED * (all_ - 1) + _SLACK
-    return each >= _HEAVIER and apart < _COUNTS * delta and found.at_best <= at_best
-
-
-def _heavier(load: Mapping[str, Load], kinds: Sequence[str]) -> tuple[float, float]:
-    """Return how many times more tokens of a kind each request has, and all in a second."""
-    each = all_ = 1.0
-    before, after = load["before"], load["after"]
-    if not before.requests_per_s or not after.requests_per_s:
-        return each, all_
-    more = after.requests_per_s / before.requests_per_s
-    for kind in kinds:
-        low, high = (getattr(one, f"{kind}_tokens_per_s") for one in (before, after))
-        if low and high:
-            all_ = max(all_, high / low)
-            each = max(each, high / low / more)
-    return each, all_
 
 
 def _hidden(

@@ -16,6 +16,8 @@ from llmtrace.triage.report.naming import losses
 from llmtrace.triage.result import NAMED, Finding, Point, Result
 from llmtrace.triage.verdict import Judged
 
+from .test_most_of_the_wait import MOVED
+
 ONSET = 1_790_000_000 + 3600.0
 BEFORE, AFTER = Window(ONSET - 3600, ONSET), Window(ONSET, ONSET + 1200)
 Row = dict[str, Any]
@@ -193,7 +195,9 @@ def test_lost_requests_are_the_verdict_whatever_they_make_of_the_others(verdict,
     """Who is left is faster, or another mix; what is slower or fails stays so."""
     points = (Point("requests 15.2 → 6.01 a second", 6), Point("only region=us", 10))
     lost = Finding(id="traffic_lost", status="confirmed", score=16, evidence=points)
-    judged = with_proof(Judged(verdict, "tpot p95 31 → 24 ms."), [lost], few=False)
+    judged = with_proof(
+        Judged(verdict, "tpot p95 31 → 24 ms."), [lost], MOVED, few=False, failing=False
+    )
 
     assert judged.verdict == said
     assert judged.reason.startswith("Requests 15.2 → 6.01 a second. Only region=us.") == (

@@ -5,12 +5,14 @@ Each incident is made by hand, by mechanism.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from llmtrace.triage.evidence.changes import shift
 from llmtrace.triage.named_causes import with_proof
-from llmtrace.triage.result import Finding, Point
+from llmtrace.triage.result import NO_BOUNDS, Change, Finding, Point, Side
 from llmtrace.triage.verdict import Judged
 
 from . import hand_made
@@ -18,6 +20,11 @@ from .incidents import Incident, quiet
 from .test_seldom_seen import seldom_paused
 
 SURE = ("confirmed", "likely")
+USUAL = Side(window=None, n=100, p50=1.0, p95=2.0, p95_ci=NO_BOUNDS)
+MOVED = Change(
+    metric="ttft", before=USUAL, after=replace(USUAL, p50=2.0, p95=4.0),
+    delta_s=2.0, share_above=0.5, share_above_ci=NO_BOUNDS, p_value=1e-9, significant=True,
+)  # fmt: skip
 
 
 def with_long_ones(*, slower: float = 1.0, also: float = 0.0) -> Incident:
@@ -111,7 +118,39 @@ def test_what_is_counted_needs_few_requests_and_work_that_varies_is_no_fault(cau
         missing=(), action="", runbook="",
     )  # fmt: skip
 
-    assert with_proof(Judged("not_enough_data", "few"), [one], few=few).verdict == verdict
+    judged = with_proof(Judged("not_enough_data", "few"), [one], MOVED, few=few, failing=False)
+    assert judged.verdict == verdict
+
+
+def finding(cause: str, status: str) -> Finding:
+    """Return a cause with one line of evidence."""
+    score = {"confirmed": 16, "likely": 9, "possible": 3}[status]
+    return Finding(id=cause, status=status, score=score, evidence=(Point(f"{cause} it is", 10),))
+
+
+@pytest.mark.parametrize("verdict", ["regression", "mixed", "improvement"])
+@pytest.mark.parametrize(
+    ("others", "failing", "by_work"),
+    [
+        ((), False, True),
+        ((("queue_saturation", "possible"),), False, True),
+        ((("longer_outputs", "likely"),), False, True),
+        ((("gpu_throttle", "likely"),), False, False),
+        ((), True, False),
+    ],
+)
+def test_other_work_that_is_all_there_is_to_a_change_is_the_verdict(
+    verdict, others, failing, by_work
+):
+    """Unless something else is as well supported, more requests fail, or it got quicker."""
+    found = [finding("long_prompts", "confirmed"), *(finding(*one) for one in others)]
+    judged = with_proof(Judged(verdict, "slower"), found, MOVED, few=False, failing=failing)
+
+    if by_work and verdict != "improvement":
+        assert judged.verdict == "workload"
+        assert judged.reason == "ttft p95 2,000 → 4,000 ms: long_prompts it is."
+    else:
+        assert judged == Judged(verdict, "slower")
 
 
 @pytest.mark.parametrize(("slow", "named"), [(2.0, True), (0.0, False)])

@@ -26,7 +26,6 @@ _BLOCK_S: Final = (10.0, 60.0)
 _BLOCKS: Final = 24
 _MIN_BLOCKS: Final = 5
 _SMALL: Final = 4_000
-_WENT_WELL: Final = 0.2
 _MAX_RESAMPLED: Final = 6_000
 
 
@@ -82,14 +81,12 @@ class Attribution:
         before, after: the quantile, seconds.
         seconds: by `NAMES`; they come to `after - before`.
         effective_n: how many equally weighted requests the windows weigh as much as, at least.
-        at_best: how many times longer the same work takes where it went well, at its p20.
     """
 
     before: float
     after: float
     seconds: Floats
     effective_n: float
-    at_best: float
 
     @property
     def delta(self) -> float:
@@ -124,14 +121,12 @@ def attribute(
     (index_b, effective_b), (index_a, effective_a) = common
     same_b, same_a = before.value[index_b], after.value[index_a]
     at_b, at_a = quantile(same_b, q), quantile(same_a, q)
-    best_b, best_a = quantile(same_b, _WENT_WELL), quantile(same_a, _WENT_WELL)
     found = swap(before.staged, after.staged, (index_b, index_a), q)
     mix = (at_b - low) + (high - at_a)
     seconds = np.array([mix, *found.stages, found.together])
     # Parts are added up in another order than values: a few units in the last place.
     seconds[-1] += (high - low) - seconds.sum()
-    at_best = best_a / best_b if best_b > 0 else 1.0
-    return Attribution(low, high, seconds, min(effective_b, effective_a), at_best)
+    return Attribution(low, high, seconds, min(effective_b, effective_a))
 
 
 def _quantile(one: Requests, weight: Floats, q: float) -> float:
