@@ -109,7 +109,7 @@ def _as_far_as_known(
 
 
 def with_proof(
-    judged: Judged, found: Sequence[Finding], change: Change, *, few: bool, failing: bool
+    judged: Judged, found: Sequence[Finding], change: Change, *, few: bool, beside: bool
 ) -> Judged:
     """Return a verdict that goes with the causes: with proof of one, something did happen.
 
@@ -120,7 +120,7 @@ def with_proof(
         judged: by the windows.
         found: what the rules say, the best supported first.
         change: of the metric in question.
-        failing: more requests fail, which no change of the work explains.
+        beside: more requests fail, or wait outside engines, which other work does not explain.
         few: the windows have too few requests for a p95: what looks like proof may be chance.
     """
     traffic = next((one for one in found if one.id in OF_TRAFFIC and one.status in NAMED), None)
@@ -132,7 +132,7 @@ def with_proof(
         return Judged("traffic", _sentences(traffic.evidence))
     sure = [one for one in found if one.status in SURE]
     only_work = bool(sure) and {one.id for one in sure} <= OF_THE_WORK
-    if judged.verdict in ("regression", "mixed") and only_work and not failing:
+    if judged.verdict in ("regression", "mixed") and only_work and not beside:
         return of_the_work(judged, change, _strongest(sure[0]).text)
     if judged.verdict not in result.NOTHING_FOUND:
         return judged

@@ -44,7 +44,7 @@ from llmtrace.triage.result import (
     Result,
 )
 from llmtrace.triage.rows_in_order import in_order, thinned
-from llmtrace.triage.verdict import Judged, in_time, judge, of_a_kind
+from llmtrace.triage.verdict import COUNTS, Judged, in_time, judge, of_a_kind
 from llmtrace.triage.windows.bins import MAX_BINS, PER_BIN
 from llmtrace.triage.windows.choose import FEW
 from llmtrace.triage.windows.highest_stretch import SURE
@@ -174,7 +174,8 @@ def triage(
         risen=[name for name, one in sides.compared.items() if one.change.rose],
         verdict=judged.verdict, searched=look.chosen.searched, blind=look.blind, few=few,
     )  # fmt: skip
-    judged = with_proof(judged, named, change, few=few, failing=sides.outcomes.significant)
+    beside = sides.outcomes.significant or mine.outside_engines >= COUNTS
+    judged = with_proof(judged, named, change, few=few, beside=beside)
     intervals = spread is not None or not settings.bootstrap
     quality = _quality(look, sides, mine, case, duplicates=duplicates, intervals=intervals)
     result = _result(

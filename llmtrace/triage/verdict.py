@@ -14,7 +14,7 @@ from llmtrace.triage.report.naming import duration, figure, unit_of
 from llmtrace.triage.result import Change, Cohort, Load, Outcomes, Verdict
 
 NEW_SHARE: Final = 0.3  # of requests that are of no kind seen before: nothing to compare with
-_COUNTS: Final = 1 / 3  # share of the change from which a part of it is one
+COUNTS: Final = 1 / 3  # share of the change from which a part of it is one
 MIN_TRAFFIC_S: Final = 30.0
 _CROWD: Final = 1.5  # times as many requests a second, or as few
 _BURSTS: Final = 3.0  # slow requests that tell as much as one: fewer need no word
@@ -204,7 +204,7 @@ def _kind(found: Attribution, spread: Spread | None) -> Verdict:
     if spread is not None:
         sure["mix"] = _leaves_zero_out((float(spread.low[0]), float(spread.high[0])))
         sure["same"] = _leaves_zero_out(spread.same_work)
-    large = {name: abs(part) >= _COUNTS * abs(found.delta) for name, part in shares.items()}
+    large = {name: abs(part) >= COUNTS * abs(found.delta) for name, part in shares.items()}
     counts = {name: large[name] and sure[name] for name in shares}
     if not any(counts.values()):
         counts = {name: abs(part) >= abs(found.delta) * 2 / 3 for name, part in shares.items()}

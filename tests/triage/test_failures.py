@@ -196,7 +196,7 @@ def test_lost_requests_are_the_verdict_whatever_they_make_of_the_others(verdict,
     points = (Point("requests 15.2 → 6.01 a second", 6), Point("only region=us", 10))
     lost = Finding(id="traffic_lost", status="confirmed", score=16, evidence=points)
     judged = with_proof(
-        Judged(verdict, "tpot p95 31 → 24 ms."), [lost], MOVED, few=False, failing=False
+        Judged(verdict, "tpot p95 31 → 24 ms."), [lost], MOVED, few=False, beside=False
     )
 
     assert judged.verdict == said

@@ -118,7 +118,7 @@ def test_what_is_counted_needs_few_requests_and_work_that_varies_is_no_fault(cau
         missing=(), action="", runbook="",
     )  # fmt: skip
 
-    judged = with_proof(Judged("not_enough_data", "few"), [one], MOVED, few=few, failing=False)
+    judged = with_proof(Judged("not_enough_data", "few"), [one], MOVED, few=few, beside=False)
     assert judged.verdict == verdict
 
 
@@ -130,7 +130,7 @@ def finding(cause: str, status: str) -> Finding:
 
 @pytest.mark.parametrize("verdict", ["regression", "mixed", "improvement"])
 @pytest.mark.parametrize(
-    ("others", "failing", "by_work"),
+    ("others", "beside", "by_work"),
     [
         ((), False, True),
         ((("queue_saturation", "possible"),), False, True),
@@ -140,11 +140,11 @@ def finding(cause: str, status: str) -> Finding:
     ],
 )
 def test_other_work_that_is_all_there_is_to_a_change_is_the_verdict(
-    verdict, others, failing, by_work
+    verdict, others, beside, by_work
 ):
-    """Unless something else is as well supported, more requests fail, or it got quicker."""
+    """Unless something else is as well supported, more is wrong, or it got quicker."""
     found = [finding("long_prompts", "confirmed"), *(finding(*one) for one in others)]
-    judged = with_proof(Judged(verdict, "slower"), found, MOVED, few=False, failing=failing)
+    judged = with_proof(Judged(verdict, "slower"), found, MOVED, few=False, beside=beside)
 
     if by_work and verdict != "improvement":
         assert judged.verdict == "workload"

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+import numpy as np
+
+from llmtrace.core.stages import PARTITION
 from llmtrace.dataset.columns import Columns
 from llmtrace.triage.attribution import attribute as division
 from llmtrace.triage.attribution.components import Values, split, values
@@ -17,6 +20,7 @@ from llmtrace.triage.result import Metric
 _MIN_EFFECTIVE: Final = 100
 _MAX_STRETCHES: Final = 4
 _FEWEST: Final = 5  # rows of a cell, of however few of the requests
+_OWN: Final = ("network", "gateway", "render")
 _MIN_SHARE: Final = 0.5  # of the smaller window, where it has fewer than that
 
 
@@ -34,6 +38,16 @@ class Divided:
     cells: Cells
     found: division.Attribution | None
     cut: division.Cut
+
+    @property
+    def outside_engines(self) -> float:
+        """Share of what the mean grew by that is in stages in which requests share no engine."""
+        means = [np.average(one.staged.parts, axis=0, weights=one.weight)
+                 for one in (self.before, self.after) if len(one)]  # fmt: skip
+        if len(means) < 2 or means[1].sum() <= means[0].sum():  # noqa: PLR2004
+            return 0.0
+        grown = means[1] - means[0]
+        return float(grown[[PARTITION.index(name) for name in _OWN]].sum() / grown.sum())
 
 
 def divide(sides: tuple[Columns, Columns], both: tuple[Values, Values], q: float) -> Divided:
