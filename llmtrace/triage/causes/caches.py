@@ -17,7 +17,6 @@ _DROP = 0.08
 _FALLS_TO = 0.8
 _PART = 0.03  # of all prompt tokens
 _QUARTER = 0.25  # of what a stage grew by
-_AS_MANY = 0.9  # of the tokens that were cached of each request
 _FEW_READS = 4  # that meet a request: as many may be none by chance
 _OTHER_WORK = 0.1  # as a share of the mean prompt
 
@@ -49,8 +48,7 @@ def prefix_cache_collapse(e: Evidence) -> Finding:
     per_token = e.at_same("prefill_s", "computed_tokens")
     by_rows = _by_rows(e)
     by_signals, ratio = _by_counters(e, by_rows)
-    # Longer prompts lower the ratio of hits, and as many tokens of each are cached as before.
-    less = (bool(by_rows) or bool(by_signals)) and (_cached_each(e) or 0.0) <= _AS_MANY
+    less = bool(by_rows) or bool(by_signals)
     known = by_rows is not None or by_signals is not None
     deploys = e.events("deploy", "config")
     off = e.fact("prefix_caching") is False
@@ -75,47 +73,37 @@ def prefix_cache_collapse(e: Evidence) -> Finding:
     return judge("prefix_cache_collapse", lines, action + flags(e, "prefix_cache_collapse"))
 
 
-def _cached_each(e: Evidence) -> float | None:
-    """Return the tokens a request that come from the cache, after over before; `None` = unknown.
-
-    By the requests, or by the engines' count of hits.
-    """
-    rows, hits, rate = e.row("cached_tokens"), e.counted("prefix_hits"), e.request_rate
-    if rows is not None and rows.before_mean:
-        return rows.after_mean / rows.before_mean
-    if hits is None or not hits[0] or not min(rate):
-        return None
-    seconds = e.before.window.seconds / max(e.after.window.seconds, 1e-9)
-    return hits[1] / hits[0] * seconds * rate[0] / rate[1]
-
-
 def _same_work(e: Evidence) -> bool:
-    """Return whether rows name their route or tenant, or lengths are as before.
+    """Return whether lengths are as before, for all that rows name of the kinds of requests.
 
-    Without either, fewer cached tokens may be those of another mix of requests.
+    Otherwise fewer cached tokens may be those of another mix, of kinds that rows do not name.
     """
-    lengths = [e.row(name) for name in ("prompt_tokens", "output_tokens")]
+    lengths = [e.beyond_kind(name) or e.row(name) for name in ("prompt_tokens", "output_tokens")]
     known = [one for one in lengths if one is not None]
-    named = any((e.after.rows.words[one].codes >= 0).any() for one in ("route", "tenant"))
-    return named or not any(one.rose(0.0, 0.15) or one.fell(0.0, 0.15) for one in known)
+    return not any(one.rose(0.0, 0.15) or one.fell(0.0, 0.15) for one in known)
 
 
 def _by_rows(e: Evidence) -> bool | None:
-    """Return whether requests report a smaller share of their prompt from the cache."""
-    rows, usual = e.row("cached_share"), e.by_mix("cached_share")
-    if rows is None:
+    """Return whether requests of the same kind report fewer tokens from the cache.
+
+    Other routes have other prefixes: that is no cache's doing. Nor is it that a longer prompt
+    has more beside its prefix.
+    """
+    tokens = e.beyond_kind("cached_tokens", by_length=True)
+    if tokens is None:
         return None
-    # Other routes have other prefixes: that is no cache's doing.
-    usual = rows.before_mean if usual is None else min(usual, rows.before_mean)
-    return rows.after_mean <= _FALLS_TO * usual and rows.mean_z <= -SURE
+    return tokens.after_mean <= _FALLS_TO * tokens.before_mean and tokens.mean_z <= -SURE
 
 
 def _by_counters(e: Evidence, by_rows: bool | None) -> tuple[bool | None, Ratio | None]:
     """Return whether engines count fewer hits, unless requests explain it, and by which ratio."""
     ratio = e.ratio("prefix_hits", "prefix_queries")
     worst = e.worst_ratio("prefix_hits", "prefix_queries")
-    fewer = None if ratio is None else _sank(ratio)
-    if fewer is False and worst is not None and _sank(worst):
+    prompts = e.row("prompt_tokens")
+    # A longer prompt has more beside its prefix, of which as many tokens are cached.
+    longer = 1.0 if prompts is None else max(prompts.after_mean / prompts.before_mean, 1.0)
+    fewer = None if ratio is None else _sank(ratio, longer)
+    if fewer is False and worst is not None and _sank(worst, longer):
         fewer, ratio = True, worst
     others = _other_kinds(e) or e.beside("tokens_in") is not None
     if fewer and (by_rows is False or (by_rows is None and others)):
@@ -415,9 +403,9 @@ def _slots_full(e: Evidence) -> bool | None:
     return any(u.mean() >= 0.95 * s.mean() > 0 for u, s in known) if known else None
 
 
-def _sank(ratio: Ratio) -> bool:
+def _sank(ratio: Ratio, longer: float) -> bool:
     """Return whether so much less is served by the cache that the prompts' work shows it."""
-    return ratio.after <= _FALLS_TO * ratio.before and ratio.before - ratio.after >= _PART
+    return ratio.after * longer <= _FALLS_TO * ratio.before and ratio.before - ratio.after >= _PART
 
 
 def _fell(before: float, after: float, drop: float = _DROP, to: float = _FALLS_TO) -> bool:

@@ -226,7 +226,8 @@ def matched(
     `fewest` rows on both sides.
     """
     ratios, weights = [], []
-    cells_b, cells_a = _half_octaves(before, before_by), _half_octaves(after, after_by)
+    cells_b = np.where(np.isfinite(before), half_octaves(before_by), -1)
+    cells_a = np.where(np.isfinite(after), half_octaves(after_by), -1)
     for cell in np.intersect1d(cells_b, cells_a):
         if cell < 0:
             continue
@@ -249,7 +250,7 @@ def foreseen(
     was seen a straight line; what is left over is as spread as before. `None` where before says
     of fewer than two half octaves.
     """
-    cells = _half_octaves(before, before_by)
+    cells = np.where(np.isfinite(before), half_octaves(before_by), -1)
     x, y = [], []
     for cell in np.unique(cells[cells >= 0]):
         here = cells == cell
@@ -273,10 +274,11 @@ def _along(by: Floats, x: list[float], y: list[float]) -> Floats:
     return np.where(by < x[0], np.maximum(y[0] + slope * (by - x[0]), 0.0), found)
 
 
-def _half_octaves(values: Floats, by: Floats) -> NDArray[np.int64]:
+def half_octaves(values: Floats) -> NDArray[np.int64]:
+    """Return in which half octave each value is, 0 on; -1 = it is not known."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        cells = np.floor(2 * np.log2(by + 1))
-    return np.where(np.isfinite(cells) & np.isfinite(values), cells, -1).astype(np.int64)
+        cells = np.floor(2 * np.log2(values + 1))
+    return np.where(np.isfinite(cells), cells, -1).astype(np.int64)
 
 
 def _known(values: Floats, t: Floats) -> tuple[Floats, Floats]:

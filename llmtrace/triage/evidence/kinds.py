@@ -1,4 +1,4 @@
-"""Compare windows at the same mix of kinds: models, routes, tenants.
+"""Compare windows at the same mix of kinds: models, routes, tenants, lengths of prompts.
 
 Another mix of requests moves every mean, of cached tokens and of prompt lengths alike, and nothing
 is broken.
@@ -11,6 +11,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from llmtrace.stats.arrays import Floats
+from llmtrace.triage.evidence.changes import half_octaves
 from llmtrace.triage.evidence.window_rows import Side
 
 _BY: Final = ("model", "route", "tenant")
@@ -19,12 +21,20 @@ _KNOWN: Final = 0.7  # of the requests after are of a kind that was there before
 _MAX_KINDS: Final = 400
 
 
-def by_mix(before: Side, after: Side, name: str) -> float | None:
-    """Return a field's mean before, weighted to the kinds of requests of after.
+def usual_of_kind(
+    before: Side, after: Side, name: str, *, by_length: bool = False
+) -> tuple[Floats, Floats] | None:
+    """Return what each request's kind had of a field before, on average; NaN = not known.
 
     `None` where rows do not name their kind, or most kinds were not there before.
+
+    Args:
+        before: the requests of that window.
+        after: those to compare with them.
+        name: the field.
+        by_length: prompts of other lengths are of another kind, too.
     """
-    kinds = _kinds(before, after)
+    kinds = _kinds(before, after, by_length=by_length)
     if kinds is None:
         return None
     value = before.number(name)
@@ -32,31 +42,41 @@ def by_mix(before: Side, after: Side, name: str) -> float | None:
     size = int(max(one.max(initial=0) for one in kinds)) + 1
     n = np.bincount(kinds[0][known], minlength=size)
     total = np.bincount(kinds[0][known], value[known], minlength=size)
-    wanted = np.bincount(kinds[1][np.isfinite(after.number(name))], minlength=size)
-    usable = n >= _FEW
-    covered = float(wanted[usable].sum() / max(wanted.sum(), 1))
-    if covered < _KNOWN:
+    usual = np.where(n >= _FEW, total / np.maximum(n, 1), np.nan)
+    of_after = usual[kinds[1][np.isfinite(after.number(name))]]
+    if np.isfinite(of_after).sum() < _KNOWN * max(len(of_after), 1):
         return None
-    means = total[usable] / n[usable]
-    return float(np.average(means, weights=wanted[usable]))
+    return usual[kinds[0]], usual[kinds[1]]
 
 
-def _kinds(before: Side, after: Side) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+def _kinds(
+    before: Side, after: Side, *, by_length: bool
+) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
     """Return each row's kind as a number, by as many columns as leave few enough kinds."""
     found = [np.zeros(len(before), np.int64), np.zeros(len(after), np.int64)]
     used = 0
-    for column in _BY:
-        words = [side.rows.words[column] for side in (before, after)]
-        if not all((one.codes >= 0).any() for one in words):
+    columns = [_codes(before, after, column) for column in _BY]
+    columns += (
+        [tuple(half_octaves(side.number("prompt_tokens")) + 1 for side in (before, after))]
+        if by_length
+        else []
+    )
+    for codes in columns:
+        if not all((one > 0).any() for one in codes):
             continue
-        names = {name: k + 1 for k, name in enumerate(sorted({*words[0].names, *words[1].names}))}
-        finer = []
-        for kind, one in zip(found, words, strict=True):
-            codes = np.array([*(names[name] for name in one.names), 0], np.int64)[one.codes]
-            finer.append(kind * (len(names) + 1) + codes)
+        size = max(int(one.max()) for one in codes) + 1
+        finer = [kind * size + one for kind, one in zip(found, codes, strict=True)]
         every, numbers = np.unique(np.concatenate(finer), return_inverse=True)
         if len(every) > min(_MAX_KINDS, max(len(before) // 20, 1)):
             continue
         found = [numbers[: len(before)], numbers[len(before) :]]
         used += 1
     return (found[0], found[1]) if used else None
+
+
+def _codes(before: Side, after: Side, column: str) -> tuple[NDArray[np.int64], ...]:
+    """Return each row's word of a column as a number, alike in both windows; 0 = unknown."""
+    words = [side.rows.words[column] for side in (before, after)]
+    names = {name: k + 1 for k, name in enumerate(sorted({*words[0].names, *words[1].names}))}
+    return tuple(np.array([*(names[name] for name in one.names), 0], np.int64)[one.codes]
+                 for one in words)  # fmt: skip
