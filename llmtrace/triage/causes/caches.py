@@ -101,7 +101,9 @@ def _by_counters(e: Evidence, by_rows: bool | None) -> tuple[bool | None, Ratio 
     worst = e.worst_ratio("prefix_hits", "prefix_queries")
     prompts = e.row("prompt_tokens")
     # A longer prompt has more beside its prefix, of which as many tokens are cached.
-    longer = 1.0 if prompts is None else max(prompts.after_mean / prompts.before_mean, 1.0)
+    longer = 1.0
+    if prompts is not None and prompts.before_mean > 0:
+        longer = max(prompts.after_mean / prompts.before_mean, 1.0)
     fewer = None if ratio is None else _sank(ratio, longer)
     if fewer is False and worst is not None and _sank(worst, longer):
         fewer, ratio = True, worst
