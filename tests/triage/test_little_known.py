@@ -38,6 +38,27 @@ def test_longer_prompts_of_which_as_much_is_cached_are_no_cache_that_broke():
     assert made.findings()["prefix_cache_collapse"].status == "ruled_out"
 
 
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("broken", [True, False])
+def test_another_mix_of_prefixes_is_no_cache_that_broke(named, broken):
+    """Half as many requests have the long prefix, which each of them still finds; or does not."""
+    made = quiet()
+    for number, row in enumerate(made.rows):
+        searches = number // 4 % 4 < (3 if row["start"] < AFTER.start * 1e9 else 1 + broken * 2)
+        row["route"] = ("search" if searches else "chat") if named else None
+        # Without a name for it, only lengths show that it is another kind of request.
+        row["prompt_tokens"] = 2000 + number % 50 if searches else 5000 + number % 50
+        row["cached_tokens"] = (0 if broken and row["start"] >= AFTER.start * 1e9 else
+                                1800 if searches else 100)  # fmt: skip
+        row["prefill_s"] = 0.02 + 0.0003 * (row["prompt_tokens"] - row["cached_tokens"])
+    made.forget("prefix_hits", "prefix_queries")
+    if not named:
+        made.forget_rows("tenant", "model")
+
+    status = made.findings(metric="ttft")["prefix_cache_collapse"].status
+    assert status == ("confirmed" if broken else "ruled_out")
+
+
 def test_a_cache_that_shrank_is_no_load():
     """More requests come, and a small part of what the cache used to hold fills it."""
     made = quiet(after_rate=2.6)

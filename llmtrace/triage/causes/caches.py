@@ -416,10 +416,10 @@ def _fell(before: float, after: float, drop: float = _DROP, to: float = _FALLS_T
 
 def _other_kinds(e: Evidence) -> bool:
     """Return whether requests are of other kinds, as far as their prompts show it."""
-    prompts, expected = e.row("prompt_tokens"), e.by_mix("prompt_tokens")
-    if prompts is None or expected is None:
+    prompts, now = e.row("prompt_tokens"), e.beyond_kind("prompt_tokens")
+    if prompts is None or now is None:
         return False
-    return abs(expected - prompts.before_mean) >= _OTHER_WORK * prompts.before_mean
+    return abs(now.before_mean - prompts.before_mean) >= _OTHER_WORK * prompts.before_mean
 
 
 def _mean_text(label: str, found: Shift | None) -> str:

@@ -230,14 +230,14 @@ def _more_long(e: Evidence, found: Overlap) -> bool:
 
 def _by_other_kinds(e: Evidence, found: Overlap | None) -> bool | None:
     """Return whether the requests of other kinds alone bring the longer prompts."""
-    tokens, expected = e.row("computed_tokens"), e.by_mix("computed_tokens")
+    tokens, expected = e.row("computed_tokens"), e.beyond_kind("computed_tokens")
     if found is None or tokens is None or expected is None:
         return None
     grown = tokens.mean_change
     return (
         tokens.grew(0.0, 0.1)
         and found.long_n > _scaled(e, found.long_before)
-        and expected - tokens.before_mean >= 0.6 * grown
+        and expected.before_mean - tokens.before_mean >= 0.6 * grown
     )
 
 

@@ -22,7 +22,7 @@ from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.evidence import changes
 from llmtrace.triage.evidence.beside import Beside, more_beside
 from llmtrace.triage.evidence.changes import MIN_COUNT, Share, Shift, foreseen, share
-from llmtrace.triage.evidence.kinds import usual_of_kind
+from llmtrace.triage.evidence.kinds import at_mix
 from llmtrace.triage.evidence.signals import Moved, Series, gauges, moved, rates
 from llmtrace.triage.evidence.window_rows import Side
 
@@ -357,31 +357,16 @@ class Evidence:
         found = self.row(f"{stage}_s")
         return 0.0 if found is None else found.mean_change
 
-    def by_mix(self, name: str) -> float | None:
-        """Return a field's mean before, if it had been the kinds of requests of after.
-
-        `None` where too few rows know the field or their kind.
-        """
-        usual = self.once(("by mix", name), lambda: usual_of_kind(self.before, self.after, name))
-        return None if usual is None else float(np.nanmean(usual[1]))
-
     def beyond_kind(self, name: str, *, by_length: bool = False) -> Shift | None:
-        """Compare by how much a field differs from what that kind of request had before.
+        """Compare a field, as if the kinds of requests of after had been there before.
 
         `None` where too few rows know the field or their kind. With `by_length`, prompts of
         another length are of another kind: routes that rows do not name have their own lengths.
         """
 
         def compare() -> Shift | None:
-            sides = (self.before, self.after)
-            usual = usual_of_kind(*sides, name, by_length=by_length)
-            if usual is None:
-                return None
-            level = float(np.nanmean(usual[1]))
-            both = [
-                side.number(name) - one + level for side, one in zip(sides, usual, strict=True)
-            ]
-            return changes.shift(both[0], self.before.t, both[1], self.after.t)
+            both = at_mix(self.before, self.after, name, by_length=by_length)
+            return both and changes.shift(both[0], self.before.t, both[1], self.after.t)
 
         return self.once(("beyond kind", name, by_length), compare)
 

@@ -21,12 +21,13 @@ _KNOWN: Final = 0.7  # of the requests after are of a kind that was there before
 _MAX_KINDS: Final = 400
 
 
-def usual_of_kind(
-    before: Side, after: Side, name: str, *, by_length: bool = False
+def at_mix(
+    before: Side, after: Side, name: str, *, by_length: bool
 ) -> tuple[Floats, Floats] | None:
-    """Return what each request's kind had of a field before, on average; NaN = not known.
+    """Return a field before and after, less by what its mean differs from one kind to another.
 
-    `None` where rows do not name their kind, or most kinds were not there before.
+    Both are on the level that the kinds of requests of after had before. `None` where rows do not
+    name their kind, or most kinds were not there before.
 
     Args:
         before: the requests of that window.
@@ -44,9 +45,10 @@ def usual_of_kind(
     total = np.bincount(kinds[0][known], value[known], minlength=size)
     usual = np.where(n >= _FEW, total / np.maximum(n, 1), np.nan)
     of_after = usual[kinds[1][np.isfinite(after.number(name))]]
-    if np.isfinite(of_after).sum() < _KNOWN * max(len(of_after), 1):
+    if np.isfinite(of_after).sum() < max(_KNOWN * len(of_after), 1):
         return None
-    return usual[kinds[0]], usual[kinds[1]]
+    usual -= of_after[np.isfinite(of_after)].mean()
+    return value - usual[kinds[0]], after.number(name) - usual[kinds[1]]
 
 
 def _kinds(
@@ -56,11 +58,10 @@ def _kinds(
     found = [np.zeros(len(before), np.int64), np.zeros(len(after), np.int64)]
     used = 0
     columns = [_codes(before, after, column) for column in _BY]
-    columns += (
-        [tuple(half_octaves(side.number("prompt_tokens")) + 1 for side in (before, after))]
-        if by_length
-        else []
-    )
+    if by_length:
+        columns.append(
+            tuple(half_octaves(one.number("prompt_tokens")) + 1 for one in (before, after))
+        )
     for codes in columns:
         if not all((one > 0).any() for one in codes):
             continue
