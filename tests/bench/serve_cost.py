@@ -30,7 +30,7 @@ from llmtrace_collector.serve import arrow, live_queries
 from llmtrace_collector.signals.normalise import Normaliser
 from llmtrace_collector.signals.profile import builtin_profiles
 from llmtrace_collector.store import read
-from llmtrace_collector.store.clickhouse_store import ClickHouseStore
+from llmtrace_collector.store.clickhouse_store import Store
 from llmtrace_collector.store.open_store import open_store
 
 ROWS: Final = 1_000_000
@@ -52,7 +52,7 @@ def best(work: Callable[[], object]) -> tuple[float, float]:
     return min(cpu for cpu, _ in found), min(passed for _, passed in found)
 
 
-def fill(store: ClickHouseStore, rows: int, now_ns: int) -> None:
+def fill(store: Store, rows: int, now_ns: int) -> None:
     """Make an hour of rows, each with its stages, as the join would."""
     store.engine.run(
         "INSERT INTO requests (start, trace_id, span_id, service, reported_by, operation, outcome,"
@@ -95,7 +95,7 @@ def main() -> int:
     return 0
 
 
-def serve(store: ClickHouseStore, now: int) -> None:
+def serve(store: Store, now: int) -> None:
     """Measure what the page and the API ask."""
     since = now - _HOUR_NS
     few = 50_000
@@ -114,7 +114,7 @@ def serve(store: ClickHouseStore, now: int) -> None:
         print(f"  {name:42} {cpu:7.3f} {passed:7.3f}")
 
 
-def count(store: ClickHouseStore, now: int) -> None:
+def count(store: Store, now: int) -> None:
     """Measure how fast rows are counted into metrics."""
     rows = [*islice(read.rows(store, now - _HOUR_NS, now), COUNTED)]
     tally = RequestMetrics(store, Aggregate(thresholds_s=DEFAULT.thresholds_s()).add, settle_s=1.0)

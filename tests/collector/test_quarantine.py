@@ -7,7 +7,7 @@ import json
 from llmtrace import cli
 from llmtrace_collector.receive import ingest
 from llmtrace_collector.store import StoreError
-from llmtrace_collector.store.clickhouse_store import ClickHouseStore
+from llmtrace_collector.store.clickhouse_store import Store
 
 from .collecting import as_otlp, collecting, post, some_rows, wait_for
 
@@ -16,7 +16,7 @@ def test_set_aside_shown_by_readyz_and_doctor_and_replayed_by_the_command(
     tmp_path, monkeypatch, capsys
 ):
     """And what was sent after it is there all the while."""
-    real = ClickHouseStore.insert_otlp
+    real = Store.insert_otlp
     bad = True
 
     def insert(self, body, token):
@@ -24,7 +24,7 @@ def test_set_aside_shown_by_readyz_and_doctor_and_replayed_by_the_command(
             raise StoreError("Code: 241. it wants more memory than there is", "memory")
         real(self, body, token)
 
-    monkeypatch.setattr(ClickHouseStore, "insert_otlp", insert)
+    monkeypatch.setattr(Store, "insert_otlp", insert)
     monkeypatch.setattr(ingest, "_TRIES", 1)  # the pauses between are tested elsewhere
     with collecting(tmp_path / "data", metrics_settle="0.2") as one:
         post(one.otlp, as_otlp(some_rows(1, route="poison")))

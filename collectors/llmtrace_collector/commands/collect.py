@@ -53,7 +53,7 @@ from llmtrace_collector.serve.live_view import LiveView
 from llmtrace_collector.serve.pages import Pages
 from llmtrace_collector.signals.profile import builtin_profiles, load_profiles
 from llmtrace_collector.store import read
-from llmtrace_collector.store.clickhouse_store import ClickHouseStore
+from llmtrace_collector.store.clickhouse_store import Store
 from llmtrace_collector.store.open_store import open_store
 
 logger = logging.getLogger("llmtrace.collector")
@@ -199,7 +199,7 @@ async def running(config: Config, reloader: Reloader | None = None) -> AsyncIter
 
 def _jobs(
     config: Config,
-    store: ClickHouseStore,
+    store: Store,
     recorder: Recorder,
     tally: RequestMetrics,
     clock: ClockWatch,
@@ -223,7 +223,7 @@ def _follow(
 
 
 def _receiver(
-    config: Config, store: ClickHouseStore, last: AsyncExitStack
+    config: Config, store: Store, last: AsyncExitStack
 ) -> tuple[receive.Spool, receive.Ingest, receive.Admission]:
     """Make what takes spans in, and what stores them."""
     limits = config.receive.limits()
@@ -249,7 +249,7 @@ async def _sources(config: Config, last: AsyncExitStack) -> tuple[GpuReader | No
 
 def _request_metrics(
     config: Config,
-    store: ClickHouseStore,
+    store: Store,
     registry: CollectorRegistry,
     ingest: receive.Ingest,
     last: AsyncExitStack,
@@ -301,7 +301,7 @@ def _mark_stopping(state: State) -> None:
     state.stopping = True
 
 
-async def _keep_small(store: ClickHouseStore, most_bytes: int) -> None:
+async def _keep_small(store: Store, most_bytes: int) -> None:
     """Drop the oldest days while the store is larger than it may be."""
     while True:
         try:

@@ -26,7 +26,7 @@ from llmtrace.core.errors import ConfigError, LlmtraceError
 from llmtrace_collector.receive.counters import Ingested
 from llmtrace_collector.receive.limits import MIB
 from llmtrace_collector.receive.spool import Batch, Spool, delimited
-from llmtrace_collector.store.protocol import BadBatch, JoinReport, StoreError
+from llmtrace_collector.store.records import BadBatch, JoinReport, StoreError
 
 logger = logging.getLogger("llmtrace.collector")
 

@@ -14,7 +14,7 @@ from llmtrace.core.row import Row, from_dict
 from llmtrace.dataset.explain_request import ENGINE_SIGNALS, HOUR_NS, Explanation, explain
 from llmtrace.semconv.attributes import ATTEMPT_LOG, RESPONSE_HEADER, TOOL_NAME
 from llmtrace_collector.store import read, request_list
-from llmtrace_collector.store.protocol import Readable
+from llmtrace_collector.store.clickhouse_store import StoreReader
 
 _NS: Final = 1_000_000_000
 _MAX_PEERS: Final = 1_000
@@ -69,7 +69,7 @@ class RequestFacts:
     others: int = 0
 
 
-def gather(store: Readable, name: str, span_id: str | None = None) -> RequestFacts | None:
+def gather(store: StoreReader, name: str, span_id: str | None = None) -> RequestFacts | None:
     """Return what is known of a request; `None` = there is none.
 
     Args:
@@ -136,14 +136,14 @@ def _attempt_log(written: str | None) -> tuple[Attempt, ...]:
         raise DataError(f"{ATTEMPT_LOG} is no list of attempts: {error}") from error
 
 
-def _explained(store: Readable, row: Row) -> Explanation:
+def _explained(store: StoreReader, row: Row) -> Explanation:
     same = {name: value for name in ("model", "route", "operation")
             if (value := getattr(row, name)) is not None}  # fmt: skip
     found = request_list.peers(store, row.start - HOUR_NS, row.start, same, _MAX_PEERS)
     return explain(row, map(from_dict, found), _samples(store, row))
 
 
-def _samples(store: Readable, row: Row) -> Iterable[Mapping[str, Any]]:
+def _samples(store: StoreReader, row: Row) -> Iterable[Mapping[str, Any]]:
     """Yield samples of the engine that answered; where that is not known, of all there are."""
     start, end = row.start - HOUR_NS, row.start + row.e2e_ns + _AFTER_NS
     for instance in dict.fromkeys(one for one in (row.replica, row.server) if one):

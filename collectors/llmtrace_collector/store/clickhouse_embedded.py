@@ -18,7 +18,7 @@ from weakref import WeakSet
 
 from llmtrace.core.errors import ConfigError, needs_extra
 from llmtrace_collector.store import query_deadline
-from llmtrace_collector.store.protocol import StoreError
+from llmtrace_collector.store.records import StoreError
 from llmtrace_collector.store.sql_engine import Parameters, Settings, failure, literal
 
 with needs_extra("the embedded store", "collector", "chdb"):

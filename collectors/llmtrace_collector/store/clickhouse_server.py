@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, unquote
 
 from llmtrace.core.errors import ConfigError, needs_extra
 from llmtrace_collector.store import query_deadline
-from llmtrace_collector.store.protocol import StoreError
+from llmtrace_collector.store.records import StoreError
 from llmtrace_collector.store.sql_engine import Parameters, Settings, failure, why_no_connection
 
 with needs_extra("a ClickHouse server", "collector", "clickhouse-connect"):

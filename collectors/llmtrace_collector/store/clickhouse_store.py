@@ -1,4 +1,8 @@
-"""Implement a store on any engine that runs ClickHouse's SQL."""
+"""A store of spans and rows, on any engine that runs ClickHouse's SQL.
+
+Two engines, one contract: one runs inside this process, the other is a ClickHouse server. Same
+tables, same SQL, same tests.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,8 @@ from typing import Any, Final
 from llmtrace.core.errors import LlmtraceError
 from llmtrace_collector.store import otlp_to_spans, retention, upgrade
 from llmtrace_collector.store.join_sql import Joiner
-from llmtrace_collector.store.protocol import Event, Facts, JoinReport, SignalSample
 from llmtrace_collector.store.query_deadline import kill
+from llmtrace_collector.store.records import Event, Facts, JoinReport, SignalSample
 from llmtrace_collector.store.retention import Trimmed
 from llmtrace_collector.store.sql_engine import Engine, Settings
 from llmtrace_collector.store.tables import Keep
@@ -34,8 +38,10 @@ _OTLP: Final[Settings] = {
 _EACH_ROW: Final = "JSONEachRow"
 
 
-class ClickHouseReader:
-    """A `Readable` on an engine: nothing is made, so that a user who may only read will do.
+class StoreReader:
+    """What is in a store, to be queried. Any thread may call; none of it survives a fork.
+
+    Nothing is made, so that a user who may only read will do.
 
     Args:
         engine: what runs the SQL; closed with this.
@@ -47,21 +53,30 @@ class ClickHouseReader:
     def query(
         self, sql: str, parameters: Mapping[str, object] | None = None
     ) -> list[tuple[Any, ...]]:
-        """Run a query that changes nothing and return its rows."""
+        """Run a query that changes nothing and return its rows.
+
+        Args:
+            sql: of ClickHouse, with `{name:Type}` where parameters go.
+            parameters: their values.
+
+        Raises:
+            DataError: the query is wrong, or would change something.
+            StoreError: the store did not answer.
+        """
         lines = self.engine.read(sql, "JSONCompactEachRow", parameters)
         return [tuple(json.loads(line)) for line in lines.splitlines()]
 
     def end(self, name: str) -> None:
-        """End the running queries of a `QueryDeadline`, by its name."""
+        """End the running queries of a `QueryDeadline`, by its name. Raises `StoreError`."""
         self.engine.run(kill(name))
 
     def close(self) -> None:
-        """Close the engine, and with it the store."""
+        """Close the engine, and with it the store. Calls after it raise `StoreError`."""
         self.engine.close()
 
 
-class ClickHouseStore(ClickHouseReader):
-    """A `Store` on an engine. Makes what tables are missing.
+class Store(StoreReader):
+    """Spans, rows, signals, events and facts. Makes what tables are missing.
 
     Args:
         engine: what runs the SQL; closed with this.
@@ -84,11 +99,21 @@ class ClickHouseStore(ClickHouseReader):
 
     @property
     def shared(self) -> bool:
-        """Whether others may write to it."""
+        """Whether others may write to it, so that there may be something to join at any time."""
         return self.engine.shared
 
     def insert_otlp(self, body: bytes, token: str) -> None:
-        """Store the spans of one batch, exactly once for each token."""
+        """Store the spans of one batch, exactly once for each token.
+
+        Args:
+            body: `ExportTraceServiceRequest` messages, each after its length as a varint.
+            token: names the batch; the same one again stores nothing. The last 1,000 or more
+                are remembered, across restarts.
+
+        Raises:
+            BadBatch: a message cannot be parsed. Nothing of the batch is stored.
+            StoreError: try again later, with the same token.
+        """
         if body:
             settings = {**self._otlp, "insert_deduplication_token": token}
             try:
@@ -98,11 +123,11 @@ class ClickHouseStore(ClickHouseReader):
                 raise
 
     def insert_signals(self, samples: Sequence[SignalSample]) -> None:
-        """Store readings of signals in the table `signals`."""
+        """Store readings of signals. Raises `StoreError`."""
         self._insert("signals", [_line(one, "instance", "signal", "value") for one in samples])
 
     def insert_events(self, events: Sequence[Event]) -> None:
-        """Store events in the table `events`."""
+        """Store events. The same event twice is one. Raises `StoreError`."""
         self._insert("events", [_line(one, "kind", "text", "instance") for one in events])
 
     def insert_facts(self, facts: Sequence[Facts]) -> None:
@@ -124,7 +149,16 @@ class ClickHouseStore(ClickHouseReader):
             self.engine.insert(table, _EACH_ROW, body, {})
 
     def join(self, now_ns: int) -> JoinReport:
-        """Write the rows of all requests of which parts arrived since the last call."""
+        """Write the rows of all requests of which parts arrived since the last call.
+
+        Running it again, or twice at once, makes no row twice.
+
+        Args:
+            now_ns: unix nanoseconds by this process's clock.
+
+        Raises:
+            StoreError: try again later; nothing is lost.
+        """
         with self._lock:
             return self._joiner.join(now_ns)
 

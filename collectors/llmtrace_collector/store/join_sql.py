@@ -19,7 +19,7 @@ import time
 from typing import Any, Final
 
 from llmtrace_collector.store import join_inputs_sql, match_sql, rows_sql
-from llmtrace_collector.store.protocol import JoinReport
+from llmtrace_collector.store.records import JoinReport
 from llmtrace_collector.store.sql_engine import Engine
 
 _NS: Final = 1_000_000_000

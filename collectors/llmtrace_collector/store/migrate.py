@@ -20,7 +20,7 @@ from rich.table import Table
 
 from llmtrace.core.errors import ConfigError, SourceError
 from llmtrace.display.summary_tables import console_for
-from llmtrace_collector.store.clickhouse_store import ClickHouseStore
+from llmtrace_collector.store.clickhouse_store import Store
 from llmtrace_collector.store.open_store import open_engine, open_to_read
 from llmtrace_collector.store.sql_builder import from_file
 from llmtrace_collector.store.sql_engine import Engine, Settings
@@ -89,7 +89,7 @@ def migrate(
         )
     engine = open_to_read(source).engine
     try:
-        into = ClickHouseStore(open_engine(destination))
+        into = Store(open_engine(destination))
         try:
             return copy(engine, into.engine, on_progress or (lambda *_: None))
         finally:

@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from llmtrace.core.errors import ConfigError, LlmtraceError
-from llmtrace_collector.store.clickhouse_store import ClickHouseReader, ClickHouseStore
+from llmtrace_collector.store.clickhouse_store import Store, StoreReader
 from llmtrace_collector.store.sql_engine import Engine
 from llmtrace_collector.store.tables import Keep
 from llmtrace_collector.store.upgrade import VERSION, version_of
@@ -20,7 +20,7 @@ PASSWORD_FILE: Final = "CLICKHOUSE_PASSWORD_FILE"  # noqa: S105
 
 def open_store(
     url: str | Path, *, keep: Keep | None = None, environ: Mapping[str, str] = os.environ
-) -> ClickHouseStore:
+) -> Store:
     """Open a store, and make what it lacks.
 
     Args:
@@ -34,15 +34,15 @@ def open_store(
         ConfigError: there is no such store, or it cannot be had.
         StoreError: the server does not answer.
     """
-    return ClickHouseStore(open_engine(url, environ=environ), keep)
+    return Store(open_engine(url, environ=environ), keep)
 
 
-def open_to_read(url: str | Path, *, environ: Mapping[str, str] = os.environ) -> ClickHouseReader:
+def open_to_read(url: str | Path, *, environ: Mapping[str, str] = os.environ) -> StoreReader:
     """Open a store and make nothing in it: on a server, a user who may only read will do.
 
     Arguments and errors as of `open_store`.
     """
-    store = ClickHouseReader(open_engine(url, make=False, environ=environ))
+    store = StoreReader(open_engine(url, make=False, environ=environ))
     try:
         version = version_of(store.engine)
         if version is None:

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from secrets import token_hex
 from typing import Final
 
-from llmtrace_collector.store.protocol import StoreError
+from llmtrace_collector.store.records import StoreError
 
 # Codes of ClickHouse's errors: out of time, and ended by `KILL QUERY`.
 ENDED: Final = frozenset({159, 394})

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from llmtrace.core.row import TURN
 from llmtrace.core.stages import PARTITION, STAGES
-from llmtrace_collector.store.protocol import Readable
+from llmtrace_collector.store.clickhouse_store import StoreReader
 from llmtrace_collector.store.row_columns import FIELDS
 from llmtrace_collector.store.sql_builder import from_file
 
@@ -43,7 +43,7 @@ Place = tuple[int, str, str]  # a row's start (unix ns), trace id and span id
 
 
 def rows(
-    store: Readable,
+    store: StoreReader,
     start_ns: int,
     end_ns: int,
     filters: Filters | None = None,
@@ -80,13 +80,13 @@ def rows(
         after = last["start"], last["trace_id"], last["span_id"]
 
 
-def _written(store: Readable) -> int:
+def _written(store: StoreReader) -> int:
     """Return the version up to which all rows can be read; 0 = that is not known."""
     [(_, version)] = store.query(from_file("written_until"))
     return int(version)
 
 
-def settled(store: Readable, settle_s: float) -> int:
+def settled(store: StoreReader, settle_s: float) -> int:
     """Return the last version of rows that was written long enough ago; 0 = none was.
 
     Versions are a sequence: a clock that was set does not change their order.
@@ -96,20 +96,20 @@ def settled(store: Readable, settle_s: float) -> int:
     return int(version)
 
 
-def joined_until_ns(store: Readable) -> int:
+def joined_until_ns(store: StoreReader) -> int:
     """Return up to when parts were joined, unix ns by the clock of then; 0 = none were yet."""
     [(until, _)] = store.query(from_file("written_until"))
     return int(until)
 
 
-def settled_before(store: Readable, settle_s: float) -> int:
+def settled_before(store: StoreReader, settle_s: float) -> int:
     """Return the version that had settled when the last one was written."""
     given = {"settle": round(settle_s * _MS)}
     [(version,)] = store.query(from_file("settled_before"), given)
     return int(version)
 
 
-def changed(store: Readable, since: int, until: int) -> Iterator[dict[str, Any]]:
+def changed(store: StoreReader, since: int, until: int) -> Iterator[dict[str, Any]]:
     """Yield the rows whose last version is after one and up to another, whenever they began."""
     given: dict[str, object] = {"since": since, "until": until}
     [(began,)] = store.query(from_file("first_changed"), given)
@@ -117,7 +117,7 @@ def changed(store: Readable, since: int, until: int) -> Iterator[dict[str, Any]]
 
 
 def slowest(
-    store: Readable,
+    store: StoreReader,
     start_ns: int,
     end_ns: int,
     filters: Filters | None = None,
@@ -145,7 +145,7 @@ def slowest(
     return sorted(placed, key=lambda row: order[row["trace_id"], row["span_id"]])
 
 
-def request(store: Readable, name: str) -> list[dict[str, Any]]:
+def request(store: StoreReader, name: str) -> list[dict[str, Any]]:
     """Return the rows that have this request, response or trace id, by time."""
     return flat_rows(
         store,
@@ -154,7 +154,7 @@ def request(store: Readable, name: str) -> list[dict[str, Any]]:
     )
 
 
-def trace(store: Readable, trace_id: str) -> dict[str, Any]:
+def trace(store: StoreReader, trace_id: str) -> dict[str, Any]:
     """Return one trace (hexadecimal, small): its rows, and its spans as long as they are kept."""
     given = {"trace": trace_id}
     spans = store.query(from_file("spans_of_trace", limit=str(_MAX_SPANS)), given)
@@ -174,7 +174,7 @@ def trace(store: Readable, trace_id: str) -> dict[str, Any]:
 
 
 def stage_percentiles(
-    store: Readable,
+    store: StoreReader,
     start_ns: int,
     end_ns: int,
     filters: Filters | None = None,
@@ -228,7 +228,7 @@ def _percentiles(row: Sequence[Any], of: Sequence[str]) -> dict[str, Any]:
     return figures
 
 
-def coverage(store: Readable, start_ns: int, end_ns: int) -> dict[str, Any]:
+def coverage(store: StoreReader, start_ns: int, end_ns: int) -> dict[str, Any]:
     """Return how much of each stage is known, and from which source: what joined, and what did not.
 
     Returns:
@@ -260,7 +260,7 @@ def coverage(store: Readable, start_ns: int, end_ns: int) -> dict[str, Any]:
 
 
 def signals(
-    store: Readable, start_ns: int, end_ns: int, *, instance: str | None = None,
+    store: StoreReader, start_ns: int, end_ns: int, *, instance: str | None = None,
     signal: str | None = None,
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
     """Yield samples of engines, gateways and GPUs by time: `t` in unix seconds."""
@@ -292,7 +292,7 @@ def signals(
             }  # fmt: skip
 
 
-def events(store: Readable, start_ns: int, end_ns: int) -> Iterator[dict[str, Any]]:
+def events(store: StoreReader, start_ns: int, end_ns: int) -> Iterator[dict[str, Any]]:
     """Yield events by time: `t` in unix seconds."""
     found = store.query(from_file("events"), {"since": start_ns, "until": end_ns})
     for t, kind, text, instance, labels in found:
@@ -304,7 +304,7 @@ def events(store: Readable, start_ns: int, end_ns: int) -> Iterator[dict[str, An
         )
 
 
-def facts(store: Readable, at_ns: int) -> dict[str, dict[str, Any]]:
+def facts(store: StoreReader, at_ns: int) -> dict[str, dict[str, Any]]:
     """Return what was known of each engine at a moment (unix nanoseconds), by instance."""
     found = store.query(from_file("facts"), {"at": at_ns})
     return {str(instance): json.loads(text) for instance, text in found}
@@ -375,7 +375,7 @@ _UNLESS_NONE: Final = frozenset(
 )
 
 
-def _selected(store: Readable, where: str, parameters: Mapping[str, object]) -> tuple[str, ...]:
+def _selected(store: StoreReader, where: str, parameters: Mapping[str, object]) -> tuple[str, ...]:
     """Return the columns in which any of these rows says anything.
 
     There are some hundred, and hardly any row says more than forty: leaving out the others makes
@@ -411,7 +411,7 @@ _COUNTING: Final = {
 
 
 def flat_rows(
-    store: Readable,
+    store: StoreReader,
     where: str,
     parameters: Mapping[str, object],
     columns: Sequence[str] = _COLUMNS,

@@ -13,7 +13,7 @@ from typing import Any, Final
 from llmtrace.core.row import TURN
 from llmtrace.core.stages import PARTITION
 from llmtrace_collector.store import read
-from llmtrace_collector.store.protocol import Readable
+from llmtrace_collector.store.clickhouse_store import StoreReader
 from llmtrace_collector.store.sql_builder import from_file
 
 _NS: Final = 1_000_000_000
@@ -72,7 +72,7 @@ class ListQuery:
     name: str | None = None
 
 
-def listed(store: Readable, query: ListQuery) -> tuple[list[dict[str, Any]], Place | None]:
+def listed(store: StoreReader, query: ListQuery) -> tuple[list[dict[str, Any]], Place | None]:
     """Return a page of requests in the words of `Row.as_dict`, and where the next page begins.
 
     Returns:
@@ -91,7 +91,7 @@ def listed(store: Readable, query: ListQuery) -> tuple[list[dict[str, Any]], Pla
 
 
 def _tops(
-    store: Readable, query: ListQuery, where: str, given: Mapping[str, object], most: int
+    store: StoreReader, query: ListQuery, where: str, given: Mapping[str, object], most: int
 ) -> set[tuple[int, int]]:
     """Return the first values of an order, with the start of each."""
     value = _value(query.sort)
@@ -104,7 +104,7 @@ def _tops(
 
 
 def _current(
-    store: Readable,
+    store: StoreReader,
     query: ListQuery,
     where: str,
     given: Mapping[str, object],
@@ -134,7 +134,7 @@ def _current(
     return found if after is None else [one for one in found if one[0] < after]
 
 
-def counted(store: Readable, query: ListQuery) -> int:
+def counted(store: StoreReader, query: ListQuery) -> int:
     """Return how many requests are on all pages of a query, at most."""
     where, given = _conditions(query)
     sql = from_file("count_requests", figures="count()", where=where)
@@ -142,7 +142,7 @@ def counted(store: Readable, query: ListQuery) -> int:
     return int(count)
 
 
-def choices(store: Readable, start_ns: int, end_ns: int) -> dict[str, list[str]]:
+def choices(store: StoreReader, start_ns: int, end_ns: int) -> dict[str, list[str]]:
     """Return the values that requests of a stretch of time have, by what is filtered by."""
     columns = ", ".join(f"groupUniqArray({_MAX_CHOICES})({name})" for name in CHOSEN_BY)
     [found] = store.query(
@@ -156,7 +156,7 @@ def choices(store: Readable, start_ns: int, end_ns: int) -> dict[str, list[str]]
 
 
 def peers(
-    store: Readable, start_ns: int, end_ns: int, filters: Mapping[str, str], limit: int
+    store: StoreReader, start_ns: int, end_ns: int, filters: Mapping[str, str], limit: int
 ) -> list[dict[str, Any]]:
     """Return the last requests of a stretch of time, with what an explanation compares."""
     where, given = read.where_of(filters)

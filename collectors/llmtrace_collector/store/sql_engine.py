@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Final, Protocol
 
 from llmtrace.core.errors import DataError, LlmtraceError
-from llmtrace_collector.store.protocol import BadBatch, StoreError
 from llmtrace_collector.store.query_deadline import ENDED, QueryEndedError
+from llmtrace_collector.store.records import BadBatch, StoreError
 
 Parameters = Mapping[str, object]
 # Settings of one statement, by name.

@@ -32,9 +32,6 @@ class Keep:
     parts: int = 2
 
 
-_KEEP: Final = Keep()
-
-
 @dataclass(frozen=True, slots=True)
 class Table:
     """One table: its columns and what orders it."""
@@ -203,36 +200,19 @@ def _create(
     )
 
 
-def statements(keep: Keep = _KEEP) -> Iterator[str]:
-    """Yield the statements that make everything on one node. Run again, they change nothing."""
-    yield from table_statements(keep)
-    yield from view_statements()
+def table_statements(cluster: str | None, keep: Keep) -> Iterator[str]:
+    """Yield the statements that make the tables, on a cluster or (`None`) a node.
 
-
-def table_statements(keep: Keep = _KEEP) -> Iterator[str]:
-    """Yield the statements that make the tables on one node."""
-    for table in TABLES:
-        yield from creating(table, None, keep)
-    yield from_file("create_versions", name=VERSIONS, on="", engine="MergeTree")
-
-
-def cluster_statements(cluster: str, keep: Keep = _KEEP) -> Iterator[str]:
-    """Yield the statements that make everything on a cluster, run on any one of its nodes.
-
-    What belongs to one trace lies on one shard. Each node reads the parts off the spans it gets.
+    Run again, they change nothing. Those of a cluster are run on any one of its nodes: what belongs
+    to one trace lies on one shard, and each node reads the parts off the spans it gets.
     """
-    yield from cluster_table_statements(cluster, keep)
-    yield from view_statements(*places(cluster))
-
-
-def cluster_table_statements(cluster: str, keep: Keep = _KEEP) -> Iterator[str]:
-    """Yield the statements that make the tables on a cluster."""
-    on, suffix = places(cluster)
     for table in TABLES:
         yield from creating(table, cluster, keep)
-    engine = f"ReplicatedMergeTree({_ZOO})"
+    on, suffix = places(cluster)
+    engine = "MergeTree" if cluster is None else f"ReplicatedMergeTree({_ZOO})"
     yield from_file("create_versions", name=f"{VERSIONS}{suffix}", on=on, engine=engine)
-    yield _distributed(VERSIONS, cluster, "rand()")
+    if cluster is not None:
+        yield _distributed(VERSIONS, cluster, "rand()")
 
 
 def creating(table: Table, cluster: str | None, keep: Keep) -> Iterator[str]:

@@ -104,7 +104,7 @@ def open_schema(engine: Engine, keep: Keep) -> None:
         for number, step in STEPS.items():
             for statement in step(None, keep) if number > version else ():
                 engine.run(statement)
-    for statement in tables.table_statements(keep):
+    for statement in tables.table_statements(None, keep):
         engine.run(statement)
     upgrading = version is not None and not is_distributed
     if upgrading:
@@ -137,10 +137,8 @@ def version_of(engine: Engine) -> int | None:
 
 def making(cluster: str | None, keep: Keep) -> Iterator[str]:
     """Yield the statements that make everything of this schema where there is nothing yet."""
-    if cluster is None:
-        yield from tables.statements(keep)
-    else:
-        yield from tables.cluster_statements(cluster, keep)
+    yield from tables.table_statements(cluster, keep)
+    yield from tables.view_statements(*tables.places(cluster))
     yield _noting()
 
 
@@ -160,10 +158,7 @@ def statements(since: int, cluster: str | None, keep: Keep) -> Iterator[str]:
     on, local = tables.places(cluster)
     for number, step in STEPS.items():
         yield from step(cluster, keep) if number > since else ()
-    if cluster is None:
-        yield from tables.table_statements(keep)
-    else:
-        yield from tables.cluster_table_statements(cluster, keep)
+    yield from tables.table_statements(cluster, keep)
     for table in tables.TABLES:
         declared = declared_columns(table)
         for name in (f"{table.name}{local}", *([table.name] if local else [])):

@@ -24,7 +24,7 @@ from llmtrace_collector.receive import (
     SpoolLimits,
     routes,
 )
-from llmtrace_collector.store.protocol import BadBatch, JoinReport, StoreError
+from llmtrace_collector.store.records import BadBatch, JoinReport, StoreError
 
 
 def span(number: int, **fields: object) -> Span:

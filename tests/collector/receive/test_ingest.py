@@ -13,7 +13,7 @@ from llmtrace.core.errors import ConfigError
 from llmtrace_collector.receive import Admission, Ingest, IngestSettings, Spool, SpoolLimits
 from llmtrace_collector.receive import ingest as ingest_module
 from llmtrace_collector.receive.quarantine import Quarantine
-from llmtrace_collector.store.protocol import JoinReport, StoreError
+from llmtrace_collector.store.records import JoinReport, StoreError
 from tests.collector.receive.parts import MemoryStore, body, numbers, undelimited
 from tests.support.taking_time import spend
 from tests.support.waiting import until

@@ -16,7 +16,7 @@ from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import IDS, NUMBERS, WORDS, Builder, from_dicts, short
 from llmtrace_collector.store import Event, Facts, SignalSample, StoreError, open_store, read
 from llmtrace_collector.store.clickhouse_server import Server
-from llmtrace_collector.store.clickhouse_store import ClickHouseStore
+from llmtrace_collector.store.clickhouse_store import Store
 from llmtrace_collector.store.export_case import add_rows, read_case
 from tests.collector.store.sent import STORABLE, drawn, join, send
 from tests.collector.store.shim import serving
@@ -122,7 +122,7 @@ def test_signals_facts_and_events_come_along(tmp_path, store, sent):
 def test_who_may_only_read_is_enough(tmp_path):
     """Of a server nothing but SELECT is asked; the engine would refuse this user all else."""
     with serving(tmp_path / "data") as (url, _):
-        store = ClickHouseStore(Server(urlsplit(f"{url}/llmtrace"), settle_s=0.0))
+        store = Store(Server(urlsplit(f"{url}/llmtrace"), settle_s=0.0))
         found = [
             replace(row, start=START + n * 10**9, trace_id=f"{n:032x}", span_id=f"{n:016x}")
             for n, row in enumerate(drawn(STORABLE, 20), 1)

@@ -13,7 +13,7 @@ import pytest
 from llmtrace.core.errors import DataError
 from llmtrace_collector.store import BadBatch, Event, Facts, SignalSample, open_store
 from llmtrace_collector.store.clickhouse_server import Server
-from llmtrace_collector.store.clickhouse_store import ClickHouseStore
+from llmtrace_collector.store.clickhouse_store import Store
 from llmtrace_collector.store.otlp_to_spans import INDEXED_LATER
 from tests.collector.store.sent import body_of, fetch, join, send
 from tests.collector.store.shim import serving
@@ -32,7 +32,7 @@ def store(request, tmp_path_factory):
         opened.close()
         return
     with serving(folder / "data") as (url, _):
-        opened = ClickHouseStore(Server(urlsplit(f"{url}/llmtrace"), settle_s=0.0))
+        opened = Store(Server(urlsplit(f"{url}/llmtrace"), settle_s=0.0))
         yield opened
         opened.close()
 

@@ -9,7 +9,7 @@ import pytest
 
 from llmtrace.testing import make_row
 from llmtrace_collector.store import open_store
-from llmtrace_collector.store.protocol import StoreError
+from llmtrace_collector.store.records import StoreError
 
 from .sent import body_of
 

@@ -12,7 +12,7 @@ import pytest
 from llmtrace.core.errors import ConfigError, SourceError
 from llmtrace_collector.store import Event, Facts, SignalSample, StoreError, ddl, open_store
 from llmtrace_collector.store.clickhouse_server import Server
-from llmtrace_collector.store.clickhouse_store import ClickHouseStore
+from llmtrace_collector.store.clickhouse_store import Store
 from llmtrace_collector.store.migrate import copy, migrate
 from llmtrace_collector.store.tables import Keep
 from tests.collector.store.sent import body_of, fetch, join, send
@@ -84,7 +84,7 @@ def test_everything_moves_to_a_server_and_an_interrupted_move_goes_on(folder, tm
     store.close()
 
     with serving(tmp_path / "data") as (url, _):
-        there = ClickHouseStore(Server(urlsplit(f"{url}/moved"), settle_s=0.0))
+        there = Store(Server(urlsplit(f"{url}/moved"), settle_s=0.0))
         shown = []
         copy(source, there.engine, lambda *what: shown.append(what))
         moved = copy(source, there.engine, lambda *_: None)
@@ -178,7 +178,7 @@ def test_the_oldest_days_go_when_the_disk_is_full(folder):
 def test_a_collector_fleet_needs_no_process_of_ours(tmp_path):
     """Spans that another program writes into `otel_traces`, joined by the printed views alone."""
     with serving(tmp_path / "data") as (url, _):
-        store = ClickHouseStore(Server(urlsplit(f"{url}/fleet"), settle_s=0.0))
+        store = Store(Server(urlsplit(f"{url}/fleet"), settle_s=0.0))
         one, late, large = row(), row(), row()
         parts = [plugin_span(one.response_id), engine_span(late)]
         for n, items in enumerate([[one, parts[1]], [parts[0], large], [late, large]]):
