@@ -6,11 +6,12 @@ Each incident is made by hand, after one that a real vLLM had.
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from llmtrace.triage.causes.network import midstream_errors, network_path
 from llmtrace.triage.evidence.patterns import in_halts, reader_away, slow_front_end
 
-from .hand_made import proxy_buffering
+from .hand_made import proxy_buffering, slow_queue
 from .incidents import AFTER, REPLICAS, Incident, quiet
 
 SURE = ("confirmed", "likely")
@@ -172,3 +173,15 @@ def test_few_samples_of_a_front_end_are_decided_by_the_status_line():
 
     assert slow_front_end(late.evidence())
     assert not slow_front_end(early.evidence())
+
+
+@pytest.mark.parametrize(("slow", "status"), [("vllm-1", "confirmed"), ("vllm-2", "possible")])
+def test_a_replica_that_gets_more_is_to_blame_for_its_own_waits_alone(slow, status):
+    """A new tenant's requests all go to one replica, which has room for them."""
+    made = quiet(rate=6.0)
+    for number, row in enumerate(made.after()):
+        if number % 2:
+            row["replica"] = "vllm-1"
+    slow_queue(made, 1.5, slow)
+
+    assert made.findings()["replica_imbalance"].status == status

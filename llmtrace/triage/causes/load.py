@@ -229,13 +229,16 @@ def replica_imbalance(e: Evidence) -> Finding:
         for text in (share and share[0], running and running[0], waiting and waiting[0])
         if text
     )
+    elsewhere = share is not None and local is not None and local.value != share[3]
     # Requests that are divided otherwise, and wait no longer anywhere, are no incident.
     waits = bool(e.moved) or local is not None or (waiting is not None and waiting[1])
     lines = [
         gate(several and waits, f"{len(e.instances)} replicas: {', '.join(e.instances[:6])}"),
         required(uneven if known else None, by_replica or "load by replica: not reported",
                  "the rows' `replica`, or `running` and `waiting` by instance"),
-        proof(None if share is None else share[1] and bool(share[2]), share[0] if share else ""),
+        proof(None if share is None else share[1] and bool(share[2]) and not elsewhere,
+              share[0] if share else ""),
+        against(elsewhere, f"slow on {local}, which gets no more than before") if elsewhere else
         support(None if local is None else True, f"slow on {local}"),
         scoring.steady(support(not e.more_requests, say.rates("all requests", *e.request_rate))),
         against(None if clock is None else clock.fell(0.0, 0.05),
@@ -321,8 +324,8 @@ def _apart(e: Evidence, signal: str) -> tuple[str, bool] | None:
     return text, stands[1] >= 1.5 and stands[1] >= 1.35 * stands[0]
 
 
-def _share_of_one(e: Evidence) -> tuple[str, bool, bool] | None:
-    """Say whether one replica's share of the requests grew: text, whether, whether by far."""
+def _share_of_one(e: Evidence) -> tuple[str, bool, bool, str] | None:
+    """Say whether one replica's share of the requests grew: text, whether, by far, and which."""
     shares = _shares_by_rows(e) or _shares_by_engines(e)
     if len(shares) < 2:
         return None
@@ -336,7 +339,7 @@ def _share_of_one(e: Evidence) -> tuple[str, bool, bool] | None:
     usual = max(found.before, float(np.median([s.after for n, s in shares.items() if n != name])))
     grew = found.rose(0.0) and found.after >= 1.15 * usual and len(alike) == 1
     far = grew and found.after >= 1.35 * usual
-    return f"{name} gets {found} of the requests", grew, far
+    return f"{name} gets {found} of the requests", grew, far, name
 
 
 def _shares_by_rows(e: Evidence) -> Mapping[str, Share]:
