@@ -8,6 +8,7 @@ from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.load import at_limit
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
+from llmtrace.triage.evidence.beside import ENDED
 from llmtrace.triage.evidence.changes import HALF, SURE, Shift
 from llmtrace.triage.evidence.evidence import Evidence, Ratio
 from llmtrace.triage.evidence.signals import Moved
@@ -18,6 +19,7 @@ _FALLS_TO = 0.8
 _PART = 0.03  # of all prompt tokens
 _QUARTER = 0.25  # of what a stage grew by
 _FEW_READS = 4  # that meet a request: as many may be none by chance
+_OTHERS = 1.2  # times as many requests as rows tell of
 _OTHER_WORK = 0.1  # as a share of the mean prompt
 
 
@@ -192,11 +194,9 @@ def kv_transfer(e: Evidence) -> Finding:
     some, fetches = bool(slow) and bool(calm), _fetches_blocks(e)
     weigh = proof if fetches else support
     more = None if waits is None else _more(waits)
-    full, limit = at_limit(e, e.gauge("running"))
-    # Where a gauge cannot see it, each request says that it waited though there was a seat.
+    _, limit = at_limit(e, e.gauge("running"))
     alone = more is False and _hardly_read(e)
-    by_requests = alone and bool(fetches) and full is False and (
-        (e.part_of_metric("queue_s") or 0.0) >= HALF)  # fmt: skip
+    by_requests = alone and bool(fetches) and _wait_with_room(e)
     lines = [
         gate(e.gate("queue"), say.durations("queue", e.row("queue_s")),
              "the engine's queue time per request"),
@@ -321,13 +321,14 @@ def lora_slots(e: Evidence) -> Finding:
     """
     deferred, share = _deferred(e)
     slow, calm, known = _models(e)
-    more = None if deferred is None else _more(deferred)
-    apart = bool(slow) and bool(calm)
+    more = None if deferred is None else _more(deferred) or (
+        _hardly_read(e) and _wait_with_room(e))  # fmt: skip
+    apart, beside = bool(slow) and bool(calm), _others_ended(e)
     # Deferred are those that fetch KV blocks, or wait for a grammar or an adapter.
     grammar, models = e.gauge("waiting_grammar"), np.unique(e.after.rows.words["model"].codes)
     left = more and _fetches_blocks(e) is False and not (grammar and _more(grammar))
-    left = bool(left) and len(models) > 1
-    others = e.new_words("model", HALF / max(len(models), 1))
+    left = bool(left) and (len(models) > 1 or beside)
+    others = e.new_words("model")
     lines = [
         gate(e.gate("queue"), say.durations("queue", e.row("queue_s")),
              "the engine's queue time per request"),
@@ -337,6 +338,7 @@ def lora_slots(e: Evidence) -> Finding:
               "models that wait and models that do not run on the same engines"),
         proof(left and bool(others), "requests are deferred since other models are wanted: "
               + ", ".join(others[:5])),
+        support(left and beside, "engines serve requests that no row tells of, as not before"),
         support(more, say.gauge("requests deferred", deferred),
                 "the gauge `waiting_deferred` (vLLM 0.20: waiting by reason)"),
         proof(_slots_full(e), "all slots for adapters are in use"),
@@ -375,7 +377,7 @@ def grammar_compilation(e: Evidence) -> Finding:
     # Deferred are those that fetch KV blocks, or wait for an adapter or a grammar.
     _, share = _deferred(e)
     models = np.unique(e.after.rows.words["model"].codes)
-    alone = len(models) == 1 and bool(models[0] >= 0)
+    alone = len(models) == 1 and bool(models[0] >= 0) and not _others_ended(e)
     left = known is None and (share or 0.0) >= HALF and _fetches_blocks(e) is False and alone
     text = (f"{say.percent(share or 0)} of waiting requests are deferred, not for KV blocks and "
             "not for an adapter")  # fmt: skip
@@ -454,6 +456,19 @@ def _hardly_read(e: Evidence) -> bool:
     waits = np.nansum(e.after.number("queue_s") * e.after.rows.weights) / e.served.seconds
     reads = [len(one.t) for one in waiting.after.values()] if waiting is not None else [0]
     return bool(waits * np.mean(reads) < _FEW_READS)
+
+
+def _wait_with_room(e: Evidence) -> bool:
+    """Return whether requests say that they wait, though there are seats: no gauge need see it."""
+    full, _ = at_limit(e, e.gauge("running"))
+    return full is False and (e.part_of_metric("queue_s") or 0.0) >= HALF
+
+
+def _others_ended(e: Evidence) -> bool:
+    """Return whether engines serve clearly more requests than rows tell of, as not before."""
+    counted = next((n for name in ENDED if (n := e.counted(name))), (0.0, 0.0))
+    rows = (len(e.before), max(len(e.after), 1))
+    return counted[1] / rows[1] >= _OTHERS * max(counted[0] / max(rows[0], 1), 1.0)
 
 
 def _models(e: Evidence) -> tuple[list[str], list[str], bool]:

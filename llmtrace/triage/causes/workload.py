@@ -160,7 +160,7 @@ def head_of_line(e: Evidence) -> Finding:
                  f"others send prompts of {say.amount(each)} tokens or more on average: "
                  + say.beside("prompt tokens", others),
                  "prompt tokens per request"),
-        proof(_is_proved(e, found),
+        proof(_is_proved(e, found) and few is not False,
               f"of the slow short requests {say.percent(found.slow_during if found else 0)} came "
               f"then, of all {say.percent(found.all_during if found else 0)}"),
         support(None if slow is None else slow <= 0.35,
