@@ -11,7 +11,7 @@ import pytest
 from llmtrace.triage.causes.network import midstream_errors, network_path
 from llmtrace.triage.evidence.patterns import in_halts, reader_away, slow_front_end
 
-from .hand_made import proxy_buffering, slow_queue
+from .hand_made import head_of_line, proxy_buffering, slow_queue
 from .incidents import AFTER, REPLICAS, Incident, quiet
 
 SURE = ("confirmed", "likely")
@@ -185,3 +185,17 @@ def test_a_replica_that_gets_more_is_to_blame_for_its_own_waits_alone(slow, stat
     slow_queue(made, 1.5, slow)
 
     assert made.findings()["replica_imbalance"].status == status
+
+
+@pytest.mark.parametrize(("longer", "proved"), [(0.0, True), (0.4, False)])
+def test_prompts_that_got_longer_by_and_large_prove_no_few_that_block(longer, proved):
+    """Short ones wait for long ones then, too; who sends a few very long ones is not the matter."""
+    made = head_of_line()
+    dice = np.random.default_rng(3)
+    for row in made.after():
+        if dice.random() < longer:
+            row["prompt_tokens"] = 2 * max(row["prompt_tokens"], 1600)
+
+    found = made.findings(metric="ttft")["head_of_line"]
+
+    assert (found.status == "confirmed") == proved

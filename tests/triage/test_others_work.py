@@ -159,3 +159,25 @@ def test_a_share_that_is_even_again_is_no_imbalance():
         row["prefill_s"] *= 2
 
     assert made.findings()["replica_imbalance"].status not in SURE
+
+
+@pytest.mark.parametrize(("ended", "few"), [(2.0, 0.0), (3.0, 0.0), (2.0, 0.15)])
+def test_deferred_requests_may_wait_for_an_adapter_that_others_want(ended, few):
+    """Rows are of one adapter: of others, an engine's count or a few rows tell."""
+    made = quiet()
+    for number, row in enumerate(made.rows):
+        late = row["start"] >= AFTER.start * 1e9
+        row["model"] = "claims" if not late or number % 100 >= 100 * few else "letters"
+        row["queue_s"] = 0.01 + (1.5 if late and number % 3 == 0 else 0.0)
+    made.gauge("waiting", 6.0)
+    made.gauge("waiting_deferred", 6.0)
+    for replica in REPLICAS:
+        made.counters["e2e_count", replica] = lambda t: (ended if t >= AFTER.start else 2.0) / 3
+        made.counters["external_prefix_queries", replica] = lambda _: 0.0
+    for facts in made.facts.values():
+        facts.pop("kv_connector", None)
+    found = made.findings(metric="ttft")
+    others = ended > 2 or few > 0
+
+    assert (found["lora_slots"].status in ("likely", "confirmed")) == others
+    assert (found["grammar_compilation"].status == "likely") == (not others)
