@@ -15,17 +15,7 @@ from llmtrace.triage.causes import BY_OUTCOME, causes
 from llmtrace.triage.causes.scoring import WEIGHTS
 from llmtrace.triage.causes.track_record import with_record
 from llmtrace.triage.evidence.evidence import PACE_STAGES, TTFT_STAGES, gather
-from llmtrace.triage.result import (
-    NAMED,
-    OF_THE_WORK,
-    OF_TRAFFIC,
-    SURE,
-    Change,
-    Finding,
-    Metric,
-    Point,
-    Verdict,
-)
+from llmtrace.triage.result import NAMED, OF_THE_WORK, OF_TRAFFIC, Finding, Metric, Point, Verdict
 from llmtrace.triage.verdict import MIN_TRAFFIC_S, Judged, of_the_work
 
 _PROOF: Final = WEIGHTS["proof"][0]
@@ -109,7 +99,7 @@ def _as_far_as_known(
 
 
 def with_proof(
-    judged: Judged, found: Sequence[Finding], change: Change, *, few: bool, beside: bool
+    judged: Judged, found: Sequence[Finding], change: result.Change, *, few: bool, beside: bool
 ) -> Judged:
     """Return a verdict that goes with the causes: with proof of one, something did happen.
 
@@ -130,7 +120,7 @@ def with_proof(
     lost = traffic is not None and (traffic.id, traffic.status) == ("traffic_lost", "confirmed")
     if traffic is not None and lost and judged.verdict in _BY_WHO_IS_LEFT:
         return Judged("traffic", _sentences(traffic.evidence))
-    sure = [one for one in found if one.status in SURE]
+    sure = [one for one in found if one.status in result.SURE]
     only_work = bool(sure) and {one.id for one in sure} <= OF_THE_WORK
     if judged.verdict in ("regression", "mixed") and only_work and not beside:
         return of_the_work(judged, change, _strongest(sure[0]).text)

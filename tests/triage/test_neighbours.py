@@ -189,7 +189,7 @@ def test_a_replica_that_gets_more_is_to_blame_for_its_own_waits_alone(slow, stat
 
 @pytest.mark.parametrize(("longer", "proved"), [(0.0, True), (0.4, False)])
 def test_prompts_that_got_longer_by_and_large_prove_no_few_that_block(longer, proved):
-    """Short ones wait for long ones then, too; who sends a few very long ones is not the matter."""
+    """Short ones wait for long ones then, too; that some are very long is not the matter."""
     made = head_of_line()
     dice = np.random.default_rng(3)
     for row in made.after():

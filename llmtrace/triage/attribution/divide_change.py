@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-import numpy as np
-
 from llmtrace.core.stages import PARTITION
 from llmtrace.dataset.columns import Columns
 from llmtrace.triage.attribution import attribute as division
@@ -42,12 +40,11 @@ class Divided:
     @property
     def outside_engines(self) -> float:
         """Share of what the mean grew by that is in stages in which requests share no engine."""
-        means = [np.average(one.staged.parts, axis=0, weights=one.weight)
-                 for one in (self.before, self.after) if len(one)]  # fmt: skip
-        if len(means) < 2 or means[1].sum() <= means[0].sum():  # noqa: PLR2004
-            return 0.0
-        grown = means[1] - means[0]
-        return float(grown[[PARTITION.index(name) for name in _OWN]].sum() / grown.sum())
+        before, after = (one.weight @ one.staged.parts / max(float(one.weight.sum()), 1e-9)
+                         for one in (self.before, self.after))  # fmt: skip
+        grown = after - before
+        outside = sum(grown[PARTITION.index(name)] for name in _OWN)
+        return float(outside / grown.sum()) if grown.sum() > 0 else 0.0
 
 
 def divide(sides: tuple[Columns, Columns], both: tuple[Values, Values], q: float) -> Divided:

@@ -61,7 +61,6 @@ _WAITS: Final[Mapping[str, str]] = RELATIONS["waits"]
 _SMALL_PART: Final = 0.25
 _BY_LOAD: Final = ("queue_saturation", "batch_size")
 _IS_BEHIND: Final = -6
-_GIVES_UP_FOR: Final = -10  # nearly every slowness makes clients cancel
 _NOTHING_MOVED: Final = -10
 _EXPLAINED: Final = -6
 _RANK: Final = {"confirmed": 0, "likely": 1, "possible": 2, "unknown": 3, "ruled_out": 4}
@@ -179,8 +178,7 @@ def _behind(evidence: Evidence, finding: Finding, found: Mapping[str, Finding]) 
     if not behind:
         return finding
     first = max(behind, key=lambda one: one.score)
-    points = _GIVES_UP_FOR if finding.id == "client_give_ups" else _IS_BEHIND
-    points = min(points, LIKELY - 1 - finding.score)  # an effect is at most possible
+    points = min(_IS_BEHIND, LIKELY - 1 - finding.score)  # an effect is at most possible
     return with_points(finding, [Point(f"would follow from {first.id} by itself", points)])
 
 

@@ -467,8 +467,8 @@ def _wait_with_room(e: Evidence) -> bool:
 def _others_ended(e: Evidence) -> bool:
     """Return whether engines serve clearly more requests than rows tell of, as not before."""
     counted = next((n for name in ENDED if (n := e.counted(name))), (0.0, 0.0))
-    rows = (len(e.before), max(len(e.after), 1))
-    return counted[1] / rows[1] >= _OTHERS * max(counted[0] / max(rows[0], 1), 1.0)
+    before, after = counted[0] / max(len(e.before), 1), counted[1] / max(len(e.after), 1)
+    return after >= _OTHERS * max(before, 1.0)
 
 
 def _models(e: Evidence) -> tuple[list[str], list[str], bool]:

@@ -27,13 +27,8 @@ def at_mix(
     """Return a field before and after, less by what its mean differs from one kind to another.
 
     Both are on the level that the kinds of requests of after had before. `None` where rows do not
-    name their kind, or most kinds were not there before.
-
-    Args:
-        before: the requests of that window.
-        after: those to compare with them.
-        name: the field.
-        by_length: prompts of other lengths are of another kind, too.
+    name their kind, or most kinds were not there before. With `by_length`, prompts of other
+    lengths are of another kind, too.
     """
     kinds = _kinds(before, after, by_length=by_length)
     if kinds is None:
