@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from llmtrace.core.failopen import internal_error
+from llmtrace.core.sanitize import encodable
 
 DEFAULT_LIMIT: Final = 32_768
 
@@ -298,8 +299,9 @@ def _text(part: Mapping[str, Any]) -> str:
 
 
 def _json(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=lambda one: f"<{type(one).__name__}>")
-    return text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be sent
+    return encodable(
+        json.dumps(value, ensure_ascii=False, default=lambda one: f"<{type(one).__name__}>")
+    )
 
 
 # --- values of any kind as plain data ------------------------------------------------------------

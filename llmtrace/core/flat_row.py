@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from math import isfinite
 from sys import float_info
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -101,7 +102,11 @@ def flatten(row: Row) -> dict[str, Any]:
     if row.attempt_log:
         flat["attempt_log"] = as_plain(row.attempt_log)
     if row.attributes:
-        flat["attributes"] = dict(row.attributes)
+        flat["attributes"] = {
+            # JSON has no number for what is not finite.
+            name: str(value) if isinstance(value, float) and not isfinite(value) else value
+            for name, value in row.attributes.items()
+        }
     if row.response_headers:
         flat["response_headers"] = dict(row.response_headers)
     if row.parts:

@@ -132,6 +132,17 @@ def test_tool_calls_by_tool_and_outcome(sink, registry):
     assert value(registry, name) == 3
 
 
+def test_a_tool_whose_name_has_half_a_character(sink, registry):
+    """A model makes up names; one that is no UTF-8 must not cost the whole scrape."""
+    sink.write(tool("look\ud83d"))
+    sink.write(turn(agent="a\udc00"))
+
+    page = generate_latest(registry).decode()
+
+    assert 'tool="look?"' in page
+    assert 'agent="a?"' in page
+
+
 def test_a_turn_has_an_exemplar(sink, registry):
     """It points at the turn's trace."""
     row = turn()

@@ -160,6 +160,17 @@ def test_label_sets_are_bounded():
     assert internal_errors() == {"export.metrics.label_sets": 8}
 
 
+def test_half_a_character_in_a_label():
+    """What UTF-8 cannot hold would cost every scrape; it is counted as what is shown of it."""
+    aggregate = Aggregate(most_label_sets=2)
+    for route in ("a\ud83d", "a\udc00", "a?", "b", "a\ud83d"):
+        aggregate.add(typical(route=route))
+    cells = aggregate.by(attrgetter("route"))
+
+    assert {key: cell.requests for key, cell in cells.items()} == {"a?": 4, "b": 1}
+    assert internal_errors() == {}
+
+
 def test_tenants_only_on_request():
     """Tenants are kept apart only where configured."""
     for tenants, expected in ((False, {"": 2}), (True, {"a": 1, "b": 1})):

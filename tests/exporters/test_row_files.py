@@ -58,6 +58,30 @@ def test_what_an_exporter_writes_is_read_back(tmp_path, kind):
     assert flat(sorted(back, key=lambda row: row.span_id)) == flat([*some, typical(3)])
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_half_a_character_costs_no_row(tmp_path, kind):
+    """JSON of a server or client may spell half a character, and that is no UTF-8."""
+    place = tmp_path / ("rows.jsonl" if kind == "jsonl" else "rows")
+    odd = {"model": "a\ud83d", "route": "é", "attributes": {"\udc00": "b\udc00"}}
+    written(f"{kind}:{place}", [typical(0), typical(1, **odd), typical(2)])
+
+    back = sorted(llmtrace.read_rows(place), key=lambda row: row.span_id)
+
+    assert len(back) == 3
+    assert (back[1].model, back[1].route, dict(back[1].attributes)) == ("a?", "é", {"?": "b?"})
+
+
+def test_an_attribute_that_is_no_number_of_json(tmp_path):
+    """A line of a file is JSON to every reader, and that has neither NaN nor infinity."""
+    place = tmp_path / "rows.jsonl"
+    odd = {"nan": float("nan"), "inf": float("-inf"), "one": 1.5}
+    written(f"jsonl:{place}", [typical(attributes=odd)])
+
+    line = json.loads(place.read_text(), parse_constant=pytest.fail)
+
+    assert line["attributes"] == {"nan": "nan", "inf": "-inf", "one": 1.5}
+
+
 @given(st.lists(rows, max_size=4))
 def test_any_rows_survive_arrow(some):
     """Every key has its column and every value comes back as it was."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from llmtrace.core.failopen import internal_error
+from llmtrace.core.sanitize import encodable
 from llmtrace.exporters.after_fork import restart_after_fork
 from llmtrace.exporters.prometheus.aggregate import OTHER, Histogram, mark_of
 from llmtrace.exporters.prometheus.buckets import LATENCY_S, Thresholds, edges
@@ -78,7 +79,8 @@ class _Cells(Generic[L]):
                 cell[name].observe(value, mark)
 
     def _cell(self, labels: L) -> Cell:
-        if len(self._cells) >= _MAX_LABEL_SETS:
+        labels = type(labels)(*map(encodable, labels))
+        if labels not in self._cells and len(self._cells) >= _MAX_LABEL_SETS:
             internal_error(
                 "export.metrics.label_sets",
                 f"more than {_MAX_LABEL_SETS} agents or tools; more are counted as {OTHER!r}",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.request_clock import GAP_BOUNDS_NS
+from llmtrace.core.sanitize import encodable
 from llmtrace.core.stages import PARTITION, STAGES, Network
 from llmtrace.exporters.after_fork import restart_after_fork
 from llmtrace.exporters.prometheus.buckets import BANDS_NS, PROMPT_BANDS, Thresholds, edges
@@ -318,16 +319,15 @@ class Aggregate:
         (self._cells.get(labels) or self._cell(labels)).observe(row, mark_of(row))
 
     def _cell(self, values: Sequence[str]) -> Cell:
-        labels = Labels(*values)
-        if len(self._cells) >= self._most:
+        labels = Labels(*map(encodable, values))
+        if labels not in self._cells and len(self._cells) >= self._most:
             internal_error(
                 "export.metrics.label_sets",
                 f"more than {self._most} label sets; further ones are counted as {OTHER!r}",
             )
             labels = Labels(*[OTHER] * len(labels))._replace(outcome=labels.outcome)
-            if (other := self._cells.get(labels)) is not None:
-                return other
-        cell = self._cells[labels] = Cell(self._edges, ours=self._ours)
+        if (cell := self._cells.get(labels)) is None:
+            cell = self._cells[labels] = Cell(self._edges, ours=self._ours)
         return cell
 
     def by(self, key: Callable[[Labels], K], *, reset: bool = False) -> dict[K, Cell]:

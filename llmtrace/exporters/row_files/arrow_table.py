@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from llmtrace.core.errors import needs_extra
 from llmtrace.core.flat_row import flat_kinds
 from llmtrace.core.row import Row
+from llmtrace.core.sanitize import encodable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,10 +52,13 @@ def _is_json(kind: Any, value: object) -> bool:
 
 
 def _for_arrow(flat: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: json.dumps(value, ensure_ascii=False) if kinds.get(name) is _AS_JSON else value
+    as_json = {
+        name: json.dumps(value, ensure_ascii=False)
         for name, value in flat.items()
+        if kinds.get(name) is _AS_JSON
     }
+    texts = {name: value for name, value in flat.items() if isinstance(value, str)} | as_json
+    return {**flat, **{name: encodable(text) for name, text in texts.items()}}
 
 
 def arrow(feature: str) -> Any:

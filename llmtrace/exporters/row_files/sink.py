@@ -13,6 +13,7 @@ from typing import Final, TextIO
 
 from llmtrace.core.errors import ConfigError, explain_error
 from llmtrace.core.row import Row
+from llmtrace.core.sanitize import encodable
 from llmtrace.exporters.queued_sink import QueuedSink
 from llmtrace.exporters.row_files.arrow_table import arrow, to_arrow
 
@@ -26,7 +27,7 @@ def write_rows(file: TextIO, rows: Iterable[Row]) -> None:
 
 
 def _lines(rows: Iterable[Row]) -> Iterator[str]:
-    return (json.dumps(row.as_dict(), ensure_ascii=False) + "\n" for row in rows)
+    return (encodable(json.dumps(row.as_dict(), ensure_ascii=False)) + "\n" for row in rows)
 
 
 def jsonl_sink(path: Path, *, interval_s: float = 1.0) -> QueuedSink[Row]:
