@@ -6,7 +6,6 @@ Everything wrong with them is reported here, before the first request.
 
 from __future__ import annotations
 
-import atexit
 import os
 import re
 import time
@@ -22,6 +21,7 @@ from llmtrace.budget import Budget, Budgets, read_budgets
 from llmtrace.core.content import DEFAULT_LIMIT, ContentPolicy
 from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import fails_open, internal_error
+from llmtrace.exporters.after_fork import at_exit
 from llmtrace.exporters.langfuse import coexistence
 from llmtrace.exporters.sink import Receiver, Sink, receiver
 from llmtrace.instrumentation import registry
@@ -215,8 +215,7 @@ def _start(made: Runtime, modules: tuple[str, ...]) -> None:
     runtime.activate(made)
     registry.when_imported(modules)
     # Last registered, first run: before what closes the exporters that were made here.
-    atexit.unregister(_end_open)
-    atexit.register(_end_open)
+    at_exit(_end_open)
 
 
 def _first(*given: Any) -> Any:
@@ -381,4 +380,4 @@ def _ended(sink: Receiver, act: Callable[[], object]) -> object:
         return False
 
 
-atexit.register(shutdown)
+at_exit(shutdown)

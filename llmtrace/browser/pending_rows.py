@@ -7,7 +7,6 @@ waiting rows are bounded, in number and in time.
 
 from __future__ import annotations
 
-import atexit
 import threading
 import time
 from collections import OrderedDict
@@ -20,6 +19,7 @@ from llmtrace.browser.beacon import Beacon
 from llmtrace.browser.join_beacon import joined_row, with_beacon
 from llmtrace.core.failopen import count_internal, internal_error
 from llmtrace.core.row import Row
+from llmtrace.exporters.after_fork import at_exit
 from llmtrace.exporters.worker import Worker
 from llmtrace.runtime import proxied_request
 from llmtrace.runtime.proxied_request import ProxiedRequest
@@ -215,4 +215,4 @@ def _release_everything() -> None:
 
 
 # Registered after `llmtrace.shutdown`, and so run before it: the exporters are still open.
-atexit.register(_release_everything)
+at_exit(_release_everything)

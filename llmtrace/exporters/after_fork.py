@@ -1,12 +1,15 @@
-"""Restart exporters in a forked child.
+"""Restart exporters in a forked child, and end them with any process.
 
 Locks another thread may have held, queues whose content is the parent's, threads that are gone.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
-from typing import Protocol
+import sys
+from collections.abc import Callable
+from typing import Final, Protocol
 from weakref import WeakSet
 
 
@@ -18,6 +21,10 @@ class Restarts(Protocol):
 
 
 _alive: WeakSet[Restarts] = WeakSet()
+_at_exit: list[Callable[[], object]] = []
+_LAST: Final = (
+    -100
+)  # `multiprocessing` runs what is below 0 once it has waited for the child's children
 
 
 def restart_after_fork(thing: Restarts) -> None:
@@ -25,9 +32,25 @@ def restart_after_fork(thing: Restarts) -> None:
     _alive.add(thing)
 
 
+def at_exit(function: Callable[[], object]) -> None:
+    """Have `function` run when the process ends, before those that were given earlier."""
+    if function in _at_exit:
+        atexit.unregister(function)
+        _at_exit.remove(function)
+    atexit.register(function)
+    _at_exit.append(function)
+
+
 def _restart_all() -> None:
     for thing in list(_alive):
         thing.restart_in_child()
+    # A child of `multiprocessing` ends without `atexit`. It has exits of its own, which it forgets
+    # as it starts, and then calls what is registered here; other children never do.
+    if (util := sys.modules.get("multiprocessing.util")) is not None:
+        for function in _at_exit:
+            util.register_after_fork(
+                function, lambda each: util.Finalize(None, each, exitpriority=_LAST)
+            )
 
 
 if hasattr(os, "register_at_fork"):

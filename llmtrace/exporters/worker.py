@@ -6,7 +6,6 @@ it hangs on can hold up the interpreter's exit for longer than a fixed limit.
 
 from __future__ import annotations
 
-import atexit
 import threading
 import time
 from collections import deque
@@ -21,7 +20,7 @@ from opentelemetry import context as otel_context
 from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY
 
 from llmtrace.core.failopen import internal_error
-from llmtrace.exporters.after_fork import restart_after_fork
+from llmtrace.exporters.after_fork import at_exit, restart_after_fork
 
 EXIT_LIMIT_S: Final = 3.0
 
@@ -171,4 +170,4 @@ def _close_all() -> None:
         worker.close(EXIT_LIMIT_S)
 
 
-atexit.register(_close_all)
+at_exit(_close_all)

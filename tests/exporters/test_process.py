@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+import llmtrace
 from tests.exporters.receivers import grpc_receiver, http_receiver, silent_server
 from tests.exporters.samples import typical
 from tests.exporters.test_wire import attributes_of
@@ -202,4 +203,45 @@ def test_what_is_open_at_exit_is_sent_as_cancelled():
         ("chat", "exit", "cancelled"),
         ("chat", "thread", "cancelled"),
         ("invoke_agent", "", "cancelled"),
+    ]
+
+
+CHILD_OF_MULTIPROCESSING = """
+import multiprocessing, sys, warnings
+warnings.simplefilter("ignore")  # Python 3.12 and later warn of forking with threads at all
+import llmtrace
+llmtrace.init("workers", exporters=["jsonl:" + sys.argv[1]])
+
+def words(route):
+    return "".join(llmtrace.wrap(iter(["a ", "word"]), route=route))
+
+def work():
+    words("child")
+    left = llmtrace.wrap(iter("ab"), route="open")
+    next(left)
+    multiprocessing.current_process().left = left
+    inner = multiprocessing.get_context("fork").Process(target=words, args=("grandchild",))
+    inner.start()
+
+words("parent")
+child = multiprocessing.get_context("fork").Process(target=work)
+child.start()
+child.join()
+assert child.exitcode == 0
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
+def test_a_child_of_multiprocessing_loses_no_row(tmp_path):
+    """It ends without `atexit`, and its rows go all the same: each once, and what is open."""
+    path = tmp_path / "rows.jsonl"
+    run(CHILD_OF_MULTIPROCESSING, str(path))
+
+    ended = sorted((row.route, row.outcome) for row in llmtrace.read_rows(path))
+
+    assert ended == [
+        ("child", "success"),
+        ("grandchild", "success"),
+        ("open", "cancelled"),
+        ("parent", "success"),
     ]
