@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 _UNKNOWN_SERVICE: Final = "unknown_service"
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
+_FALSE: Final = frozenset({"", "0", "false", "no", "off"})
 _CLOSE_TIMEOUT_S: Final = 5.0
 # OpenTelemetry's own switch, and whether a value of it means spans: llmtrace writes no events.
 _CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
@@ -80,6 +81,8 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
     Raises:
         ConfigError: one has an invalid value; the message names it.
     """
+    if _disabled(environ):
+        return Environment(disabled=True)
     resource = _resource_attributes(environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
     labels = {
         row_field: resource[key]
@@ -87,10 +90,6 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         if key in resource
     }
     return Environment(
-        disabled=any(
-            environ.get(name, "").strip().lower() in _TRUE
-            for name in ("OTEL_SDK_DISABLED", "LLMTRACE_DISABLED")
-        ),
         service=environ.get("OTEL_SERVICE_NAME") or resource.get("service.name"),
         labels=labels,
         exporters=_exporters(environ),
@@ -98,6 +97,15 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         sample=_sample(environ),
         record_content=_records_content(environ),
     )
+
+
+def _disabled(environ: Mapping[str, str]) -> bool:
+    if environ.get("OTEL_SDK_DISABLED", "").strip().lower() in _TRUE:
+        return True
+    text = environ.get("LLMTRACE_DISABLED", "").strip()
+    if text.lower() not in _TRUE | _FALSE:
+        raise ConfigError(f"LLMTRACE_DISABLED={text!r}: set it to true or false")
+    return text.lower() in _TRUE
 
 
 def _resource_attributes(text: str) -> dict[str, str]:

@@ -268,6 +268,13 @@ def test_headers_and_full_url():
     assert received.requests[0].headers["x-key"] == "1"
 
 
+def test_an_unknown_temporality():
+    """A slip would send sums to a backend that wants differences."""
+    variable = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
+    with pytest.raises(ConfigError, match=f"^{variable}='detla' is not one of cumulative, delta"):
+        GenAISink(environ={variable: "detla"})
+
+
 @pytest.mark.parametrize("text", ["often", "0", "-1", "nan", "inf"])
 def test_an_impossible_interval(text):
     """An interval that is none is an error at set-up."""

@@ -204,9 +204,18 @@ def test_everything_can_be_switched_off(monkeypatch, name, text, off):
     assert (runtime.active() is None) is off
 
 
+@pytest.mark.parametrize("text", ["2", "ture", "disabled"])
+def test_a_switch_that_is_neither_on_nor_off(text):
+    """A slip in the switch must not leave on what was meant to be off."""
+    with pytest.raises(ConfigError, match=f"^LLMTRACE_DISABLED='{text}': .*true or false"):
+        read_environment({"LLMTRACE_DISABLED": text})
+
+
 def test_what_is_switched_off_is_not_checked(monkeypatch):
     """A switched-off llmtrace does not fail over settings it will not use."""
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    monkeypatch.setenv("LLMTRACE_SAMPLE", "most")
+    monkeypatch.setenv("LLMTRACE_DISABLED", "perhaps")
 
     llmtrace.init("shop", exporters=["nowhere"], sample=7)
 

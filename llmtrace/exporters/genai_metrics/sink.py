@@ -70,7 +70,7 @@ class GenAISink:
         detect()
         self._send = sender(read_settings("metrics", environ=environ), "metrics")
         # Backends that want differences get them: what was sent is then counted anew.
-        self._delta = environ.get(_TEMPORALITY, "").lower() in {"delta", "lowmemory"}
+        self._delta = _wants_differences(environ)
         self._agents = Agents()
         self._aggregate = Aggregate(
             ours=False, most_label_sets=_MAX_LABEL_SETS, turns=self._agents.turn
@@ -129,6 +129,13 @@ class GenAISink:
 
     def _forget(self) -> None:
         self._since_unix_ns = time.time_ns()
+
+
+def _wants_differences(environ: Mapping[str, str]) -> bool:
+    text = environ.get(_TEMPORALITY, "").strip()
+    if text.lower() not in {"", "cumulative", "delta", "lowmemory"}:
+        raise ConfigError(f"{_TEMPORALITY}={text!r} is not one of cumulative, delta, lowmemory")
+    return text.lower() in {"delta", "lowmemory"}
 
 
 def _interval_s(environ: Mapping[str, str]) -> float:
