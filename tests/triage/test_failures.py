@@ -134,6 +134,14 @@ def test_what_the_client_makes_fail_is_no_fault_of_the_provider(said):
     assert found(a_third(**said), "provider_errors").status == "ruled_out"
 
 
+def test_a_stream_that_breaks_was_no_connection_refused():
+    """The same error before the first content is: nobody took the request."""
+    cut = {"outcome": "truncated", "error_type": "RemoteProtocolError", "ttft_s": 0.5}
+
+    assert found(a_third(**cut), "provider_errors").status == "ruled_out"
+    assert found(a_third(**cut | {"ttft_s": None}), "provider_errors").status == "likely"
+
+
 def test_clients_that_cancel_or_shorten_their_deadline_are_counted_alike_everywhere():
     """One count of both; what each comes to is said."""
     counts = {"cancelled": "{n} cancelled, 0 by", "timeout": "0 cancelled, {n} by"}
