@@ -135,7 +135,7 @@ def test_what_the_client_makes_fail_is_no_fault_of_the_provider(said):
 
 
 def test_a_stream_that_breaks_was_no_connection_refused():
-    """The same error before the first content is: nobody took the request."""
+    """The same error before the first content is: no server took the request."""
     cut = {"outcome": "truncated", "error_type": "RemoteProtocolError", "ttft_s": 0.5}
 
     assert found(a_third(**cut), "provider_errors").status == "ruled_out"

@@ -123,11 +123,14 @@ def provider_errors(e: Evidence) -> Finding:
         """Return which requests were given up after longer than nearly all responses took."""
         return side.where("outcome", "timeout") & ~_begun(side) & (side.number("e2e_s") >= usual)
 
+    def refused(side: Side) -> Mask:  # a stream that had begun was cut
+        return patterns.refused_connections(side) & ~_begun(side)
+
     def not_served(side: Side) -> Mask:
-        return (_error_status(side) | _refused(side) | hangs(side)) & ~over_quota(side)
+        return (_error_status(side) | refused(side) | hangs(side)) & ~over_quota(side)
 
     failed, answered = e.share("not served", not_served), e.share("5xx", _error_status)
-    counts = {"5xx": answered, "refused": e.share("refused", _refused),
+    counts = {"5xx": answered, "refused": e.share("refused", refused),
               "no answer in time": e.share("hangs", hangs)}  # fmt: skip
     said = "; ".join(f"{name}: {one}" for name, one in counts.items() if one.after_k)
     unsaid = e.share("failed without a word", _unsaid).rose(_FEW)
@@ -153,11 +156,6 @@ def _sure_enough(e: Evidence) -> float:
 def _begun(side: Side) -> Mask:
     found: Mask = np.isfinite(side.number("ttft_s"))
     return found
-
-
-def _refused(side: Side) -> Mask:
-    """Return which requests no server took: a stream that had begun was cut."""
-    return patterns.refused_connections(side) & ~_begun(side)
 
 
 def _error_status(side: Side) -> Mask:

@@ -360,8 +360,7 @@ class Evidence:
     def beyond_kind(self, name: str, *, by_length: bool = False) -> Shift | None:
         """Compare a field, as if the kinds of requests of after had been there before.
 
-        `None` where too few rows know the field or their kind. With `by_length`, prompts of
-        another length are of another kind: routes that rows do not name have their own lengths.
+        `None` where too few know it, or their kind; with `by_length`, that is of a length, too.
         """
 
         def compare() -> Shift | None:

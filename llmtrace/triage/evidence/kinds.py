@@ -27,8 +27,7 @@ def at_mix(
     """Return a field before and after, less by what its mean differs from one kind to another.
 
     Both are on the level that the kinds of requests of after had before. `None` where rows do not
-    name their kind, or most kinds were not there before. With `by_length`, prompts of other
-    lengths are of another kind, too.
+    name it, or most were not there before. `by_length`: routes without a name have own lengths.
     """
     kinds = _kinds(before, after, by_length=by_length)
     if kinds is None:
