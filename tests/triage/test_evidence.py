@@ -261,3 +261,31 @@ def test_a_batch_that_is_nearly_always_full_has_no_curve():
     found = gather(rows_, signals_from(both)[0], Facts({}, ()), BEFORE, AFTER)
 
     assert found.on_curve() is None
+
+
+def gathered(times_before, times_after):
+    """Return the evidence of requests that begin at these seconds of both windows."""
+    starts = [BEFORE.start + t for t in times_before] + [AFTER.start + t for t in times_after]
+    rows_ = from_dicts({"start": int(t * 1e9), "ttft_s": 0.1} for t in starts)
+    return gather(rows_, no_signals(), Facts(), BEFORE, AFTER)
+
+
+def test_a_burst_like_those_before_is_no_surge():
+    """Three hundred requests in one tenth of each window, and twice as many: bursts differ."""
+    tenth = BEFORE.seconds / 10
+    once, twice = np.linspace(0, tenth, 300), np.linspace(0, tenth, 600)
+    found = gathered(once, twice * AFTER.seconds / BEFORE.seconds)
+
+    assert found.is_burst
+    assert not found.more_requests
+
+
+def test_twice_as_many_that_come_evenly_are_more_requests():
+    """No stretch before had as many."""
+    even = np.linspace(0, BEFORE.seconds - 1, 300)
+    found = gathered(
+        even, np.linspace(0, AFTER.seconds - 1, round(600 * AFTER.seconds / BEFORE.seconds))
+    )
+
+    assert not found.is_burst
+    assert found.more_requests

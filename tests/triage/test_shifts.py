@@ -136,3 +136,31 @@ def test_any_values_give_a_shift_or_none(before, after):
     found = shift(b, np.arange(float(len(b))), a, np.arange(float(len(a))))
 
     assert found is None or np.isfinite(found.z)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_level_that_wanders_does_not_stand_out(seed):
+    """Lengths are alike for as long as the window after: one more stretch is no news."""
+    rng = np.random.default_rng(seed)
+    levels = np.repeat(rng.normal(1000, 150, 10), 60)
+    tokens = rng.lognormal(np.log(levels), 0.3)
+
+    assert not shift(tokens[:400], T, tokens[400:], T[:200]).stands_out
+
+
+@pytest.mark.parametrize("times", [0.5, 1.0, 2.0])
+def test_what_is_far_beyond_all_stretches_before_stands_out(times):
+    """Twice as long as in any of them; shorter is no rise."""
+    found = shift(lognormal(1), T, lognormal(2, times)[:100], T[:100])
+
+    assert found.stands_out == (times > 1)
+
+
+def test_a_stretch_is_judged_by_the_order_of_time():
+    """A stretch before was as high; at random times the same values make none."""
+    before, after = lognormal(1), lognormal(2, 2.0)[:70]
+    before[200:270] *= 2.0
+    shuffled = np.random.default_rng(1).permutation(T)
+
+    assert not shift(before, T, after, T[:70]).stands_out
+    assert shift(before, shuffled, after, T[:70]).stands_out

@@ -63,6 +63,8 @@ _BY_LOAD: Final = ("queue_saturation", "batch_size")
 _IS_BEHIND: Final = -6
 _NOTHING_MOVED: Final = -10
 _EXPLAINED: Final = -6
+_MADE_OF: Final[Mapping[str, str]] = {**_WAITS, **RELATIONS["made_of"]}
+_FAR: Final = 4.0  # standard errors, by which many more requests come, or fewer
 _RANK: Final = {"confirmed": 0, "likely": 1, "possible": 2, "unknown": 3, "ruled_out": 4}
 
 
@@ -81,7 +83,8 @@ def causes(evidence: Evidence) -> list[Finding]:
     found = {name: _of_its_wait(evidence, one) for name, one in found.items()}
     weighed = found
     found = {name: _behind(evidence, one, found) for name, one in found.items()}
-    first, *others = _ranked(_after_the_first(_ranked(found.values())))
+    ranked = _after_the_first(_ranked(found.values()))
+    first, *others = _ranked(_beyond_unrest(evidence, one) for one in ranked)
     if first.status in NAMED:
         first = replace(first, or_else=look_alikes(first, weighed))
     return [first, *others]
@@ -156,6 +159,33 @@ def _of_its_wait(evidence: Evidence, finding: Finding) -> Finding:
         return finding  # nothing that keeps engines or clients busy makes the way longer
     text = f"it is only {say.percent(max(part, 0))} of what the metric grew by"
     return with_points(finding, [Point(text, min(_IS_BEHIND, LIKELY - 1 - finding.score))])
+
+
+def _beyond_unrest(evidence: Evidence, finding: Finding) -> Finding:
+    """Leave a cause at most possible if what it is made of is as high in stretches before.
+
+    On any day prompts are longer for a while, bursts of requests wait, and clients leave then.
+    Means of a few scrapes cannot be cut into stretches.
+    """
+    sure = finding.status in ("confirmed", "likely") and not evidence.of_means
+    if not sure or not (text := _is_usual(evidence, finding.id)):
+        return finding
+    return with_points(finding, [Point(text, min(_IS_BEHIND, LIKELY - 1 - finding.score))])
+
+
+def _is_usual(evidence: Evidence, cause: str) -> str:
+    """Say what of a cause is no rarer than stretches of the time before; empty = nothing."""
+    of = _MADE_OF.get(cause)
+    moved = None if of is None else evidence.row(of)
+    if moved is not None and not moved.stands_out:
+        return f"stretches of the time before differ as much in `{of}`"
+    if cause in _BY_LOAD and evidence.is_burst:
+        return "bursts of requests as large came before"
+    if cause in OF_TRAFFIC and abs(evidence.count_z) < _FAR:
+        return "requests come in bursts: their number varies as much by itself"
+    if cause == "client_give_ups" and evidence.moved and clients.could_be_slowness(evidence):
+        return "requests take longer, for which clients may leave"
+    return ""
 
 
 def _behind(evidence: Evidence, finding: Finding, found: Mapping[str, Finding]) -> Finding:

@@ -26,6 +26,9 @@ TAIL: Final = 0.05
 SURE: Final = 3.5
 RATHER_SURE: Final = 2.5
 HALF: Final = 0.5  # of a whole: from there on a part is most of it
+# Standard errors by which one more stretch stands out from those before, of what a cause is about.
+STANDS_OUT: Final = 2.75
+STRETCHES: Final = 6  # of the window before, at least
 _MAX_BLOCKS: Final = 24
 _PER_BLOCK: Final = 12
 _FEW_BLOCKS: Final = 6  # of fewer requests each, where there are not many
@@ -49,6 +52,7 @@ class Shift:
         over_z: how far `over` is above 0.05, clustering counted in, as the z of an exact test.
         mean_z: change of the mean, in standard errors from the unrest between blocks of time.
         under_z: as `over_z`, of the values after that lie below the p5 before.
+        stretch_z: how far the mean after is above those of stretches before, as a z.
     """
 
     before_n: int
@@ -64,6 +68,12 @@ class Shift:
     over_z: float
     mean_z: float
     under_z: float
+    stretch_z: float
+
+    @property
+    def stands_out(self) -> bool:
+        """Whether the mean is higher than stretches of the time before have it by themselves."""
+        return self.stretch_z >= STANDS_OUT
 
     @property
     def change(self) -> float:
@@ -147,7 +157,9 @@ def shift(
         return None
     b05, b50, b95 = np.percentile(before, (5, 50, 95))
     a50, a95 = np.percentile(after, (50, 95))
-    blocks_b, blocks_a = _blocks(before, before_t), _blocks(after, after_t)
+    before, after = (values[np.argsort(t, kind="stable")]
+                     for values, t in ((before, before_t), (after, after_t)))  # fmt: skip
+    blocks_b, blocks_a = _blocks(before), _blocks(after)
     medians = np.array([np.median(block) for block in blocks_b])
     spread = max(_mad(medians), 0.02 * abs(float(b50)), least_spread, 1e-12)
     # The spread is that of blocks as large as those before, however large those after are.
@@ -158,13 +170,14 @@ def shift(
     return Shift(
         before_n=len(before), after_n=len(after), before_p50=float(b50), after_p50=float(a50),
         before_p95=float(b95), after_p95=float(a95), before_mean=float(before.mean()),
-        after_mean=float(after.mean()), z=_as_z(float(a50 - b50) / error, len(blocks_b) - 1),
+        after_mean=float(after.mean()), z=as_z(float(a50 - b50) / error, len(blocks_b) - 1),
         over=over,
         over_z=max(_over_z(over, len(before), len(after), [b > b95 for b in blocks_b]), beyond),
         mean_z=max(_mean_z(blocks_b, blocks_a, least_spread), beyond),
         under_z=_over_z(
             float(np.mean(after < b05)), len(before), len(after), [b < b05 for b in blocks_b]
         ),
+        stretch_z=_stretch_z(before, after, least_spread),
     )  # fmt: skip
 
 
@@ -286,11 +299,11 @@ def _known(values: Floats, t: Floats) -> tuple[Floats, Floats]:
     return values[known], t[known]
 
 
-def _blocks(values: Floats, t: Floats) -> list[Floats]:
-    """Cut values into blocks of equal count, in order of time."""
+def _blocks(values: Floats) -> list[Floats]:
+    """Cut values into blocks of equal count; they are in order of time."""
     fewest = min(max(len(values) // _PER_SMALL_BLOCK, 2), _FEW_BLOCKS)
     count = min(max(len(values) // _PER_BLOCK, fewest), _MAX_BLOCKS)
-    return np.array_split(values[np.argsort(t, kind="stable")], count)
+    return np.array_split(values, count)
 
 
 def _mad(values: Floats) -> float:
@@ -302,7 +315,28 @@ def _mean_z(before: list[Floats], after: list[Floats], least_spread: float) -> f
     variance = sum(float(one.var(ddof=1)) / len(one) for one in means)
     more = float(means[1].mean() - means[0].mean())
     least = max(0.01 * abs(float(means[0].mean())), least_spread, 1e-9)
-    return _as_z(more / max(math.sqrt(variance), least), len(before) + len(after) - 2)
+    return as_z(more / max(math.sqrt(variance), least), len(before) + len(after) - 2)
+
+
+def _stretch_z(before: Floats, after: Floats, least_spread: float) -> float:
+    """Return how far the mean after is from those of stretches before, each as long if possible.
+
+    Lengths, bursts and waits are alike for longer than any block of requests: the window after is
+    one more stretch, and if nothing happened its mean is drawn as theirs are. No more is taken to
+    be known of them than a handful of stretches say (Student's prediction interval; Ibragimov and
+    Müller), however many requests these hold.
+    """
+    count = max(STRETCHES, len(before) // len(after))
+    means = np.array([part.mean() for part in np.array_split(before, count)])
+    least = max(0.01 * abs(float(means.mean())), least_spread, 1e-9)
+    return one_more_z(means, float(after.mean()), least)
+
+
+def one_more_z(stretches: Floats, after: float, least: float) -> float:
+    """Return how far one more stretch is from others, whose spread is at least so much, as a z."""
+    count, spread = len(stretches), max(float(stretches.std(ddof=1)), least)
+    apart = (after - float(stretches.mean())) / (spread * math.sqrt(1 + 1 / count))
+    return as_z(apart, count - 1)
 
 
 def _beyond_z(before: Floats, after: Floats) -> float:
@@ -316,10 +350,10 @@ def _beyond_z(before: Floats, after: Floats) -> float:
     error = float(before.std(ddof=1)) * math.sqrt(1 / len(before) + 1 / len(after))
     more = float(after.mean() - before.mean())
     least = max(error, 0.01 * abs(float(before.mean())), 1e-12)
-    return _as_z(more / (_ALIKE * least), len(before) - 1)
+    return as_z(more / (_ALIKE * least), len(before) - 1)
 
 
-def _as_z(t: float, free: int) -> float:
+def as_z(t: float, free: int) -> float:
     """Return the z as likely as a t of so many degrees of freedom, by Wallace's approximation.
 
     A few blocks know their own spread badly: what looks like six standard errors by two of them

@@ -34,6 +34,9 @@ _MORE: Final = 1.15  # times as many requests a second are more load
 # The smallest change that matters, of the wait that it is part of: there is no other yardstick
 # that fits a model on a laptop and one on eight GPUs alike.
 _FLOOR: Final = 0.04
+_PARTS: Final = 8  # of a window, by which requests' bursts are counted
+_SURELY_MORE: Final = 3.0  # standard errors
+_FAR_MORE: Final = 1.8  # times as many requests a second: the bar of the search for traffic
 _PART: Final = 0.1  # of what the metric grew by: less is not its cause
 _ALONE: Final = 0.5  # of a typical wait before: felt by itself, whatever else happened
 _PER_TOKEN: Final = frozenset({"tpot_s", "wait_per_token_s"})
@@ -168,7 +171,7 @@ class Evidence:
     def more_requests(self) -> bool:
         """Whether clearly more requests come than before, beyond their usual unrest."""
         before, after = self.request_rate
-        return after * self._arriving >= _MORE * before and self.count_z >= 4.0  # noqa: PLR2004
+        return after * self._arriving >= _MORE * before and self.count_z >= _SURELY_MORE
 
     @property
     def _arriving(self) -> float:
@@ -217,21 +220,35 @@ class Evidence:
 
     @cached_property
     def count_z(self) -> float:
-        """Standard errors between the counts, by the unrest of quarters of a minute or so."""
-        rates = []
-        for side in (self.before, self.after):
-            width = max(side.window.seconds / 24, 5.0)
-            bins = max(int(side.window.seconds / width), 2)
-            weights = side.rows.weights if self.of_means else None
-            within = (side.window.start, side.window.end)
-            counts = np.histogram(side.t, bins, within, weights=weights)[0]
-            rates.append(counts * bins / side.window.seconds)
-        b, a = rates
+        """Standard errors between the rates, by the unrest of a few stretches of either window.
+
+        Requests come in bursts: it is their number that counts, not that of the requests.
+        """
+        b, a = (self._rates(side, _PARTS) for side in (self.before, self.after))
         error = math.sqrt(
-            max(float(b.var()) / len(b), float(b.mean()) / self.before.window.seconds)
-            + max(float(a.var()) / len(a), 1e-12)
+            max(float(b.var(ddof=1)) / _PARTS, float(b.mean()) / self.before.window.seconds)
+            + max(float(a.var(ddof=1)) / _PARTS, 1e-12)
         )
-        return float(a.mean() - b.mean()) / max(error, 1e-12)
+        return changes.as_z(float(a.mean() - b.mean()) / max(error, 1e-12), 2 * _PARTS - 2)
+
+    @cached_property
+    def is_burst(self) -> bool:
+        """Whether far more requests come, but no more than in stretches of the time before."""
+        low, high = self.request_rate
+        window, length = self.before.window, self.after.window.seconds
+        count = max(changes.STRETCHES, int(window.seconds / length))
+        rates = self._rates(self.before, count)
+        least = math.sqrt(low * count / window.seconds)  # of requests that come by chance
+        usual = changes.one_more_z(rates, high, least) < changes.STANDS_OUT
+        return high >= _FAR_MORE * low and usual
+
+    def _rates(self, side: Side, count: int) -> Floats:
+        """Return the requests a second in so many stretches of a window."""
+        weights = side.rows.weights if self.of_means else None
+        within = (side.window.start, side.window.end)
+        counts = np.histogram(side.t, count, within, weights=weights)[0]
+        found: Floats = counts * count / side.window.seconds
+        return found
 
     # --- what moved -------------------------------------------------------------------------
 
