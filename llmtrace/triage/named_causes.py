@@ -23,7 +23,7 @@ _PROOF: Final = WEIGHTS["proof"][0]
 _BY_WHO_IS_LEFT: Final = frozenset({"improvement", "workload", "new_workload"})
 # On any day there are more requests for a while, or longer ones that others wait for.
 _VARIES: Final = OF_THE_WORK | OF_TRAFFIC | {"head_of_line", "queue_saturation"}
-_COUNTED: Final = BY_OUTCOME | {"streaming_off", "response_cache_misses"}
+COUNTED: Final = BY_OUTCOME | OF_TRAFFIC | {"streaming_off", "response_cache_misses"}
 
 
 def _lacks_what(verdict: Verdict, *, blind: bool) -> str | None:
@@ -152,5 +152,5 @@ def _has_proof(found: Finding, *, few: bool) -> bool:
 
     How requests end, and are answered, does not need as many of them as a p95 does.
     """
-    varies = found.id in _VARIES or (few and found.id not in _COUNTED)
+    varies = found.id in _VARIES or (few and found.id not in COUNTED)
     return found.status == "confirmed" and not varies

@@ -24,16 +24,17 @@ from llmtrace.triage.attribution.exemplars import exemplars
 from llmtrace.triage.attribution.for_result import anatomy_of, contributions_of, estimates_of
 from llmtrace.triage.attribution.request_load import load_of
 from llmtrace.triage.comparison.outcomes import compare_outcomes
-from llmtrace.triage.comparison.p95_change import CERTAIN, LEAST, MIN_COUNT, Compared, compare
+from llmtrace.triage.comparison.p95_change import MIN_COUNT, Compared, compare
 from llmtrace.triage.comparison.which_moved import all_moved, which_moved
 from llmtrace.triage.comparison.within_groups import Group, clearest_group
 from llmtrace.triage.mix_growth import growth_of
-from llmtrace.triage.named_causes import named_causes, with_proof
+from llmtrace.triage.named_causes import COUNTED, named_causes, with_proof
 from llmtrace.triage.onset_and_impact import with_onset_and_impact
 from llmtrace.triage.quality import quality_of
 from llmtrace.triage.report.naming import duration
 from llmtrace.triage.result import (
     NOTHING_FOUND,
+    OF_TRAFFIC,
     Change,
     Cohort,
     Finding,
@@ -43,19 +44,21 @@ from llmtrace.triage.result import (
     Quality,
     Result,
 )
+from llmtrace.triage.result import (
+    SURE as LIKELY,
+)
 from llmtrace.triage.rows_in_order import in_order, thinned
 from llmtrace.triage.verdict import COUNTS, Judged, in_time, judge, of_a_kind
-from llmtrace.triage.windows.bins import MAX_BINS, PER_BIN
+from llmtrace.triage.windows.candidates import TRAFFIC
 from llmtrace.triage.windows.choose import FEW
 from llmtrace.triage.windows.highest_stretch import SURE
-from llmtrace.triage.windows.search_rows import Look, look_at
+from llmtrace.triage.windows.search_rows import Look, look_at, look_elsewhere
 from llmtrace.triage.windows.unrecorded import unrecorded
 
 Q: Final = 0.95
 
-# As CERTAIN and LEAST, where windows were chosen among thousands.
-_FOUND: Final = (1e-6, 0.2)
 _MAX_DRAWS: Final = 10_000
+_STAGED: Final[tuple[Metric, ...]] = ("ttft", "tpot")  # e2e is mostly how long a response is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +133,42 @@ class _Sides:
         return min(map(len, self.of_metric)) >= MIN_COUNT
 
 
+@dataclass(frozen=True, slots=True)
+class _Weighed:
+    """What both windows show: the parts of the change, the verdict, who is hit, and the causes."""
+
+    look: Look
+    sides: _Sides
+    mine: Divided
+    spread: Spread | None
+    judged: Judged
+    cohorts: tuple[Cohort, ...]
+    causes: tuple[Finding, ...]
+    moved: bool
+
+    @property
+    def explained(self) -> bool:
+        """Whether something moved, and the evidence is for a cause of it."""
+        sure = any(one.status in LIKELY for one in self.causes)
+        return sure and self.judged.verdict not in NOTHING_FOUND
+
+    @property
+    def explained_elsewhere(self) -> bool:
+        """Whether it is, though several windows were weighed: one has proof of something any day.
+
+        So a metric must have moved as well, unless the cause is in how requests end, or how many
+        come, and when that was is sure; and traffic must be dated by itself: it varies all day.
+        """
+        chosen = self.look.chosen
+        return self.judged.verdict not in NOTHING_FOUND and any(
+            (chosen.dated and chosen.by in ("", TRAFFIC))
+            if one.id in OF_TRAFFIC
+            else self.moved or (chosen.dated and one.id in COUNTED)
+            for one in self.causes
+            if one.status in LIKELY
+        )
+
+
 Progress = Callable[[str, float], None]
 
 
@@ -154,6 +193,48 @@ def triage(
     report("looking for the spike", 0.1)
     look = _look(case, settings, rows, metric)
     report("comparing", 0.2)
+    found = _weigh(case, look, metric, settings, report)
+    if not found.explained:
+        others = _others(case, found, metric, settings, report)
+        other = next((one for one in others if one.explained_elsewhere), None)
+        if other is not None:
+            found = _weigh(case, other.look, other.sides.about, settings, report)
+    intervals = found.spread is not None or not settings.bootstrap
+    quality = _quality(
+        found.look, found.sides, found.mine, case, duplicates=duplicates, intervals=intervals
+    )
+    result = _result(found, quality=quality, seed=settings.seed)
+    whole = with_onset_and_impact(
+        result, case, found.look, found.sides.compared, found.sides.about
+    )
+    report("done", 1.0)
+    return whole
+
+
+def _others(
+    case: Case, found: _Weighed, metric: Metric | None, settings: Settings, report: Progress
+) -> Iterator[_Weighed]:
+    """Yield what else may explain it: by another metric that rose, or at other times.
+
+    What the user gave is taken as given.
+    """
+    quick = replace(settings, bootstrap=0)
+    if metric is None:
+        yield from (
+            _weigh(case, found.look, name, quick, report)
+            for name in _STAGED
+            if name != found.sides.about and found.sides.compared[name].change.rose
+        )
+    given = (settings.before, settings.after, settings.at, case.before, case.after)
+    if all(one is None for one in given):
+        yield from (_weigh(case, one, metric, quick, report)
+                    for one in look_elsewhere(found.look, case))  # fmt: skip
+
+
+def _weigh(
+    case: Case, look: Look, metric: Metric | None, settings: Settings, report: Progress
+) -> _Weighed:
+    """Compare both windows, and say what moved and what causes the evidence is for."""
     sides = _compare(look, metric)
     report("dividing the change", 0.3)
     looked_into: set[Metric] = {sides.about, "ttft", "tpot"}
@@ -175,16 +256,10 @@ def triage(
         verdict=judged.verdict, searched=look.chosen.searched, blind=look.blind, few=few,
     )  # fmt: skip
     beside = sides.outcomes.significant or mine.outside_engines >= COUNTS
-    judged = with_proof(judged, named, change, few=few, beside=beside)
-    intervals = spread is not None or not settings.bootstrap
-    quality = _quality(look, sides, mine, case, duplicates=duplicates, intervals=intervals)
-    result = _result(
-        sides, mine, spread, judged, cohorts=cohorts, causes=named, quality=quality,
-        seed=settings.seed,
+    return _Weighed(
+        look, sides, mine, spread, with_proof(judged, named, change, few=few, beside=beside),
+        cohorts, named, moved=judged.verdict not in NOTHING_FOUND,
     )  # fmt: skip
-    found = with_onset_and_impact(result, case, look, sides.compared, sides.about)
-    report("done", 1.0)
-    return found
 
 
 def _look(case: Case, settings: Settings, rows: Columns, metric: Metric | None) -> Look:
@@ -203,23 +278,19 @@ def _compare(look: Look, metric: Metric | None) -> _Sides:
     """Compare every metric of the windows; `metric` is the one to explain, if that is given."""
     windows = (look.chosen.before, look.chosen.after)
     rows = (thinned(look.whole[0]), thinned(look.whole[1]))
-    searched = look.by_chance > SURE
-    certain, least = _FOUND if searched else (CERTAIN, LEAST)
-    if searched and look.chosen.found is not None:  # the clearest of so many stretches
-        bins = min(max(len(look.rows) // PER_BIN, 2), MAX_BINS)
-        certain = max(certain, 2 * CERTAIN / bins**2)
+    certain, least = look.alarm
     measured = {name: (values(rows[0], name), values(rows[1], name)) for name in METRICS}
     compared = {
         name: compare(
             rows, windows, measured[name], Q,
             certain=certain / (1 if name == metric else len(METRICS)), least=least,
-            shown=look.shows_rise(name), remembers=not searched,
+            shown=look.shows_rise(name), remembers=look.by_chance <= SURE,
         )
         for name in METRICS
     }  # fmt: skip
     return _Sides(
         windows, rows, measured, compared,
-        outcomes=compare_outcomes(*rows, *([CERTAIN / 2] if look.expects_failures else [])),
+        outcomes=compare_outcomes(*rows, look.alarm_of_outcomes),
         load={"before": load_of(rows[0], windows[0]), "after": load_of(rows[1], windows[1])},
         about=_about(metric, compared),
     )  # fmt: skip
@@ -317,18 +388,9 @@ def _without_rows(look: Look) -> Iterator[str]:
             yield f"no request starts {name}, {span}: they start from {first} to {last}"
 
 
-def _result(
-    sides: _Sides,
-    mine: Divided,
-    spread: Spread | None,
-    judged: Judged,
-    *,
-    cohorts: tuple[Cohort, ...],
-    causes: tuple[Finding, ...],
-    quality: Quality,
-    seed: int,
-) -> Result:
+def _result(found: _Weighed, *, quality: Quality, seed: int) -> Result:
     """Put together what was found of the windows; `onset_and_impact` adds the course."""
+    sides, mine, judged, cohorts = found.sides, found.mine, found.judged, found.cohorts
     change, both, compared = sides.change, sides.of_metric, sides.compared[sides.about]
     p95s = (change.before.p95, change.after.p95)
     return Result(
@@ -341,11 +403,11 @@ def _result(
         delta_s=change.delta_s,
         significant=change.significant,
         contributions=contributions_of(
-            change.delta_s, mine.found, spread, significant=sides.enough
+            change.delta_s, mine.found, found.spread, significant=sides.enough
         ),
         cohorts=cohorts,
         localised=bool(cohorts),
-        causes=causes,
+        causes=found.causes,
         exemplars=exemplars(sides.rows, both, *p95s),
         quality=quality,
         changes=tuple(

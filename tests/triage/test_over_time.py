@@ -533,6 +533,7 @@ def test_a_spike_within_a_longer_and_surer_stretch_is_a_part_of_it():
     (stretch(2000.0, 2400.0), 2000.0),
     (stretch(2940.0, 2995.0), 2940.0),
     (stretch(2950.0, 3900.0, "e2e"), 2950.0),  # under way when it began
+    (stretch(2950.0, 3900.0, "e2e", 9e-3), 3000.0),  # the same incident, dated worse
     (stretch(1000.0, 3020.0, "e2e"), 3000.0),  # over when it began
 ])  # fmt: skip
 def test_a_blip_before_an_incident_is_no_burst_of_it(before, start):

@@ -19,13 +19,13 @@ from llmtrace.triage.result import Outcomes
 ENDINGS: Final[Mapping[Literal["errors", "cancelled"], tuple[str, ...]]] = {
     "errors": FAILED, "cancelled": ("cancelled",),
 }  # fmt: skip
-_CERTAIN: Final = 0.001  # windows that were found
+FOUND: Final = 0.001  # chance of a false alarm, in windows that were found
 _REFUSED: Final = 400
 _KINDS: Final = 10
 _MIN: Final = 0.01  # share of requests: fewer failures more are no incident
 
 
-def compare_outcomes(before: Columns, after: Columns, certain: float = _CERTAIN) -> Outcomes:
+def compare_outcomes(before: Columns, after: Columns, certain: float = FOUND) -> Outcomes:
     """Compare how requests ended; turns of agents are no requests, and left out.
 
     Args:

@@ -22,7 +22,8 @@ from llmtrace.triage.over_time import Incident
 from llmtrace.triage.result import Metric
 from llmtrace.triage.rows_in_order import thinned
 from llmtrace.triage.windows import other_changes as others
-from llmtrace.triage.windows.bins import bins_for
+from llmtrace.triage.windows.bins import MAX_BINS, PER_BIN, bins_for
+from llmtrace.triage.windows.candidates import Candidate
 from llmtrace.triage.windows.highest_stretch import CERTAIN, Spike
 from llmtrace.triage.windows.same_work import Series, find_in_parts, find_other_work
 from llmtrace.triage.windows.spike import find_failures, find_slow
@@ -48,6 +49,10 @@ class Chosen:
     Attributes:
         found: the spike, where the windows were searched for and one was there.
         searched: whether they were; then chance had many attempts, and must be trusted less.
+        share: what part of the chance of a false alarm is theirs, where several were weighed, each
+            as if it had been given; `None` = these alone.
+        dated: they are sure, or as if given,
+        by: and what dates them, where it is no metric.
     """
 
     before: Window
@@ -55,6 +60,9 @@ class Chosen:
     found: Spike | None
     searched: bool
     warnings: tuple[str, ...] = ()
+    share: float | None = None
+    dated: bool = True
+    by: str = ""
 
 
 def choose(
@@ -115,6 +123,26 @@ def choose(
         after = from_gap(before, after, gaps)
         warnings += more
     return Chosen(before, after, spike, searched=True, warnings=warnings)
+
+
+def around(
+    t: Floats, found: Candidate, gaps: Sequence[Window], end: float, *, among: int
+) -> Chosen:
+    """Choose the windows of a time that something else than the metrics points to.
+
+    One that is not sure is the clearest of all that there are: of those that last to the end of
+    the data each bin may be the first, and of others each two may be the edges.
+    """
+    spike = found.spike
+    after = recorded_part(Window(spike.start, spike.end or end), gaps, t)
+    long = max(_LONGER * after.seconds, _HOUR_S)
+    before = recorded_part(Window(max(after.start - long, float(t[0])), after.start), gaps, t)
+    bins = min(max(len(t) // PER_BIN, 2), MAX_BINS)
+    stretches = bins if spike.end is None else bins**2 / 2
+    share = 1 / among / (1 if found.sure else stretches)
+    said = f"no spike of a metric explains it; the windows are dated by {found.by}"
+    return Chosen(before, after, spike, searched=True, warnings=(said,), share=share,
+                  dated=found.sure, by=found.by)  # fmt: skip
 
 
 def _after(

@@ -36,6 +36,7 @@ SURE: Final = 1e-3  # a search so sure has paid for its many attempts: its windo
 _BY_CHANCE: Final = 0.01
 _STEEP: Final = 6.0
 _SMALLEST: Final = 1e-300
+_ROUNDING: Final = 1e-20  # of a sum of squares: what is left of a level is no noise
 _OTHERS: Final = 10  # stretches whose heights are compared
 _KNOWN_BY: Final = 4  # between their heights, from which those say something
 _OF_TWO: Final = 4.0  # of a logarithm of chances: two bursts alike are no rarity, either
@@ -234,7 +235,7 @@ def memory_of(noise: Floats) -> float:
     whole = float((noise**2).sum())
     found = 1.0
     for lag in range(1, min(len(noise) // 3, _MAX_MEMORY)):
-        alike = float((noise[lag:] * noise[:-lag]).sum()) / whole if whole > 0 else 0.0
+        alike = float((noise[lag:] * noise[:-lag]).sum()) / whole if whole > _ROUNDING else 0.0
         if alike <= 0:
             break
         found += 2 * alike

@@ -140,8 +140,9 @@ def with_bursts(incidents: Sequence[Incident], spike: Spike, t: Floats) -> Spike
         if not first < one.start < start or one.end is None or one.end > end:
             continue
         gap = start - one.end
-        if gap <= 0 and -gap < _MOSTLY * min(one.end - one.start, end - start):
-            continue  # its end is dated to a bin, as the beginning of what followed
+        briefly = -gap < _MOSTLY * min(one.end - one.start, end - start)
+        if gap <= 0 and (briefly or one.p_value > max(spike.p_value, SURE)):
+            continue  # its end is dated to a bin, as what followed; or all of it is dated worse
         if gap <= _RECURS * (one.start - first) and _alike(one, gap, lasts, last):
             start = one.start
     return replace(spike, start=start, end=None if end >= last else end)

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
 import numpy as np
 
-from llmtrace.dataset.case import Window
+from llmtrace.dataset.case import Case, Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.triage.attribution.components import Values, values
 from llmtrace.triage.comparison.earlier_days import alike_day
-from llmtrace.triage.comparison.outcomes import ENDINGS
+from llmtrace.triage.comparison.outcomes import ENDINGS, FOUND
+from llmtrace.triage.comparison.p95_change import CERTAIN, LEAST, MIN_COUNT
 from llmtrace.triage.over_time import Incident
 from llmtrace.triage.result import Metric
 from llmtrace.triage.rows_in_order import thinned
 from llmtrace.triage.windows.all_stretches import find_all, overlapping
-from llmtrace.triage.windows.choose import Chosen, choose
+from llmtrace.triage.windows.bins import MAX_BINS, PER_BIN
+from llmtrace.triage.windows.candidates import candidates
+from llmtrace.triage.windows.choose import FEW, Chosen, around, choose
 from llmtrace.triage.windows.highest_stretch import SURE
 from llmtrace.triage.windows.same_work import Series, searched_series
 
 _HIGH: Final = 0.95
+# As CERTAIN and LEAST, where windows were chosen among thousands.
+_FOUND: Final = (1e-6, 0.2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,8 @@ class Look:
         whole: the rows of the windows before and after.
         incidents: every stretch that stands out.
         alike_days: how many days ago the same hours were alike; `None` = they were not.
+        series: in which a change of a metric is searched.
+        gaps: times of which nothing was recorded.
     """
 
     rows: Columns
@@ -46,6 +53,8 @@ class Look:
     whole: tuple[Columns, Columns]
     incidents: tuple[Incident, ...]
     alike_days: int | None
+    series: Callable[[Metric], Sequence[Series]]
+    gaps: Sequence[Window]
 
     @property
     def mine(self) -> list[Incident]:
@@ -54,11 +63,25 @@ class Look:
 
     @property
     def by_chance(self) -> float:
-        """How often a search finds as much where nothing is; 0 = the windows were given."""
-        if not self.chosen.searched:
+        """How often a search finds as much where nothing is; 0 = the windows are as if given."""
+        if not self.chosen.searched or self.chosen.share is not None:
             return 0.0
         found = [one.p_value for one in self.mine if one.direction == "up"]
         return 1.0 if self.chosen.found is None else min(self.chosen.found.p_value, *found, 1.0)
+
+    @property
+    def alarm(self) -> tuple[float, float]:
+        """The chance of a false alarm to stay below, and the least change that matters.
+
+        Windows that were found, and are not sure, were chosen among thousands.
+        """
+        if self.by_chance <= SURE:
+            return CERTAIN * (self.chosen.share or 1.0), LEAST
+        certain, least = _FOUND
+        if self.chosen.found is not None:  # the clearest of so many stretches
+            bins = min(max(len(self.rows) // PER_BIN, 2), MAX_BINS)
+            certain = max(certain, 2 * CERTAIN / bins**2)
+        return certain, least
 
     def shows_rise(self, metric: Metric) -> bool:
         """Return whether the search has found beyond doubt that a metric rose in the window."""
@@ -68,9 +91,11 @@ class Look:
         )
 
     @property
-    def expects_failures(self) -> bool:
-        """Whether these windows are known to differ in outcomes, if at all: found, or given."""
-        return not self.chosen.searched or any(one.metric in ENDINGS for one in self.mine)
+    def alarm_of_outcomes(self) -> float:
+        """The same of failures, and of cancellations: less where none was expected to be found."""
+        expected = not self.chosen.searched or any(one.metric in ENDINGS for one in self.mine)
+        certain = CERTAIN / 2 if expected else FOUND
+        return min(certain, CERTAIN / 2 * (self.chosen.share or 1.0))
 
     @property
     def blind(self) -> bool:
@@ -118,7 +143,33 @@ def look_at(
         rows.within(chosen.before.start, chosen.before.end),
         rows.within(chosen.after.start, chosen.after.end),
     )
-    return Look(mine, of, span, chosen, whole, incidents, alike[0] if alike else None)
+    return Look(
+        mine, of, span, chosen, whole, incidents, alike[0] if alike else None, series, gaps
+    )
+
+
+def look_elsewhere(look: Look, case: Case) -> Iterator[Look]:
+    """Yield looks at what else than the metrics dates a change, the surest date first.
+
+    Only of few rows: a search that had enough of them is to be believed. Without an end of the
+    time searched, it is as long as anything was recorded.
+    """
+    if look.rows.n > FEW or not look.rows.n or look.alike_days is not None:
+        return
+    span = look.span
+    if case.searched is None and len(case.signals):
+        span = Window(span.start, max(span.end, float(case.signals.t.max()) + 1e-3))
+    t = look.rows.start / 1e9
+    found = candidates(
+        look.rows, look.series, span=span, signals=case.signals, events=case.facts.events,
+        gaps=look.gaps,
+    )  # fmt: skip
+    for one in found:
+        chosen = around(t, one, look.gaps, span.end, among=len(found))
+        whole = tuple(look.rows.within(each.start, each.end)
+                      for each in (chosen.before, chosen.after))  # fmt: skip
+        if whole[0].n >= MIN_COUNT:
+            yield replace(look, span=span, chosen=chosen, whole=(whole[0], whole[1]))
 
 
 def _span(rows: Columns, searched: Window | None) -> Window:

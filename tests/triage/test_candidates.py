@@ -1,0 +1,174 @@
+"""Is an incident of a few requests dated by what else changed, and a quiet time left alone?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from llmtrace.dataset.case import Case, Event, Facts, Signals, Window, no_signals, signals_from
+from llmtrace.dataset.columns import Columns, concatenate
+from llmtrace.triage.pipeline import Settings, triage
+from llmtrace.triage.result import NOTHING_FOUND, SURE
+from llmtrace.triage.windows.candidates import Candidate, candidates
+from llmtrace.triage.windows.choose import around
+from llmtrace.triage.windows.highest_stretch import Spike, memory_of
+from tests.triage.days import START, Kind, requests
+
+QUICK = Settings(bootstrap=0)
+RATE = 2.0
+BEFORE_S = 30.0
+
+
+def short(n: tuple[int, int], now: Kind, seed: int) -> tuple[Columns, float]:
+    """Return a few requests in a row, of which the later are of another kind, and since when."""
+    quiet = requests(n[0], Kind(rate=RATE), seed)
+    since = quiet.start[-1] / 1e9 + 0.2
+    return concatenate([quiet, requests(n[1], replace(now, rate=RATE), seed + 1000, since)]), since
+
+
+def dated(
+    rows: Columns, *, signals: Signals | None = None, events: tuple[Event, ...] = ()
+) -> list[Candidate]:
+    """Return the times worth weighing, none of them because of a metric."""
+    span = Window(rows.start[0] / 1e9, rows.start[-1] / 1e9 + 1e-3)
+    return candidates(
+        rows, lambda _name: [], span=span, signals=signals or no_signals(), events=events, gaps=()
+    )
+
+
+def of_engine(name: str, values: np.ndarray, step_s: float = 3.0) -> Signals:
+    """Return the samples of one signal of one engine, one each few seconds."""
+    found, _ = signals_from(
+        {"t": START + i * step_s, "instance": "vllm-0", "signal": name, "value": float(value)}
+        for i, value in enumerate(values)
+    )
+    return found
+
+
+def shown(found: list[Candidate], by: str) -> list[Candidate]:
+    """Return those that something shows."""
+    return [one for one in found if by in one.by]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_deploy_dates_what_forty_requests_do_not(seed):
+    """The same rows are a regression where the time of a deploy is known."""
+    rows, since = short((45, 45), Kind(network=14.0), seed)
+    deployed = Facts(events=(Event(since, "deploy", "new address"),))
+    found = triage(Case(rows, no_signals(), deployed), QUICK)
+
+    assert found.causes[0].id == "network_path"
+    assert found.causes[0].status in SURE
+    assert found.onset is not None
+    assert found.onset.best == pytest.approx(since, abs=5.0)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_deploy_that_does_nothing_is_no_cause(seed):
+    """Quiet requests stay quiet, whatever was done beside them."""
+    rows, since = short((50, 50), Kind(), seed)
+    deployed = Facts(events=(Event(since, "deploy", "new colours"),))
+    found = triage(Case(rows, no_signals(), deployed), QUICK)
+
+    assert found.verdict in NOTHING_FOUND
+    assert not [one.id for one in found.causes if one.status in SURE]
+
+
+def test_a_deploy_ends_where_what_began_with_it_ended():
+    """Failures begin soon after it, and end before the data do."""
+    rows, since = short((60, 40), Kind(failed=0.9), 1)
+    later = requests(60, Kind(rate=RATE), 7, rows.start[-1] / 1e9 + 0.2)
+    first = dated(concatenate([rows, later]), events=(Event(since - 2, "config", ""),))[0]
+
+    assert first.by == "an event, config"
+    assert first.sure
+    assert first.spike.start == pytest.approx(since, abs=4)
+    assert first.spike.end == pytest.approx(later.start[0] / 1e9, abs=4)
+
+
+@pytest.mark.parametrize("up", [True, False])
+def test_a_signal_that_steps_dates_an_incident(up):
+    """A gauge is compared as it is sampled, from below and from above."""
+    r = np.random.default_rng(1)
+    rows, _ = short((60, 60), Kind(), 3)
+    step = np.append(np.full(15, 20.0), np.full(15, 30.0 if up else 10.0)) + r.normal(0, 1, 30)
+    found = shown(dated(rows, signals=of_engine("kv_usage", step, 2.0)), "kv_usage")
+
+    assert found[0].spike.start == pytest.approx(START + 30, abs=4)
+    assert found[0].spike.end is None
+
+
+def test_a_counter_is_compared_by_its_rate():
+    """It grows all the time; faster from half of it on, beyond a restart."""
+    r = np.random.default_rng(2)
+    rows, _ = short((60, 60), Kind(), 3)
+    grown = np.cumsum(np.append(r.uniform(4, 6, 14), r.uniform(19, 21, 14)))
+    grown[4:] -= grown[4]
+    found = shown(dated(rows, signals=of_engine("preemptions", grown, 2.0)), "preemptions")
+
+    assert found[0].spike.start == pytest.approx(START + 27, abs=4)
+
+
+def test_a_signal_that_stays_dates_nothing():
+    """A constant has no stretch, and noise none that stands out."""
+    r = np.random.default_rng(5)
+    rows, _ = short((50, 50), Kind(), 3)
+
+    assert not shown(dated(rows, signals=of_engine("up", np.ones(17))), "signal")
+    assert not shown(dated(rows, signals=of_engine("kv_usage", r.normal(0, 1, 17))), "signal")
+
+
+def test_a_kind_of_request_that_comes_for_a_while_dates_an_incident():
+    """Its stretch is sure enough to have paid for all that were looked at."""
+    rows, since = short((60, 50), Kind(model="other"), 4)
+    later = requests(60, Kind(rate=RATE), 7, rows.start[-1] / 1e9 + 0.2)
+    found = shown(dated(concatenate([rows, later])), "model")
+
+    assert found[0].spike.start == pytest.approx(since, abs=3)
+    assert found[0].spike.end == pytest.approx(later.start[0] / 1e9, abs=3)
+    assert found[0].sure
+
+
+def test_what_is_shown_twice_is_weighed_once():
+    """Failures are in the outcome and in what follows from it."""
+    rows, since = short((60, 60), Kind(failed=0.9), 4)
+    found = dated(rows, events=(Event(since, "deploy", ""), Event(since + 0.5, "config", "")))
+
+    assert len([one for one in found if abs(one.spike.start - since) < 3]) == 1
+
+
+def test_nothing_is_weighed_where_too_few_requests_came_before():
+    """Nor where a stretch ends with the data that it begins."""
+    rows, since = short((12, 90), Kind(failed=0.9), 4)
+
+    assert not [one for one in dated(rows) if one.spike.start <= since + 1]
+    assert all((one.spike.end or since + 99) > one.spike.start for one in dated(rows))
+
+
+@pytest.mark.parametrize(
+    ("end", "sure", "share"),
+    [
+        (None, True, 1 / 4),
+        (None, False, 1 / 4 / 20),  # of 100 requests each bin may be the first
+        (40.0, False, 1 / 4 / 200),  # or each two may be its edges
+    ],
+)
+def test_a_stretch_shares_the_chance_of_a_false_alarm_with_those_it_was_chosen_of(
+    end, sure, share
+):
+    """The more there were to choose from, the less is left to each."""
+    t = np.arange(100.0)
+    spike = Spike(30.0, end, 5.0, 0.8)
+    chosen = around(t, Candidate("x", spike, sure=sure), (), 100.0, among=4)
+
+    assert chosen.share == pytest.approx(share)
+    assert (chosen.before, chosen.after) == (Window(0, 30), Window(30, end or 100))
+    assert (chosen.searched, chosen.dated) == (True, sure)
+
+
+def test_what_rounding_leaves_of_two_levels_is_no_memory():
+    """Else a kind of which all requests are inside a stretch would stand out less than others."""
+    assert memory_of(np.full(34, 1e-17)) == 1.0
+    assert memory_of(np.full(34, 1e-3)) > 10
