@@ -110,7 +110,7 @@ class Grafana:
         self._options = options
 
     def __repr__(self) -> str:
-        return f"Grafana({self.url!r})"
+        return f"{type(self).__name__}({self.url!r})"
 
     def close(self) -> None:
         """Close the connections to the server."""

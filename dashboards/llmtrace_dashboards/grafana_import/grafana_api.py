@@ -30,45 +30,35 @@ _OPTIONS: Final = GrafanaOptions(
 )
 
 
-class Remote:
+class Remote(Grafana):
     """One Grafana. Arguments and errors as of `llmtrace.api_clients.grafana_client.Grafana`."""
 
     def __init__(
         self, url: str, token: str, *, ca_file: Path | None = None, timeout_s: float = 10.0
     ) -> None:
-        self._grafana = Grafana(url, token, _OPTIONS, ca_file=ca_file, timeout_s=timeout_s)
-        self._api = self._grafana.api
-        self._requesting = self._grafana.requesting
-        self.url = self._grafana.url
-
-    def __repr__(self) -> str:
-        return f"Remote({self.url!r})"
-
-    def close(self) -> None:
-        """Close the connections to Grafana."""
-        self._grafana.close()
+        super().__init__(url, token, _OPTIONS, ca_file=ca_file, timeout_s=timeout_s)
 
     # What there is; `None` = it is not there.
 
     def folder(self, uid: str) -> dict[str, Any] | None:
         """Return a folder by its uid; `None` = there is none."""
-        return self._find(f"folder {uid}", lambda: self._api.folder.get_folder(uid))
+        return self._find(f"folder {uid}", lambda: self.api.folder.get_folder(uid))
 
     def dashboard(self, uid: str) -> dict[str, Any] | None:
         """Return a dashboard, and what Grafana says about it (`meta`)."""
-        return self._find(f"dashboard {uid}", lambda: self._api.dashboard.get_dashboard(uid))
+        return self._find(f"dashboard {uid}", lambda: self.api.dashboard.get_dashboard(uid))
 
     def datasource(self, uid: str) -> dict[str, Any] | None:
         """Return a data source by its uid; `None` = there is none."""
         return self._find(
-            f"data source {uid}", lambda: self._api.datasource.get_datasource_by_uid(uid)
+            f"data source {uid}", lambda: self.api.datasource.get_datasource_by_uid(uid)
         )
 
     def rule_group(self, folder: str, group: str) -> dict[str, Any] | None:
         """Return a group of alert rules."""
         return self._find(
             f"rule group {group}",
-            lambda: self._api.alertingprovisioning.get_rule_group(folder, group),
+            lambda: self.api.alertingprovisioning.get_rule_group(folder, group),
             silently=True,  # Grafana gives no reason for this one
         )
 
@@ -76,13 +66,13 @@ class Remote:
 
     def make_folder(self, uid: str, title: str) -> None:
         """Make a folder with a uid and a title."""
-        with self._requesting(f"folder {title!r}"):
-            self._api.folder.create_folder(title, uid=uid)
+        with self.requesting(f"folder {title!r}"):
+            self.api.folder.create_folder(title, uid=uid)
 
     def save_dashboard(self, dashboard: Mapping[str, Any], folder: str, message: str) -> None:
         """Save a dashboard: a new one without `version`, else one that replaces that version."""
-        with self._requesting(f"dashboard {dashboard['title']!r}"):
-            self._api.dashboard.update_dashboard(
+        with self.requesting(f"dashboard {dashboard['title']!r}"):
+            self.api.dashboard.update_dashboard(
                 {
                     "dashboard": dict(dashboard),
                     "folderUid": folder,
@@ -94,23 +84,23 @@ class Remote:
 
     def save_datasource(self, source: Mapping[str, Any], *, new: bool) -> None:
         """Save a data source, new or in place of the present one."""
-        with self._requesting(f"data source {source['name']!r}"):
+        with self.requesting(f"data source {source['name']!r}"):
             if new:
-                self._api.datasource.create_datasource(dict(source))
+                self.api.datasource.create_datasource(dict(source))
             else:
-                self._api.datasource.update_datasource_by_uid(source["uid"], dict(source))
+                self.api.datasource.update_datasource_by_uid(source["uid"], dict(source))
 
     def save_rule_group(self, folder: str, group: Mapping[str, Any]) -> None:
         """Save a group of alert rules, in place of what it held."""
-        with self._requesting(f"rule group {group['title']!r}"):
-            self._api.alertingprovisioning.update_rule_group(
+        with self.requesting(f"rule group {group['title']!r}"):
+            self.api.alertingprovisioning.update_rule_group(
                 folder, group["title"], dict(group), disable_provenance=True
             )
 
     def _find(
         self, what: str, ask: Callable[[], Any], *, silently: bool = False
     ) -> dict[str, Any] | None:
-        with self._requesting(what):
+        with self.requesting(what):
             try:
                 found = ask()
             except GrafanaException as error:
