@@ -19,7 +19,7 @@ from .incidents import quiet
 GOLDEN = {
     "queue_saturation": """\
 queue_saturation: confirmed, 19 points
- +0 queue p50 6.9 ms → 1.04 s, p95 35 ms → 4.19 s
+ +0 queue p50 6.9 ms → 1,044 ms, p95 35 ms → 4,194 ms
  +6 requests waiting for capacity p50 0 → 13.9, p95 0 → 16.9
 +10 vllm-0 runs 64 of at most 64
  +3 requests 2 → 3 a second, to each engine 0.66 → 0.975 a second
@@ -27,7 +27,7 @@ queue_saturation: confirmed, 19 points
 """,
     "kv_exhaustion": """\
 kv_exhaustion: confirmed, 29 points
- +0 queue p50 6.9 ms → 1.39 s, p95 35 ms → 5.73 s; decode p50 2.92 s → 3.01 s, p95 5.84 s → 5.97 s
+ +0 queue p50 6.9 ms → 1,391 ms, p95 35 ms → 5,727 ms; decode p50 2.92 s → 3.01 s, p95 5.84 s → 5.97 s
  +6 KV usage p50 0.405 → 0.978, p95 0.449 → 0.992
 +10 preemptions: 0 → 181 in the window
 +10 requests wait, the cache is full and the batch is not: vllm-2 runs 19.6 of at most 64
@@ -63,7 +63,7 @@ def test_the_text_of_a_finding(cause):
 
 @pytest.mark.parametrize(
     ("value", "said"),
-    [(0.0, "0 ms"), (0.0004, "0.4 ms"), (0.0123, "12 ms"), (0.9996, "1000 ms"), (2.414, "2.41 s"),
+    [(0.0, "0 ms"), (0.0004, "0.4 ms"), (0.0123, "12 ms"), (0.9996, "1,000 ms"), (2.414, "2.41 s"),
      (61.2, "61 s"), (float("inf"), "?"), (-0.25, "-250 ms")],
 )  # fmt: skip
 def test_durations_are_said_in_a_unit_that_fits(value, said):
@@ -107,3 +107,13 @@ def test_engines_that_differ_get_advice_for_each():
 
     assert "vllm: " in advice
     assert "sglang: " in advice
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [((0.257, 0.487, 0.518, 1.29), ["0.26 s", "0.49 s", "0.52 s", "1.29 s"]),
+     ((0.021, 1.4), ["21 ms", "1,400 ms"]), ((0.0, 12.0), ["0 s", "12 s"])],
+)  # fmt: skip
+def test_durations_of_a_line_have_one_unit(values, said):
+    """They are there to be compared."""
+    assert format_figures.in_one_unit(*values) == said

@@ -20,13 +20,29 @@ def seconds(value: float) -> str:
         >>> seconds(0.0123), seconds(2.414), seconds(61.2)
         ('12 ms', '2.41 s', '61 s')
     """
+    [text] = in_one_unit(value)
+    return text
+
+
+def in_one_unit(*values: float) -> list[str]:
+    """Say durations that are compared: in seconds where one has some and none has hardly any.
+
+    Example:
+        >>> in_one_unit(0.82, 1.234), in_one_unit(0.0069, 1.39)
+        (['0.82 s', '1.23 s'], ['6.9 ms', '1,390 ms'])
+    """
+    known = [abs(value) for value in values if math.isfinite(value) and value]
+    in_seconds = max(known, default=0.0) >= 1 and min(known) >= 0.1
+    return [_duration(value, in_seconds=in_seconds) for value in values]
+
+
+def _duration(value: float, *, in_seconds: bool) -> str:
     if not math.isfinite(value):
         return "?"
-    if abs(value) < 10 * _MS:
-        return f"{value / _MS:.2g} ms"
-    if abs(value) < 1:
-        return f"{value / _MS:.0f} ms"
-    return f"{value:.2f} s" if abs(value) < 10 else f"{value:.0f} s"
+    number, unit = (value, "s") if in_seconds else (value / _MS, "ms")
+    if abs(number) >= 10:
+        return f"{number:,.0f} {unit}"
+    return f"{number:.2f} s" if in_seconds and abs(number) >= 0.1 else f"{number:.2g} {unit}"
 
 
 def amount(value: float) -> str:
@@ -53,10 +69,10 @@ def durations(label: str, shift: Shift | None) -> str:
     """Say how a duration moved, median and p95."""
     if shift is None:
         return f"{label}: not reported"
-    return (
-        f"{label} p50 {seconds(shift.before_p50)} → {seconds(shift.after_p50)}, "
-        f"p95 {seconds(shift.before_p95)} → {seconds(shift.after_p95)}"
+    p50, p50_after, p95, p95_after = in_one_unit(
+        shift.before_p50, shift.after_p50, shift.before_p95, shift.after_p95
     )
+    return f"{label} p50 {p50} → {p50_after}, p95 {p95} → {p95_after}"
 
 
 def amounts(label: str, shift: Shift | None, unit: str = "") -> str:
