@@ -37,7 +37,8 @@ def print_report(
     summary = summarise(rows, budget)
     done = [row for row in rows if row.outcome == "success"]
     if done:
-        out.print(_title(f"\nStages of {len(done)} requests to {_called(target)}, in ms\n"))
+        requests = "1 request" if len(done) == 1 else f"{len(done)} requests"
+        out.print(_title(f"\nStages of {requests} to {_called(target)}, in ms\n"))
         columns = tables.stage_columns(summary, width)
         out.print(tables.stage_table(columns, len(summary.stages)))
         out.print()
@@ -52,7 +53,8 @@ def print_report(
     out.print(tables.fill(tables.sum_text(summary), width))
     if done:
         slowest = max(done, key=lambda row: row.e2e_ns)
-        out.print(_title(f"\nThe slowest of the {len(done)} requests to {_called(target)}\n"))
+        which = "The request" if len(done) == 1 else f"The slowest of the {requests}"
+        out.print(_title(f"\n{which} to {_called(target)}\n"))
         out.print(waterfall(slowest, min(width, tables.READABLE)), soft_wrap=True)
 
 

@@ -18,7 +18,8 @@ from llmtrace.budget import DEFAULT, Budget, Budgets
 from llmtrace.cli import main
 from llmtrace.core.errors import ConfigError
 from llmtrace_dashboards.rules.burn_rate import LADDER, RuleSettings, Window, seconds
-from llmtrace_dashboards.rules.command import made_from
+from llmtrace_dashboards.rules.command import files_from
+from llmtrace_dashboards.rules.recording_rules import as_yaml
 from llmtrace_dashboards.rules.recording_series import ALLOWED
 from llmtrace_dashboards.rules.slo import bound, matcher, plain, slos
 from llmtrace_dashboards.rules.sloth import dns_name, openslo, sloth
@@ -305,7 +306,8 @@ def test_budgets_of_much_the_same_name(names):
 @pytest.mark.parametrize("what", ["sloth", "openslo"])
 def test_the_committed_files_are_those_of_the_default_budget(what):
     """`llmtrace slo ... --out dashboards/rules` would change nothing."""
-    for name, text in made_from(what, Budgets((DEFAULT,)), SETTINGS, "").items():
+    for name, content in files_from(what, Budgets((DEFAULT,)), SETTINGS).items():
+        text = as_yaml(content, "")
         written = (GENERATED / name).read_text(encoding="utf-8")
 
         assert list(yaml.safe_load_all(written)) == list(yaml.safe_load_all(text)), name

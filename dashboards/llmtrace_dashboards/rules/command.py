@@ -56,16 +56,14 @@ def run(
     )
     named = "" if budget is None else f" --budget {budget.name}"
     remark = f"Made by `llmtrace slo {what}{named}`."
+    files = files_from(what, budgets, settings, normalised)
     if what in {"rules", "engines"}:
-        files = _rules(what, budgets, settings, normalised)
         _rename_severities(files.values(), _severities(severities))
         if rule_format == "prometheusrule":
             files = dict(map(_manifest, files.items()))
-        made = {name: as_yaml(content, remark) for name, content in files.items()}
     elif rule_format != "prometheus" or severities:
         raise ConfigError(f"--format and --severity are of rules: leave them out of {what}")
-    else:
-        made = made_from(what, budgets, settings, remark, normalised)
+    made = {name: as_yaml(content, remark) for name, content in files.items()}
     if what != "engines":  # it has no alert in any case
         warn_unalerted(budgets, warnings)
     if folder is None:
@@ -94,32 +92,20 @@ def warn_unalerted(budgets: Iterable[Budget], warnings: TextIO) -> None:
         print(f"llmtrace: warning: {sentence}", file=warnings)
 
 
-def made_from(
+def files_from(
     what: What,
     budgets: Budgets,
     settings: RuleSettings,
-    remark: str,
     normalised: Sequence[Mapping[str, Any]] = (),
-) -> dict[str, str]:
-    """Return the text of each file, by its name."""
-    if what in {"rules", "engines"}:
-        files = _rules(what, budgets, settings, normalised)
-    else:
-        alerting = slos(budgets)
-        files = (
-            dict(sloth(alerting, settings))
-            if what == "sloth"
-            else {"openslo.yaml": openslo(promised(budgets), settings)}
-        )
-    return {name: as_yaml(content, remark) for name, content in files.items()}
-
-
-def _rules(
-    what: What, budgets: Budgets, settings: RuleSettings, normalised: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
+    """Return the content of each file, by its name."""
     if what == "rules":
         return dict(rule_files(budgets, settings))
-    return dict(engine_file(budgets, normalised, settings))
+    if what == "engines":
+        return dict(engine_file(budgets, normalised, settings))
+    if what == "sloth":
+        return dict(sloth(slos(budgets), settings))
+    return {"openslo.yaml": openslo(promised(budgets), settings)}
 
 
 def _manifest(file: tuple[str, Mapping[str, Any]]) -> tuple[str, dict[str, Any]]:
