@@ -13,7 +13,7 @@ from typing import TextIO
 from llmtrace.budget import DEFAULT, Budgets, read_budget, read_budgets
 from llmtrace.budget_analysis.check import as_text
 from llmtrace.budget_analysis.check import check as add_up
-from llmtrace.core.errors import ConfigError, DataError, SourceError, explain_error, needs_extra
+from llmtrace.core.errors import ConfigError, DataError, needs_extra, writes
 from llmtrace.core.row import Row
 from llmtrace.exporters.row_files.read_back import read_rows
 
@@ -138,7 +138,7 @@ def _share(given: str | None) -> float:
 
 def _replace(path: Path, text: str) -> None:
     """Write a file whole, or leave what was there."""
-    try:
+    with writes(path):
         handle, made = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -148,5 +148,3 @@ def _replace(path: Path, text: str) -> None:
         except BaseException:
             Path(made).unlink(missing_ok=True)
             raise
-    except OSError as error:
-        raise SourceError(f"{path}: cannot write it: {explain_error(error)}") from error

@@ -18,7 +18,7 @@ from llmtrace.cli.arguments import (
     positive,
 )
 from llmtrace.cli.extras import collector_module
-from llmtrace.core.errors import ConfigError, SourceError, explain_error, needs_extra
+from llmtrace.core.errors import ConfigError, needs_extra, writes
 
 _BLOCKS: Final = 5
 
@@ -180,10 +180,8 @@ def _bench(options: argparse.Namespace) -> int:
     _check(options)
     expect_new_folder("--out", options.out)
     for folder in filter(None, (options.out, options.html and options.html.parent)):
-        try:
+        with writes(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise SourceError(f"{folder}: cannot be written: {explain_error(error)}") from error
     names = [part.name for part in fields(Workload)]
     workload = Workload(**{name: getattr(options, name) for name in names})
     with ExitStack() as opened:

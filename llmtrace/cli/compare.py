@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from llmtrace.cli.arguments import Commands, add_budget_option, add_command, add_json, positive
-from llmtrace.core.errors import SourceError, explain_error, needs_extra
+from llmtrace.core.errors import needs_extra, writes
 
 FAILED: Final = 10
 
@@ -66,11 +66,8 @@ def _compare(options: argparse.Namespace) -> int:
         reweight=not options.same_workload,
     )
     if options.html is not None:
-        try:
+        with writes(f"--html {options.html}"):
             options.html.write_text(comparison_page.page(comparison), encoding="utf-8")
-        except OSError as error:
-            msg = f"--html {options.html}: cannot write it: {explain_error(error)}"
-            raise SourceError(msg) from error
     if options.json:
         print(json.dumps(wording.as_dict(comparison), indent=2))
     else:

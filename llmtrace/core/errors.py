@@ -53,6 +53,19 @@ def needs_extra(feature: str, extra: str, package: str | None = None) -> Iterato
         raise missing_extra(feature, extra, package or error.name or "") from error
 
 
+@contextmanager
+def writes(what: object) -> Iterator[None]:
+    """Name the file or folder that cannot be written, where an `OSError` is raised inside.
+
+    Raises:
+        SourceError: it cannot.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise SourceError(f"{what}: cannot be written: {explain_error(error)}") from error
+
+
 def explain_error(error: Exception) -> str:
     """Return the reason of an error on one line, without the path and the number of an `OSError`.
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmtrace.budget import Budget, read_budget
-from llmtrace.core.errors import DataError, SourceError, explain_error
+from llmtrace.core.errors import DataError, SourceError, writes
 from llmtrace.core.json_object import read_object
 from llmtrace.dataset.columns import Columns, Words, short
 from llmtrace.dataset.files import Progress, blocks, objects, read_columns, write_columns
@@ -244,7 +244,7 @@ def write_case(folder: str | Path, case: Case, *, compress: bool = False) -> Non
         SourceError: it cannot be written; an older case is then still there.
     """
     folder = Path(folder)
-    try:
+    with writes(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".half-", dir=folder) as half:
             _write(Path(half), case, compress=compress)
@@ -253,8 +253,6 @@ def write_case(folder: str | Path, case: Case, *, compress: bool = False) -> Non
                 (Path(half) / name).replace(folder / name)
         for name in {*CASE_ROWS, *_SIGNALS} - written:
             (folder / name).unlink(missing_ok=True)
-    except OSError as error:
-        raise SourceError(f"{folder}: cannot write the case: {explain_error(error)}") from error
 
 
 def _write(folder: Path, case: Case, *, compress: bool) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 from rich.console import Console
 
 from llmtrace.budget import Budget
-from llmtrace.core.errors import SourceError, explain_error
+from llmtrace.core.errors import writes
 from llmtrace.dataset.case import Case, no_signals
 from llmtrace.dataset.columns import Columns, from_rows
 from llmtrace.display.summary_tables import console_for
@@ -216,10 +216,8 @@ def _show(job: Job, curve: Curve, sending: Sending, verdict: str) -> None:
     if job.html is not None:
         texts[job.html] = page(curve, f"{sending.target.name}, {sending.target.model}", verdict)
     for path, text in texts.items():
-        try:
+        with writes(path):
             path.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise SourceError(f"{path}: cannot be written: {explain_error(error)}") from error
 
 
 def _write(job: Job, name: str, plan: Plan, measured: Measured) -> None:

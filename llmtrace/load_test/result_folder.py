@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from llmtrace import __version__
-from llmtrace.core.errors import SourceError, explain_error
+from llmtrace.core.errors import writes
 from llmtrace.exporters.row_files.sink import write_rows
 from llmtrace.load_test.other_tools import summary
 from llmtrace.load_test.requests import hash_of
@@ -64,7 +64,7 @@ def write_folder(
         "case.json": {"note": "simulated"} if simulated else {},
         "facts.json": server.facts,
     }
-    try:
+    with writes(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "rows.jsonl").open("w", encoding="utf-8") as file:
             write_rows(file, measured.rows)
@@ -73,8 +73,6 @@ def write_folder(
                 file.writelines(json.dumps(value) + "\n" for value in values)
         for name, value in objects.items():
             (folder / name).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise SourceError(f"{folder}: cannot be written: {explain_error(error)}") from error
 
 
 def _during(

@@ -60,7 +60,7 @@ def test_a_suggested_budget_is_a_budget_file(rows_file, tmp_path, capsys):
         (["--buffer", "110%"], 2, "--buffer: '110%' is not a share of the total; write 10%"),
         (["--objective", "95"], 2, "objective: '95' is not a quantile"),
         (["--model", "none"], 1, "0 requests succeeded; a p95 has no upper bound"),
-        (["--out", "/none/such.yaml"], 1, "/none/such.yaml: cannot write it"),
+        (["--out", "/none/such.yaml"], 1, "/none/such.yaml: cannot be written"),
     ],
 )
 def test_a_slip_is_reported(rows_file, capsys, arguments, status, expected):

@@ -397,7 +397,7 @@ def test_a_median_is_counted_and_does_not_keep_the_others_from_alerts(tmp_path, 
     [
         (["--grafana", "grafana:3000"], 2, "--grafana: 'grafana:3000' is not a URL such as"),
         (["--budget", "/none.yaml"], 2, "/none.yaml: cannot read this budget"),
-        (["--out", "/dev/null/x"], 1, "/dev/null/x: cannot write there"),
+        (["--out", "/dev/null/x"], 1, "/dev/null/x: cannot be written"),
     ],
 )
 def test_a_slip_is_reported(capsys, arguments, status, message):

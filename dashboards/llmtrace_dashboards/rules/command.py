@@ -9,7 +9,7 @@ from typing import Any, Literal, TextIO, get_args
 from urllib.parse import urlsplit
 
 from llmtrace.budget import DEFAULT, Budget, Budgets, read_budgets
-from llmtrace.core.errors import ConfigError, SourceError, explain_error
+from llmtrace.core.errors import ConfigError, writes
 from llmtrace_dashboards.rules.burn_rate import RuleSettings, Severity
 from llmtrace_dashboards.rules.recording_rules import as_yaml, engine_file, rule_files
 from llmtrace_dashboards.rules.slo import promised, slos, unalerted
@@ -69,13 +69,11 @@ def run(
     if folder is None:
         print("---\n".join(made.values()), end="", file=out)
         return
-    try:
+    with writes(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in made.items():
             (folder / name).write_text(text, encoding="utf-8")
             print(f"{folder / name}", file=out)
-    except OSError as error:
-        raise SourceError(f"{folder}: cannot write there: {explain_error(error)}") from error
 
 
 def _rename_severities(files: Iterable[Mapping[str, Any]], renamed: Mapping[str, str]) -> None:
