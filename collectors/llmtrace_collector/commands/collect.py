@@ -274,10 +274,7 @@ def _look_for_room(config: Config) -> None:
     Raises:
         ConfigError: one cannot.
     """
-    for name in ("web", "otlp_http", "otlp_grpc"):
-        at: Address | None = getattr(config.listen, name)
-        if at is None or at.port == 0:
-            continue
+    for name, at in config.listen.addresses.items():
         setting = f"--{name.replace('_', '-')} ADDRESS or listen.{name}"
         listen(at.host, at.port, setting).close()
 

@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import yaml
@@ -43,7 +43,7 @@ from llmtrace_collector.config.fields import (
     whole,
 )
 from llmtrace_collector.config.link_templates import LinkTemplate, link
-from llmtrace_collector.receive.limits import SYNCS, ReceiveLimits, SpoolLimits, Sync
+from llmtrace_collector.receive.limits import SYNCS, ReceiveLimits, SpoolLimits
 from llmtrace_collector.scrape.discovery import DnsTargets, KubernetesPods
 from llmtrace_collector.scrape.dns_srv import SrvTargets
 from llmtrace_collector.scrape.fetch import checked, shown
@@ -64,6 +64,7 @@ _DAY_S: Final = 86_400
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": _DAY_S}
 _DURATION: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([smhd])\s*")
 _MAX_PORT: Final = 65_535
+Limits = TypeVar("Limits", ReceiveLimits, SpoolLimits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +173,12 @@ def data_folder() -> Path:
     return (Path(state) if state else Path.home() / ".local" / "state") / "llmtrace"
 
 
+def _with_settings(limits: Limits, settings: Receive | Spooling) -> Limits:
+    """Return limits with the settings that are called like them."""
+    names = {one.name for one in fields(limits)} & {one.name for one in fields(settings)}
+    return replace(limits, **{name: getattr(settings, name) for name in names})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listen:
     """Where it listens; `off` = not at all."""
@@ -189,6 +196,12 @@ class Listen:
         "listen beyond this machine without a token; access is controlled by what is in "
         "front of it, such as a container's published ports",
     )
+
+    @property
+    def addresses(self) -> dict[str, Address]:
+        """Where it listens, by the name of the setting."""
+        named = {"web": self.web, "otlp_http": self.otlp_http, "otlp_grpc": self.otlp_grpc}
+        return {name: at for name, at in named.items() if at is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,15 +236,7 @@ class Receive:
 
     def limits(self) -> ReceiveLimits:
         """Return them as receivers take them."""
-        return replace(
-            _TAKEN,
-            body_bytes=self.body_bytes,
-            inflated_bytes=self.inflated_bytes,
-            expanded_bytes=self.expanded_bytes,
-            memory_bytes=self.memory_bytes,
-            connections=self.connections,
-            beacons_per_s=self.beacons_per_s,
-        )
+        return _with_settings(_TAKEN, self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,13 +259,8 @@ class Spooling:
 
     def limits(self) -> SpoolLimits:
         """Return them as the spool takes them."""
-        return replace(
-            _KEPT,
-            sync=cast("Sync", self.sync),
-            disk_bytes=self.disk_bytes,
-            free_bytes=self.free_bytes,
-            quarantine_bytes=self.quarantine_bytes,
-            segment_bytes=min(_KEPT.segment_bytes, self.disk_bytes),
+        return _with_settings(
+            replace(_KEPT, segment_bytes=min(_KEPT.segment_bytes, self.disk_bytes)), self
         )
 
 
@@ -471,14 +471,11 @@ def check(config: Config) -> None:
     for one in config.scrape.files:
         one.read()
     taken: dict[tuple[str, int], str] = {}
-    for name in ("web", "otlp_http", "otlp_grpc"):
-        at: Address | None = getattr(listen, name)
-        if at is None or at.port == 0:
-            continue
-        other = taken.setdefault((at.host, at.port), name)
+    for name, at in listen.addresses.items():
+        other = taken.setdefault((at.host, at.port), name) if at.port else name
         if other != name:
             raise ConfigError(f"listen.{other} and listen.{name} are both {at}; take two ports")
-    if not any((listen.web, listen.otlp_http, listen.otlp_grpc)):
+    if not listen.addresses:
         raise ConfigError("listen: web, otlp_http and otlp_grpc are all off: nothing to do")
     if not listen.open and (unguarded := exposed(config)):
         raise ConfigError(
@@ -527,14 +524,9 @@ def secret(file: Path | None) -> str | None:
 def exposed(config: Config) -> Sequence[str]:
     """Say what others can reach without a token."""
     said = []
-    listen = config.listen
-    for name, at, guarded in (
-        ("web", listen.web, config.access.token_file),
-        ("otlp_http", listen.otlp_http, config.receive.token_file),
-        ("otlp_grpc", listen.otlp_grpc, config.receive.token_file),
-    ):
-        if at is not None and not at.is_loopback and guarded is None:
-            key = "access" if name == "web" else "receive"
+    for name, at in config.listen.addresses.items():
+        key = "access" if name == "web" else "receive"
+        if not at.is_loopback and getattr(config, key).token_file is None:
             said.append(f"listen.{name} is {at}: others can reach it, and may use it "
                         f"unless {key}.token_file is set")  # fmt: skip
     return said
