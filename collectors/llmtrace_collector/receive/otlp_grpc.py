@@ -16,10 +16,6 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc.code_pb2 import Code  # type: ignore[import-untyped]
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTracePartialSuccess,
-    ExportTraceServiceResponse,
-)
 
 from llmtrace.core.errors import ConfigError
 from llmtrace_collector.receive.admission import Admission
@@ -28,7 +24,6 @@ from llmtrace_collector.receive.limits import ReceiveLimits
 from llmtrace_collector.receive.rejections import RejectedError
 
 SERVICE: Final = "opentelemetry.proto.collector.trace.v1.TraceService"
-_TAKEN: Final = ExportTraceServiceResponse().SerializeToString()
 _MS: Final = 1000
 
 
@@ -107,12 +102,7 @@ def _exporter(
         except TimeoutError:
             refusal = RejectedError("overloaded", "this took too long; come back later")
         else:
-            if not checked.rejected:
-                return _TAKEN
-            partial = ExportTracePartialSuccess(
-                rejected_spans=checked.rejected.total(), error_message=checked.words
-            )
-            return ExportTraceServiceResponse(partial_success=partial).SerializeToString()
+            return checked.response().SerializeToString()
         admission.refuse("grpc", refusal)
         await _abort(context, refusal, admission.limits.retry_after_s)
         raise AssertionError  # `abort` always raises

@@ -14,10 +14,6 @@ from typing import Final, NamedTuple
 from google.protobuf.message import Message
 from google.rpc.code_pb2 import Code  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTracePartialSuccess,
-    ExportTraceServiceResponse,
-)
 from starlette.datastructures import Headers
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
@@ -30,11 +26,9 @@ from llmtrace_collector.receive.beacons import beacon_request
 from llmtrace_collector.receive.limits import MIB
 from llmtrace_collector.receive.otlp_json import to_json
 from llmtrace_collector.receive.rejections import RejectedError
-from llmtrace_collector.receive.validate import Checked
 
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
-_TAKEN: Final = ExportTraceServiceResponse().SerializeToString()
 # Of a body that is too large so much is read and let go, so that its sender hears the answer.
 _PATIENCE: Final = 64 * MIB
 # For what comes after the body: unpacking, reading, the disk.
@@ -154,7 +148,7 @@ class _Traces:
         if encoding != "identity":
             body = await self._admission.unpack(weight, body, encoding)
         checked = await self._admission.take("http", body, json=kind == JSON)
-        return _Reply(200, kind, _accepted(checked, kind))
+        return _Reply(200, kind, _encoded(checked.response(), kind))
 
 
 class _Beacons:
@@ -228,15 +222,6 @@ async def _read_on(
 
 def _media_type(headers: Headers) -> str:
     return headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
-def _accepted(checked: Checked, kind: str) -> bytes:
-    if not checked.rejected:
-        return _TAKEN if kind == PROTOBUF else b"{}"
-    partial = ExportTracePartialSuccess(
-        rejected_spans=checked.rejected.total(), error_message=checked.words
-    )
-    return _encoded(ExportTraceServiceResponse(partial_success=partial), kind)
 
 
 def _encoded(message: Message, kind: str) -> bytes:

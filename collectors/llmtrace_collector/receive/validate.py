@@ -12,7 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from google.protobuf.message import DecodeError, Message
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTracePartialSuccess,
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
 from llmtrace_collector.receive.limits import ReceiveLimits
@@ -56,6 +60,15 @@ class Checked:
         return "; ".join(
             f"{count} rejected: {_WORDS[why]}" for why, count in self.rejected.items()
         )
+
+    def response(self) -> ExportTraceServiceResponse:
+        """Return the answer to the sender: empty, or what was left out."""
+        if not self.rejected:
+            return ExportTraceServiceResponse()
+        partial = ExportTracePartialSuccess(
+            rejected_spans=self.rejected.total(), error_message=self.words
+        )
+        return ExportTraceServiceResponse(partial_success=partial)
 
 
 def check(body: bytes, limits: ReceiveLimits) -> Checked:
