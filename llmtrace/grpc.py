@@ -29,9 +29,9 @@ with needs_extra(
 
 from llmtrace.gateway.grpc_handlers import Methods
 from llmtrace.gateway.middleware import check_name
-from llmtrace.instrumentation.rpc import grpc_call, user_classifier
+from llmtrace.instrumentation.rpc import grpc_call, message_classifier
 from llmtrace.instrumentation.rpc.grpc_call import Calls
-from llmtrace.instrumentation.rpc.user_classifier import Classification
+from llmtrace.instrumentation.rpc.message_classifier import Classification
 from llmtrace.instrumentation.trace_decorator import Scalar, labels
 from llmtrace.runtime.runtime import entered
 
@@ -160,7 +160,7 @@ def _calls(where: str, methods: Any, classify: Any, done: Any, given: dict[str, 
         )
     fields, extra = labels(given, where)
     return Calls(
-        classify=user_classifier.reader(classify),
+        classify=message_classifier.reader(classify),
         done=done,
         wanted=_any_but_its_own if methods is None else partial(_is_one_of, _full(methods)),
         info={"operation": "chat", "client": "grpc", **fields},

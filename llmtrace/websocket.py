@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any, Final, Literal, TypeVar
 
 from llmtrace.core.errors import ConfigError
-from llmtrace.instrumentation.rpc import openai_realtime, user_classifier, websocket_connection
-from llmtrace.instrumentation.rpc.user_classifier import Classification
+from llmtrace.instrumentation.rpc import message_classifier, openai_realtime, websocket_connection
+from llmtrace.instrumentation.rpc.message_classifier import Classification
 from llmtrace.instrumentation.rpc.websocket_session import Conversation, Protocol
 from llmtrace.instrumentation.trace_decorator import Scalar, labels
 from llmtrace.runtime.runtime import active
@@ -127,7 +127,7 @@ def _protocol(done: Any, asks: Any, classify: Any) -> Protocol:
         )
     by_close = done == "close"
     return Protocol(
-        classify=user_classifier.reader(classify),
+        classify=message_classifier.reader(classify),
         asks=asks,
         done=_never if by_close else done,
         ends_by_close=by_close,

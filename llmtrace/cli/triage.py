@@ -204,7 +204,7 @@ def _triage(options: argparse.Namespace) -> int:
     from llmtrace.triage.sources import reader
 
     if options.prometheus and not given and options.what != "serve":
-        from llmtrace.triage.engines_alone import command as engines
+        from llmtrace.triage.without_rows import command as engines
 
         return engines.main(
             options, collector_module("scrape.from_prometheus", "llmtrace triage --prometheus")

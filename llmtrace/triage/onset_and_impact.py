@@ -18,7 +18,7 @@ from llmtrace.triage.comparison.within_groups import of_kind
 from llmtrace.triage.impact import impact_of
 from llmtrace.triage.near_events import events_near
 from llmtrace.triage.result import NOTHING_FOUND, Metric, Result
-from llmtrace.triage.windows.date_change import Dated
+from llmtrace.triage.windows.changepoint import Dated
 from llmtrace.triage.windows.moved import Moved, what_moved
 from llmtrace.triage.windows.onset import course, date_onset
 from llmtrace.triage.windows.ramp import date_ramp

@@ -21,8 +21,8 @@ from llmtrace.triage.attribution.cohorts import failing_cohorts, find_cohorts
 from llmtrace.triage.attribution.components import METRICS, Values, first_content, values
 from llmtrace.triage.attribution.divide_change import Divided, divide, usual_parts
 from llmtrace.triage.attribution.exemplars import exemplars
-from llmtrace.triage.attribution.for_result import anatomy_of, contributions_of, estimates_of
 from llmtrace.triage.attribution.request_load import load_of
+from llmtrace.triage.attribution.result_parts import anatomy_of, contributions_of, estimates_of
 from llmtrace.triage.comparison.outcomes import compare_outcomes
 from llmtrace.triage.comparison.p95_change import MIN_COUNT, Compared, compare
 from llmtrace.triage.comparison.which_moved import all_moved, which_moved

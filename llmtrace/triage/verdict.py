@@ -8,8 +8,8 @@ from typing import Final
 
 from llmtrace.dataset.case import Window
 from llmtrace.triage.attribution.attribute import Attribution, Spread
+from llmtrace.triage.detectable_change import TOO_COARSE
 from llmtrace.triage.over_time import Incident
-from llmtrace.triage.power import TOO_COARSE
 from llmtrace.triage.report.naming import duration, figure, unit_of
 from llmtrace.triage.result import Change, Cohort, Load, Outcomes, Verdict
 

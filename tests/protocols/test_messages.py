@@ -13,7 +13,7 @@ from llmtrace.core.errors import DataError
 from llmtrace.core.recording import Recording
 from llmtrace.core.request_clock import NOTHING, OTHER, REASONING, TEXT, TOOL_CALL
 from llmtrace.core.stages import Reported
-from llmtrace.instrumentation.rpc import openai_realtime, user_classifier
+from llmtrace.instrumentation.rpc import message_classifier, openai_realtime
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -211,12 +211,12 @@ def test_a_deep_event_is_not_parsed_to_the_bottom() -> None:
 )
 def test_the_kind_of_a_message(says: Any, expected: int) -> None:
     """By itself, or in a mapping."""
-    assert user_classifier.reader(lambda _: says)(recording(), "x") == expected
+    assert message_classifier.reader(lambda _: says)(recording(), "x") == expected
 
 
 def test_what_is_not_empty_is_content_by_default() -> None:
     """Of an unknown protocol nothing else can be said."""
-    read = user_classifier.reader(None)
+    read = message_classifier.reader(None)
 
     assert [read(recording(), message) for message in ("x", b"x", "", b"")] == [1, 1, 0, 0]
 
@@ -237,7 +237,7 @@ def test_what_else_a_message_tells() -> None:
     }
     noted = recording()
 
-    assert user_classifier.reader(lambda _: says)(noted, "x") == TEXT
+    assert message_classifier.reader(lambda _: says)(noted, "x") == TEXT
     assert noted.info.items() >= {
         ("finish_reason", "stop"), ("response_id", "1"), ("model", "tiny"),
         ("prompt_tokens", 7), ("cached_tokens", 2),
@@ -252,4 +252,4 @@ def test_what_else_a_message_tells() -> None:
 def test_what_cannot_be_said(says: Any) -> None:
     """The error names what can."""
     with pytest.raises(DataError, match=r"text|finish_reason"):
-        user_classifier.reader(lambda _: says)(recording(), "x")
+        message_classifier.reader(lambda _: says)(recording(), "x")

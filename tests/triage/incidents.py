@@ -94,14 +94,14 @@ class Incident:
             for name in names:
                 row.pop(name, None)
 
-    def evidence(self, **more: Any) -> Evidence:
+    def evidence(self, *, before: Window = BEFORE, after: Window = AFTER, **more: Any) -> Evidence:
         """Lay it out for the rules."""
         for row in self.rows:
             settle(row)
         signals, odd = signals_from(self._samples())
         assert odd == ()
         facts = Facts(self.facts, tuple(self.events))
-        return gather(first_content(from_dicts(self.rows)), signals, facts, BEFORE, AFTER, **more)
+        return gather(first_content(from_dicts(self.rows)), signals, facts, before, after, **more)
 
     def findings(self, **more: Any) -> dict[str, Finding]:
         """Return what every rule says, the best supported first."""

@@ -12,10 +12,11 @@ import pytest
 from llmtrace.dataset.case import Window
 from llmtrace.triage.causes import RULES
 from llmtrace.triage.causes.scoring import moves
+from llmtrace.triage.evidence.patterns import vanished
 from llmtrace.triage.result import CAUSES
 
 from . import hand_made
-from .incidents import AFTER, TTFT, Incident, quiet
+from .incidents import AFTER, BEFORE, TTFT, Incident, quiet
 
 SURE = {"confirmed", "likely"}
 Made = Callable[[], Incident]
@@ -48,6 +49,25 @@ def test_a_near_miss_is_not_taken_for_it(cause):
     found = NEAR[cause]().findings()
 
     assert found[cause].status not in SURE, report(found)
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_rules_take_windows_in_any_order_and_place(cause):
+    """Where nothing is before an incident, it is compared with what came after it."""
+    alone = Window(AFTER.end + 3600, AFTER.end + 3660)
+    for before, after in ((AFTER, BEFORE), (alone, AFTER), (BEFORE, alone), (AFTER, AFTER)):
+        made = POSITIVE[cause]()
+        made.dead["vllm-0"] = Window(BEFORE.start, AFTER.start)  # it comes later
+
+        assert set(made.findings(before=before, after=after)) == set(RULES)
+
+
+def test_an_engine_that_comes_later_has_not_vanished():
+    """Before its first sample it was not there."""
+    made = quiet()
+    made.dead["vllm-0"] = Window(BEFORE.start, AFTER.start)
+
+    assert vanished(made.evidence(before=AFTER, after=BEFORE)) == {}
 
 
 @pytest.mark.parametrize("cause", CAUSES)

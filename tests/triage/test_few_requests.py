@@ -8,7 +8,7 @@ import pytest
 from llmtrace.dataset.case import Case, Window, no_signals
 from llmtrace.dataset.columns import concatenate
 from llmtrace.triage.attribution.components import Values, values
-from llmtrace.triage.comparison.far_beyond import far_beyond
+from llmtrace.triage.comparison.extreme_waits import far_beyond
 from llmtrace.triage.comparison.within_groups import clearest_group
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.result import NOTHING_FOUND

@@ -18,8 +18,8 @@ from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.report.naming import verdict_words
 from llmtrace.triage.report.sentences import event_text, when
 from llmtrace.triage.result import NAMED
+from llmtrace.triage.windows.changepoint import date_change
 from llmtrace.triage.windows.choose import earlier, quiet_time
-from llmtrace.triage.windows.date_change import date_change
 from llmtrace.triage.windows.highest_stretch import Spike
 from llmtrace.triage.windows.other_changes import with_bursts
 from llmtrace.triage.windows.ramp import ramp_of

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from llmtrace.triage.windows.bins import bins_for
-from llmtrace.triage.windows.date_change import date_change
+from llmtrace.triage.windows.changepoint import date_change
 from llmtrace.triage.windows.failure_stretch import stretch_of_failures
 from llmtrace.triage.windows.highest_stretch import CERTAIN
 from llmtrace.triage.windows.spike import find_failures, find_slow

@@ -8,9 +8,9 @@ from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.load import at_limit
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
-from llmtrace.triage.evidence.beside import ENDED
 from llmtrace.triage.evidence.changes import HALF, SURE, Shift
 from llmtrace.triage.evidence.evidence import Evidence, Ratio
+from llmtrace.triage.evidence.other_clients import ENDED
 from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.result import Finding
 

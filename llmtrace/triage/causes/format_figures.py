@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from llmtrace.triage.evidence.beside import Beside
 from llmtrace.triage.evidence.changes import Shift
 from llmtrace.triage.evidence.evidence import Ratio
+from llmtrace.triage.evidence.other_clients import Beside
 from llmtrace.triage.evidence.signals import Moved
 
 _MS: Final = 1e-3

@@ -10,11 +10,11 @@ import numpy as np
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes import scoring
 from llmtrace.triage.causes.engine_flags import flags
-from llmtrace.triage.causes.kv_room import kv_room
+from llmtrace.triage.causes.kv_capacity import kv_room
 from llmtrace.triage.causes.scoring import against, gate, judge, note, proof, required, support
-from llmtrace.triage.evidence.beside import ENDED
 from llmtrace.triage.evidence.changes import HALF, Share
 from llmtrace.triage.evidence.evidence import Evidence
+from llmtrace.triage.evidence.other_clients import ENDED
 from llmtrace.triage.evidence.patterns import cache_shrank, on_replica, restarted, starts
 from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.result import Finding

@@ -14,10 +14,10 @@ from llmtrace.dataset.columns import Columns
 from llmtrace.stats import significance
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.attribution.components import Values, slow
-from llmtrace.triage.comparison.far_beyond import far_beyond
-from llmtrace.triage.power import smallest_share, smallest_visible
+from llmtrace.triage.comparison.extreme_waits import far_beyond
+from llmtrace.triage.detectable_change import smallest_share, smallest_visible
 from llmtrace.triage.result import NO_BOUNDS, Change, Side
-from llmtrace.triage.windows.date_change import date_change
+from llmtrace.triage.windows.changepoint import date_change
 
 # Of windows that were given: the chance of a false alarm, and the least share of a quantile that
 # matters.

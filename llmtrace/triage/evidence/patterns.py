@@ -15,9 +15,9 @@ from typing import Final
 import numpy as np
 
 from llmtrace.stats.arrays import Floats, Mask
-from llmtrace.triage.evidence.beside import ENDED
 from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, SURE, Share
 from llmtrace.triage.evidence.evidence import Evidence
+from llmtrace.triage.evidence.other_clients import ENDED
 from llmtrace.triage.evidence.window_rows import Side
 
 _LONG_TO_MEDIAN: Final = 5.0
@@ -629,8 +629,9 @@ def vanished(e: Evidence) -> Mapping[str, float]:
         usual = float(np.percentile(np.diff(before), 90))
         marks = np.concatenate([[window.start], series.within(window).t, [window.end]])
         longest = int(np.diff(marks).argmax())
-        if np.diff(marks)[longest] > 3 * usual:
-            found[name] = float(series.t[series.t <= marks[longest]][-1])
+        earlier = series.t[series.t <= marks[longest]]  # none: it is not there yet
+        if np.diff(marks)[longest] > 3 * usual and len(earlier):
+            found[name] = float(earlier[-1])
     # Several at once is a scrape that failed, as far as anyone can see.
     return found if len(found) < max(examined, 2) else {}
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.windows.bins import bins_for
-from llmtrace.triage.windows.date_change import log_likelihood
+from llmtrace.triage.windows.changepoint import log_likelihood
 from llmtrace.triage.windows.highest_stretch import MIN_INSIDE, Spike, memory_of
 
 _FEWEST: Final = 5  # events in the stretch

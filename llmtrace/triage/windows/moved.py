@@ -14,7 +14,7 @@ from llmtrace.triage.attribution.components import METRICS
 from llmtrace.triage.comparison.outcomes import ENDINGS
 from llmtrace.triage.comparison.p95_change import Compared
 from llmtrace.triage.result import Metric, Result
-from llmtrace.triage.windows.date_change import log_likelihood
+from llmtrace.triage.windows.changepoint import log_likelihood
 from llmtrace.triage.windows.search_rows import Look
 
 _SHARES: Final = (0.5, 0.8, 0.95)  # of the requests before, that are below a bound

@@ -9,8 +9,8 @@ from llmtrace.dataset.case import Window
 from llmtrace.stats.significance import clustered, more_than, share_bounds
 from llmtrace.triage.over_time import Incident, Onset, State
 from llmtrace.triage.windows.all_stretches import overlapping
+from llmtrace.triage.windows.changepoint import Dated, date_change
 from llmtrace.triage.windows.choose import Chosen
-from llmtrace.triage.windows.date_change import Dated, date_change
 from llmtrace.triage.windows.moved import Moved
 
 _SLACK_S: Final = 60.0

@@ -13,7 +13,7 @@ import numpy as np
 
 from llmtrace.stats.arrays import Floats
 from llmtrace.triage.windows.bins import PER_BIN
-from llmtrace.triage.windows.date_change import Dated
+from llmtrace.triage.windows.changepoint import Dated
 from llmtrace.triage.windows.highest_stretch import CERTAIN, WANDERS, bar, memory_of
 
 _BINS: Final = 48  # at most: the rise is looked for between each two of them

@@ -14,7 +14,7 @@ import numpy as np
 
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.windows.bins import MAX_BINS, MIN_BINS, PER_BIN, Bins
-from llmtrace.triage.windows.date_change import date_change
+from llmtrace.triage.windows.changepoint import date_change
 from llmtrace.triage.windows.failure_stretch import stretch_of_failures
 from llmtrace.triage.windows.highest_stretch import Spike, highest_stretch, memory_of
 

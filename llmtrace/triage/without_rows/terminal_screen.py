@@ -11,9 +11,9 @@ from rich.text import Text
 
 from llmtrace.display.summary_tables import date_and_zone
 from llmtrace.triage.causes.format_figures import seconds
-from llmtrace.triage.engines_alone.find import EngineTriage, Mean, named
 from llmtrace.triage.report.runbooks import summary_of
 from llmtrace.triage.result import Finding
+from llmtrace.triage.without_rows.find import EngineTriage, Mean, named
 
 _TITLES = {
     "queue": "queue", "prefill": "prefill", "decode": "decode", "rest": "front end and the rest",

@@ -16,14 +16,14 @@ from llmtrace.core.errors import DataError
 from llmtrace.dataset.case import Case, Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.triage.causes import causes
-from llmtrace.triage.engines_alone.intervals import DURATIONS, interval_rows
-from llmtrace.triage.engines_alone.stretch import find_stretch
-from llmtrace.triage.evidence.beside import ENDED
 from llmtrace.triage.evidence.changes import MIN_COUNT, Shift
 from llmtrace.triage.evidence.evidence import Evidence, gather
+from llmtrace.triage.evidence.other_clients import ENDED
 from llmtrace.triage.pipeline import Settings
 from llmtrace.triage.result import CAUSES, NAMED, Finding, Metric
 from llmtrace.triage.rows_in_order import in_order
+from llmtrace.triage.without_rows.intervals import DURATIONS, interval_rows
+from llmtrace.triage.without_rows.stretch import find_stretch
 
 Verdict = Literal["moved", "no_change", "not_enough_data"]
 # Cumulative counts of requests by upper bound, of a duration in a window; empty = not reported.

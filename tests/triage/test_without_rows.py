@@ -12,16 +12,16 @@ import pytest
 from llmtrace.core.errors import DataError
 from llmtrace.dataset.case import no_signals, read_case, signals_from
 from llmtrace.dataset.columns import from_dicts
-from llmtrace.triage.engines_alone.find import (
+from llmtrace.triage.pipeline import Settings
+from llmtrace.triage.result import CAUSES
+from llmtrace.triage.without_rows.find import (
     WITHOUT_ROWS,
     EngineTriage,
     as_plain,
     named,
     triage_engines,
 )
-from llmtrace.triage.engines_alone.stretch import find_stretch
-from llmtrace.triage.pipeline import Settings
-from llmtrace.triage.result import CAUSES
+from llmtrace.triage.without_rows.stretch import find_stretch
 
 RECORDED: Final = Path(__file__).parent / "recorded"
 # Incidents in an engine, and outside of all engines.

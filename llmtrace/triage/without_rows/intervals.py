@@ -13,7 +13,7 @@ import numpy as np
 
 from llmtrace.dataset.case import Signals
 from llmtrace.dataset.columns import Columns, from_dicts
-from llmtrace.triage.evidence.beside import ENDED
+from llmtrace.triage.evidence.other_clients import ENDED
 from llmtrace.triage.evidence.signals import Series, rates
 
 # The durations that engines count: a row's field, and the signal.

@@ -14,8 +14,8 @@ from llmtrace.dataset.case import Case, Window
 from llmtrace.dataset.columns import empty
 from llmtrace.display.summary_tables import console_for
 from llmtrace.triage.command import CANNOT_TELL, LAST, MOVED, Steps, settings_of, span
-from llmtrace.triage.engines_alone.find import as_plain, triage_engines
-from llmtrace.triage.engines_alone.terminal_screen import engines_screen
+from llmtrace.triage.without_rows.find import as_plain, triage_engines
+from llmtrace.triage.without_rows.terminal_screen import engines_screen
 
 _STATUS: Final = {"moved": MOVED, "no_change": 0, "not_enough_data": CANNOT_TELL}
 # Options that are about rows of requests.
