@@ -35,6 +35,7 @@ from llmtrace.triage.report.naming import duration
 from llmtrace.triage.result import (
     NOTHING_FOUND,
     OF_TRAFFIC,
+    SURE,
     Change,
     Cohort,
     Finding,
@@ -44,14 +45,11 @@ from llmtrace.triage.result import (
     Quality,
     Result,
 )
-from llmtrace.triage.result import (
-    SURE as LIKELY,
-)
 from llmtrace.triage.rows_in_order import in_order, thinned
 from llmtrace.triage.verdict import COUNTS, Judged, in_time, judge, of_a_kind
+from llmtrace.triage.windows import highest_stretch
 from llmtrace.triage.windows.candidates import TRAFFIC
 from llmtrace.triage.windows.choose import FEW
-from llmtrace.triage.windows.highest_stretch import SURE
 from llmtrace.triage.windows.search_rows import Look, look_at, look_elsewhere
 from llmtrace.triage.windows.unrecorded import unrecorded
 
@@ -149,7 +147,7 @@ class _Weighed:
     @property
     def explained(self) -> bool:
         """Whether something moved, and the evidence is for a cause of it."""
-        sure = any(one.status in LIKELY for one in self.causes)
+        sure = any(one.status in SURE for one in self.causes)
         return sure and self.judged.verdict not in NOTHING_FOUND
 
     @property
@@ -165,7 +163,7 @@ class _Weighed:
             if one.id in OF_TRAFFIC
             else self.moved or (chosen.dated and one.id in COUNTED)
             for one in self.causes
-            if one.status in LIKELY
+            if one.status in SURE
         )
 
 
@@ -200,9 +198,7 @@ def triage(
         if other is not None:
             found = _weigh(case, other.look, other.sides.about, settings, report)
     intervals = found.spread is not None or not settings.bootstrap
-    quality = _quality(
-        found.look, found.sides, found.mine, case, duplicates=duplicates, intervals=intervals
-    )
+    quality = _quality(found, case, duplicates=duplicates, intervals=intervals)
     result = _result(found, quality=quality, seed=settings.seed)
     whole = with_onset_and_impact(
         result, case, found.look, found.sides.compared, found.sides.about
@@ -284,7 +280,7 @@ def _compare(look: Look, metric: Metric | None) -> _Sides:
         name: compare(
             rows, windows, measured[name], Q,
             certain=certain / (1 if name == metric else len(METRICS)), least=least,
-            shown=look.shows_rise(name), remembers=look.by_chance <= SURE,
+            shown=look.shows_rise(name), remembers=look.by_chance <= highest_stretch.SURE,
         )
         for name in METRICS
     }  # fmt: skip
@@ -365,9 +361,8 @@ def _cohorts(sides: _Sides, mine: Divided) -> tuple[Cohort, ...]:
     )
 
 
-def _quality(
-    look: Look, sides: _Sides, mine: Divided, case: Case, *, duplicates: int, intervals: bool
-) -> Quality:
+def _quality(found: _Weighed, case: Case, *, duplicates: int, intervals: bool) -> Quality:
+    look, sides, mine = found.look, found.sides, found.mine
     return quality_of(
         sides.of_metric, sides.compared[sides.about], mine, rows=sides.rows,
         there=sum(map(len, look.whole)),

@@ -25,7 +25,7 @@ from llmtrace.triage.causes.look_alikes import RELATIONS, look_alikes
 from llmtrace.triage.causes.scoring import LIKELY, with_points
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.patterns import cache_fell_first, cache_shrank
-from llmtrace.triage.result import NAMED, OF_TRAFFIC, Finding, Point
+from llmtrace.triage.result import NAMED, OF_TRAFFIC, SURE, Finding, Point
 
 Rule = Callable[[Evidence], Finding]
 
@@ -167,7 +167,7 @@ def _beyond_unrest(evidence: Evidence, finding: Finding) -> Finding:
     On any day prompts are longer for a while, bursts of requests wait, and clients leave then.
     Means of a few scrapes cannot be cut into stretches.
     """
-    sure = finding.status in ("confirmed", "likely") and not evidence.of_means
+    sure = finding.status in SURE and not evidence.of_means
     if not sure or not (text := _is_usual(evidence, finding.id)):
         return finding
     return with_points(finding, [Point(text, min(_IS_BEHIND, LIKELY - 1 - finding.score))])
@@ -201,7 +201,7 @@ def _behind(evidence: Evidence, finding: Finding, found: Mapping[str, Finding]) 
     behind = [
         found[name]
         for name in names
-        if found[name].status in ("confirmed", "likely")
+        if found[name].status in SURE
         and not _came_first(evidence, finding, name)
         and not _rather_behind_it(finding, found[name])
     ]

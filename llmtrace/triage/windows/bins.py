@@ -23,6 +23,11 @@ class Bins:
     width: float
 
 
+def max_bins(count: int) -> int:
+    """Return into how many bins a search divides so many requests, at most."""
+    return min(max(count // PER_BIN, 2), MAX_BINS)
+
+
 def bins_for(t: Floats) -> Bins | None:
     """Choose bins of five requests each, or of more where that made too many of them.
 

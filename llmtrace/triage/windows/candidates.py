@@ -29,7 +29,7 @@ from llmtrace.triage.windows.spike import find_failures, find_slow, find_traffic
 from llmtrace.triage.windows.unrecorded import closed_up, opened
 
 TRAFFIC: Final = "the number of requests"
-_MOST: Final = 8  # that are weighed
+_MAX_CANDIDATES: Final = 8  # that are weighed
 _STANDS_OUT: Final = 0.6  # of a score: noise of any kind makes that in one search of ten
 _NEAR: Final = 0.05  # of the time searched, by which edges that are one may differ
 _SOON: Final = 0.1  # of it, after which what an event brought about has begun
@@ -94,7 +94,7 @@ def candidates(
         again = any(_alike(one.spike, other.spike, span, near) for other in kept)
         if before >= _FEWEST and lasts > 0 and not again:
             kept.append(one)
-    return kept[:_MOST]
+    return kept[:_MAX_CANDIDATES]
 
 
 def _alike(one: Spike, other: Spike, span: Window, near: float) -> bool:

@@ -22,7 +22,7 @@ from llmtrace.triage.over_time import Incident
 from llmtrace.triage.result import Metric
 from llmtrace.triage.rows_in_order import thinned
 from llmtrace.triage.windows import other_changes as others
-from llmtrace.triage.windows.bins import MAX_BINS, PER_BIN, bins_for
+from llmtrace.triage.windows.bins import bins_for, max_bins
 from llmtrace.triage.windows.candidates import Candidate
 from llmtrace.triage.windows.highest_stretch import CERTAIN, Spike
 from llmtrace.triage.windows.same_work import Series, find_in_parts, find_other_work
@@ -137,7 +137,7 @@ def around(
     after = recorded_part(Window(spike.start, spike.end or end), gaps, t)
     long = max(_LONGER * after.seconds, _HOUR_S)
     before = recorded_part(Window(max(after.start - long, float(t[0])), after.start), gaps, t)
-    bins = min(max(len(t) // PER_BIN, 2), MAX_BINS)
+    bins = max_bins(len(t))
     stretches = bins if spike.end is None else bins**2 / 2
     share = 1 / among / (1 if found.sure else stretches)
     said = f"no spike of a metric explains it; the windows are dated by {found.by}"

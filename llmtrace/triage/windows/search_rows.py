@@ -19,7 +19,7 @@ from llmtrace.triage.over_time import Incident
 from llmtrace.triage.result import Metric
 from llmtrace.triage.rows_in_order import thinned
 from llmtrace.triage.windows.all_stretches import find_all, overlapping
-from llmtrace.triage.windows.bins import MAX_BINS, PER_BIN
+from llmtrace.triage.windows.bins import max_bins
 from llmtrace.triage.windows.candidates import candidates
 from llmtrace.triage.windows.choose import FEW, Chosen, around, choose
 from llmtrace.triage.windows.highest_stretch import SURE
@@ -79,8 +79,7 @@ class Look:
             return CERTAIN * (self.chosen.share or 1.0), LEAST
         certain, least = _FOUND
         if self.chosen.found is not None:  # the clearest of so many stretches
-            bins = min(max(len(self.rows) // PER_BIN, 2), MAX_BINS)
-            certain = max(certain, 2 * CERTAIN / bins**2)
+            certain = max(certain, 2 * CERTAIN / max_bins(len(self.rows)) ** 2)
         return certain, least
 
     def shows_rise(self, metric: Metric) -> bool:
