@@ -46,7 +46,7 @@ from llmtrace.triage.result import (
     Result,
 )
 from llmtrace.triage.rows_in_order import in_order, thinned
-from llmtrace.triage.verdict import COUNTS, Judged, in_time, judge, of_a_kind
+from llmtrace.triage.verdict import COUNTS, NEW_SHARE, Judged, in_time, judge, of_a_kind
 from llmtrace.triage.windows import highest_stretch
 from llmtrace.triage.windows.candidates import TRAFFIC
 from llmtrace.triage.windows.choose import FEW
@@ -239,7 +239,7 @@ def _weigh(
     spread = _resample(sides, mine, settings, report)
     report("looking for cohorts", 0.8)
     judged = _judge(look, sides, mine, spread)
-    alone = _alone(look, sides, judged)
+    alone = _alone(look, sides, judged, unmatched=mine.cells.unmatched_share)
     if alone is not None:
         judged = of_a_kind(judged, alone.cohort, alone.compared.change)
     cohorts = _cohorts(sides, mine) if alone is None else (alone.cohort,)
@@ -336,9 +336,12 @@ def _judge(look: Look, sides: _Sides, mine: Divided, spread: Spread | None) -> J
     )
 
 
-def _alone(look: Look, sides: _Sides, judged: Judged) -> Group | None:
-    """Return the kind of request that moved though all together did not; windows are given."""
-    if look.chosen.searched or judged.verdict not in NOTHING_FOUND:
+def _alone(look: Look, sides: _Sides, judged: Judged, *, unmatched: float) -> Group | None:
+    """Return the kind of request that moved though all together did not; windows are given.
+
+    Where many are of kinds never seen before (`unmatched`), a tenant's are no kind of their own.
+    """
+    if look.chosen.searched or judged.verdict not in NOTHING_FOUND or unmatched > NEW_SHARE:
         return None
     return clearest_group(sides.rows, sides.windows, Q)
 

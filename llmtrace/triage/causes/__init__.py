@@ -23,9 +23,10 @@ from llmtrace.triage.causes import (
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.look_alikes import RELATIONS, look_alikes
 from llmtrace.triage.causes.scoring import LIKELY, with_points
+from llmtrace.triage.evidence.changes import STANDS_OUT
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.patterns import cache_fell_first, cache_shrank
-from llmtrace.triage.result import NAMED, OF_TRAFFIC, SURE, Finding, Point
+from llmtrace.triage.result import NAMED, OF_THE_WORK, OF_TRAFFIC, SURE, Finding, Point
 
 Rule = Callable[[Evidence], Finding]
 
@@ -177,11 +178,16 @@ def _is_usual(evidence: Evidence, cause: str) -> str:
     """Say what of a cause is no rarer than stretches of the time before; empty = nothing."""
     of = _MADE_OF.get(cause)
     moved = None if of is None else evidence.row(of)
-    if moved is not None and not moved.stands_out:
+    if (
+        moved is not None
+        and not moved.stands_out
+        and not (cause == "head_of_line" and workload.far_more_long(evidence))
+    ):
         return f"stretches of the time before differ as much in `{of}`"
     if cause in _BY_LOAD and evidence.is_burst:
         return "bursts of requests as large came before"
-    if cause in OF_TRAFFIC and abs(evidence.count_z) < _FAR:
+    usual = abs(evidence.count_z) < _FAR or abs(evidence.stretches_z) < STANDS_OUT
+    if cause in OF_TRAFFIC and usual:
         return "requests come in bursts: their number varies as much by itself"
     if cause == "client_give_ups" and evidence.moved and clients.could_be_slowness(evidence):
         return "requests take longer, for which clients may leave"
@@ -193,6 +199,8 @@ def _behind(evidence: Evidence, finding: Finding, found: Mapping[str, Finding]) 
     if finding.status not in NAMED:
         return finding
     names = may_be_behind(finding.id, slow=[clients.could_be_slowness(evidence)])
+    # What cannot affect the metric explains nothing that does.
+    names = [name for name in names if name not in OUTSIDE.get(evidence.metric or "", ())]
     if finding.id in _BY_LOAD and evidence.more_load:
         # There is more to do: that needs no other cause. But a full batch is one cause, not two,
         # and as many requests are more for each engine where one of them is gone.
@@ -227,6 +235,8 @@ def _came_first(evidence: Evidence, finding: Finding, other: str) -> bool:
 
     A full cache evicts prefixes, and prefixes that are no longer shared fill the cache.
     """
+    if other in OF_THE_WORK and cache_shrank(evidence):
+        return True
     pressure = ("kv_exhaustion", "queue_saturation")
     if finding.id == "prefix_cache_collapse" and other in pressure:
         return cache_fell_first(evidence) is True and not cache_shrank(evidence)

@@ -8,7 +8,7 @@ from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.load import at_limit
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
-from llmtrace.triage.evidence.changes import HALF, SURE, Shift
+from llmtrace.triage.evidence.changes import HALF, STANDS_OUT, SURE, Shift
 from llmtrace.triage.evidence.evidence import Evidence, Ratio
 from llmtrace.triage.evidence.other_clients import ENDED
 from llmtrace.triage.evidence.signals import Moved
@@ -17,8 +17,9 @@ from llmtrace.triage.result import Finding
 _DROP = 0.08
 _FALLS_TO = 0.8
 _PART = 0.03  # of all prompt tokens
+_LITTLE = 0.05
 _QUARTER = 0.25  # of what a stage grew by
-_FEW_READS = 4  # that meet a request: as many may be none by chance
+_FEW_READS = 10  # that meet a request: as many may be next to none by chance
 _OTHERS = 1.2  # times as many requests as rows tell of
 _OTHER_WORK = 0.1  # as a share of the mean prompt
 
@@ -61,8 +62,8 @@ def prefix_cache_collapse(e: Evidence) -> Finding:
         required(less if known else None, text,
                  "the engines' counters `prefix_hits` and `prefix_queries`, or cached tokens of "
                  "each request (vLLM: `--enable-prompt-tokens-details`)"),
-        proof(less and by_rows is not False and by_signals is not False and _same_work(e),
-              "every source that counts cached tokens agrees"),
+        proof(less and by_rows is not False and by_signals is not False and _same_work(e)
+              and not _waits_for_else(e), "every source that counts cached tokens agrees"),
         steady(support(None if prompts is None else not prompts.rose(0.0, 0.15),
                        say.amounts("prompt tokens", prompts))),
         support(None if per_token is None else 0.7 <= per_token <= 1.3,
@@ -73,6 +74,12 @@ def prefix_cache_collapse(e: Evidence) -> Finding:
     ]  # fmt: skip
     action = "Fix what broke the shared prefix: roll back the template or the routing."
     return judge("prefix_cache_collapse", lines, action + flags(e, "prefix_cache_collapse"))
+
+
+def _waits_for_else(e: Evidence) -> bool:
+    """Return whether requests wait in the queue alone: more to compute takes prefill as well."""
+    queue, prefill = e.part_of_metric("queue_s"), e.part_of_metric("prefill_s")
+    return (queue or 0.0) >= HALF and prefill is not None and prefill < _LITTLE
 
 
 def _same_work(e: Evidence) -> bool:
@@ -94,7 +101,8 @@ def _by_rows(e: Evidence) -> bool | None:
     tokens = e.beyond_kind("cached_tokens", by_length=True)
     if tokens is None:
         return None
-    return tokens.after_mean <= _FALLS_TO * tokens.before_mean and tokens.mean_z <= -SURE
+    fewer = tokens.after_mean <= _FALLS_TO * tokens.before_mean and tokens.mean_z <= -SURE
+    return fewer and tokens.stretch_z <= -STANDS_OUT
 
 
 def _by_counters(e: Evidence, by_rows: bool | None) -> tuple[bool | None, Ratio | None]:
@@ -110,9 +118,15 @@ def _by_counters(e: Evidence, by_rows: bool | None) -> tuple[bool | None, Ratio 
     if fewer is False and worst is not None and _sank(worst, longer):
         fewer, ratio = True, worst
     others = _other_kinds(e) or e.beside("tokens_in") is not None
-    if fewer and (by_rows is False or (by_rows is None and others)):
+    if fewer and (by_rows is False or (by_rows is None and (others or _usual(e, ratio)))):
         fewer = None
     return fewer, ratio
+
+
+def _usual(e: Evidence, ratio: Ratio | None) -> bool:
+    """Return whether stretches of the time before have as few hits: prompts differ."""
+    z = ratio and e.ratio_z("prefix_hits", "prefix_queries", ratio.instance)
+    return z is not None and z > -STANDS_OUT
 
 
 def low_spec_acceptance(e: Evidence) -> Finding:
@@ -291,7 +305,8 @@ def _part_by_engines(e: Evidence) -> bool | None:
     time, first = _transfer_time(e), e.row("first_chunk_s")
     if time is None or first is None or not _transfers_slower(e)[0]:
         return None
-    return time.after - time.before >= max(_QUARTER * first.mean_change, e.floor("first_chunk_s"))
+    part = max(_QUARTER * first.mean_change, e.floor("first_chunk_s"))
+    return bool(e.gate("first_chunk")) and time.after - time.before >= part
 
 
 def _transfer_time(e: Evidence) -> Ratio | None:
@@ -475,7 +490,7 @@ def _models(e: Evidence) -> tuple[list[str], list[str], bool]:
     """Return the models whose queue grew, the others, and whether rows report the model."""
     words = e.after.rows.words["model"]
     slow, calm = e.uneven("model", "queue_s") or ([], [])
-    return slow, calm, bool((words.codes >= 0).any())
+    return slow, calm, bool((words.codes >= 0).any()) and e.after.known("queue_s")
 
 
 def _same_engine(e: Evidence, slow: list[str], calm: list[str]) -> bool:

@@ -72,7 +72,8 @@ def durations(label: str, shift: Shift | None) -> str:
     p50, p50_after, p95, p95_after = in_one_unit(
         shift.before_p50, shift.after_p50, shift.before_p95, shift.after_p95
     )
-    return f"{label} p50 {p50} → {p50_after}, p95 {p95} → {p95_after}"
+    by = f" ({shift.source})" if shift.source else ""
+    return f"{label} p50 {p50} → {p50_after}, p95 {p95} → {p95_after}{by}"
 
 
 def amounts(label: str, shift: Shift | None, unit: str = "") -> str:

@@ -7,6 +7,7 @@ import numpy as np
 from llmtrace.stats.arrays import Floats
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
+from llmtrace.triage.causes.load import waits_for_steps
 from llmtrace.triage.causes.network import where_broken
 from llmtrace.triage.causes.scoring import (
     Group,
@@ -26,7 +27,6 @@ from llmtrace.triage.result import Finding
 
 # NVML: idle, clocks set by an operator, sync boost and display clocks are no throttling.
 _HARMLESS = 0x1 | 0x2 | 0x10 | 0x100
-_FEW_STEPS = 8
 _CUT_OFF = 2
 _STREAMS = 4  # responses in progress that stood still together
 _RATHER_FEW = 0.25  # of the slow requests
@@ -193,12 +193,12 @@ def engine_paused(e: Evidence) -> Finding:
                  "the gauge `sleep`, the counter `tokens_out`, or the longest gap of each stream"),
         proof(slept, "the engine said that it was asleep"),
         # A long prompt that is computed whole holds all streams, too.
-        proof(None if patterns.held_up(e) else still, still_text),
+        proof(None if patterns.held_up(e) or most is False else still, still_text),
         support(still, still_text),
         support(stopped, "no tokens came out while requests were running"),
         support(most, slow or ""),
         support(gaps, say.durations("longest gap", gap)),
-        against(None if most is None or slept or stopped else not most, slow or ""),
+        against(None if most is None or slept or stopped else not most, slow or "", strongly=True),
         against(bool(again), f"{', '.join(again)} was restarted", strongly=True),
         against(None if quiet is None or slept else quiet.prompt is not None,
                 f"a prompt of {say.amount(quiet.prompt or 0 if quiet else 0)} tokens was computed "
@@ -248,7 +248,7 @@ def engine_down(e: Evidence) -> Finding:
     lines = [
         gate(failures.rose(0.003, 3, 2.0) or e.share("retried", lambda s: s.number("attempts") > 1)
              .rose(0.003, 3, 2.0) or bool(lost), f"requests ended in a failure: {failures}"),
-        required(bool(down) if known else None,
+        required(bool(down) or (False if known else None),
                  f"{', '.join(down) or 'no engine'} was restarted or stopped reporting",
                  "when each engine started: the gauge `started`"),
         proof(bool(again) and failures.rose(0.003, 3, 2.0),
@@ -302,6 +302,7 @@ def frontend_cpu(e: Evidence) -> Finding:
     rows = e.row("first_chunk_frontend_s")
     far = None if frontend is not None else _beyond_all(e, "frontend_time")
     slow = bool(far) or patterns.slow_front_end(e)
+    left = slow is None and _left_in_engine(e)
     # Who wants one core and gets half is short of CPU too: only more work shows in the counter.
     more = None if cpu is None else cpu.rose(0.0, 0.3)
     part = patterns.front_end_part(e)
@@ -316,7 +317,8 @@ def frontend_cpu(e: Evidence) -> Finding:
              "the engine's queue and prefill times"),
         against(None if part is None else part < 0.3,
                 f"the front end is only {say.percent(part or 0)} of what the wait grew by"),
-        required(slow,
+        required(left or slow,
+                 _LEFT if left else
                  say.durations("the engine's front end", rows) if rows is not None
                  else far or say.gauge("front-end seconds", frontend),
                  "`frontend_time` of the engines, or of each request"),
@@ -328,7 +330,7 @@ def frontend_cpu(e: Evidence) -> Finding:
         support(None if waiting is None else not waiting.rose(0.0, 0.5),
                 "no more requests wait in the engine"),
         against((cpu is None or by_load) and (e.up("tpot_s", relative=0.3 if cpu is None else 0.1)
-                or False) and _waits_for_steps(e) is not False,
+                or False) and waits_for_steps(e) is not False,
                 "steps got slower, and new requests wait for the running one: "
                 + say.durations("time per token", e.row("tpot_s"))),
         # A front end that works more than before and cannot keep up holds all back by itself.
@@ -337,6 +339,23 @@ def frontend_cpu(e: Evidence) -> Finding:
     ]  # fmt: skip
     action = "Add capacity to the front end: more API server processes, or cores for them."
     return judge("frontend_cpu", lines, action + flags(e, "frontend_cpu"))
+
+
+_LEFT = "engines see most of the added time themselves, and neither queue nor prefill has it"
+
+
+def _left_in_engine(e: Evidence) -> bool:
+    """Return whether engines take the time, by their own count, and nothing but the front end can.
+
+    Steps that take longer are what a new request waits for as well: a few of them.
+    """
+    part, queue, prefill = e.part_of_engines(), e.row("queue_s"), e.row("prefill_s")
+    if part is None or part < HALF or queue is None or prefill is None:
+        return False
+    engine = max(queue.mean_change, 0.0) + max(prefill.mean_change, 0.0)
+    first = e.row("ttft_s")
+    mine = first is not None and engine <= _RATHER_FEW * first.mean_change
+    return mine and waits_for_steps(e) is False and not patterns.starts(e)
 
 
 _MET_LONG_ONES = "slow requests came while long prompts were worked on"
@@ -360,14 +379,6 @@ def _beyond_all(e: Evidence, signal: str) -> str | None:
                 f"{len(after)} samples now {say.seconds(float(after.min()))} or more"
             )
     return None
-
-
-def _waits_for_steps(e: Evidence) -> bool | None:
-    """Return whether what the first chunk waits for is no more than a few steps of the engine."""
-    first, per_token = e.row("first_chunk_s"), e.row("tpot_s")
-    if first is None or per_token is None:
-        return None
-    return first.mean_change <= _FEW_STEPS * per_token.after_p95
 
 
 def _typical(moved: Moved | None) -> float:

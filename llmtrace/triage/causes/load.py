@@ -21,7 +21,10 @@ from llmtrace.triage.result import Finding
 
 _FULL_KV = 0.9
 _CALM_KV = 0.8
+_HALF_EMPTY = 0.5  # so full a cache is at most: what is preempted then makes no room in it
 _SURE = 3.0  # standard errors
+_ROOM = 0.7  # of its seats are taken at most: there is room
+_FEW_STEPS = 8
 
 
 def queue_saturation(e: Evidence) -> Finding:
@@ -59,7 +62,9 @@ def queue_saturation(e: Evidence) -> Finding:
     queued = e.gate("queue")
     first = say.durations("time to first chunk", e.row("ttft_s"))
     # Waiting for the running step is in no queue: it is where more load shows first.
-    about = e.metric in (None, "ttft_s") and e.gate("queue", "prefill", "first_chunk")
+    about = e.metric in (None, "ttft_s") and (
+        e.gate("queue", "prefill") or (waits_for_steps(e) is not False and e.gate("first_chunk"))
+    )
     grown = bool(about and e.more_load and e.up("ttft_s"))
     # A gauge read now and then misses short waits; requests tell of each.
     mostly = queued and (e.part_of_metric("queue_s") or 0.0) >= HALF
@@ -69,7 +74,7 @@ def queue_saturation(e: Evidence) -> Finding:
              say.durations("queue", e.row("queue_s")) if queued or not grown
              else f"each engine gets more load, and {first}",
              "the engine's queue time per request"),
-        required(None if waits is None else waits or grown or by_requests,
+        required(waits or grown or by_requests or waits,
                  say.gauge("requests waiting for capacity", waiting) if waits or not by_requests
                  else say.durations("queue", e.row("queue_s")),
                  "the engines' gauge `waiting`"),
@@ -79,6 +84,8 @@ def queue_saturation(e: Evidence) -> Finding:
                 say.gauge("prompt tokens a second", tokens)),
         scoring.steady(against(full and not volume and not full_batch, say.gauge("KV usage", kv)
                        + ", running is below its limit, and load is no reason")),
+        against(bool(waits) and _seats_free(e, running),
+                f"requests wait though there is room: {limit}"),
         against(_preempted(e) and not e.more_load,
                 say.counted("preemptions", e.counted("preemptions"))),
     ]  # fmt: skip
@@ -119,7 +126,8 @@ def kv_exhaustion(e: Evidence) -> Finding:
     for_blocks = None
     if full is not None and waits is not None and full_batch is not None:
         for_blocks = full and waits and not full_batch and not volume
-    short = None if full is None else full or bool(_preempted(e)) or bool(for_blocks)
+    preempted = _preempted(e) and (kv is None or _highest(kv) >= _HALF_EMPTY)
+    short = None if full is None else full or bool(preempted) or bool(for_blocks)
     gap = e.row("gap_per_token")
     lines = [
         gate(e.gate("queue", "decode", "first_chunk", "prefill"),
@@ -127,7 +135,7 @@ def kv_exhaustion(e: Evidence) -> Finding:
              + say.durations("decode", e.row("decode_s")),
              "the engine's queue time, or decode times"),
         required(short, say.gauge("KV usage", kv), "the engines' gauge `kv_usage`"),
-        proof(_preempted(e), say.counted("preemptions", preemptions),
+        proof(preempted, say.counted("preemptions", preemptions),
               "the engines' counter `preemptions`"),
         proof(for_blocks, f"requests wait, the cache is full and the batch is not: {limit}"),
         support(rows.rose(0.01) if e.after.known("preemptions") else None,
@@ -137,7 +145,7 @@ def kv_exhaustion(e: Evidence) -> Finding:
         support(None if gap is None else gap.rose(0.0, 0.5),
                 say.amounts("longest gap, in tokens", gap)),
         against(volume and bool(full), f"load rose: {_load(e)}"),
-        against(full_batch and not _preempted(e), f"the batch is full, not the cache: {limit}"),
+        against(full_batch and not preempted, f"the batch is full, not the cache: {limit}"),
         against(None if kv is None or preemptions is None else
                 _highest(kv) < _CALM_KV and preemptions[1] == 0,
                 "KV usage below 80 % and no preemptions", strongly=True),
@@ -172,14 +180,13 @@ def batch_size(e: Evidence) -> Finding:
     lines = [
         gate(e.up("tpot_s"), say.durations("time per token", e.row("tpot_s")),
              "output tokens per request"),
-        required(None if running is None else running.rose(0.0, 0.2),
-                 say.gauge("requests running", running), "the engines' gauge `running`"),
+        required(*_more_run(e, running), "the engines' gauge `running`"),
         support(None if curve is None else curve <= 1.3,
                 f"time per token is {say.amount(curve or 0)} times what this batch explains"),
         required(e.more_load or bool(e.events("config", "scale")), _load(e)),
         scoring.steady(support(e.up("queue_s") is False or None,
                        say.durations("queue", e.row("queue_s")))),
-        against(bool(e.gate("queue")) or (e.metric == "ttft_s" and bool(e.up("ttft_s"))),
+        against(e.metric != "tpot_s" and (bool(e.gate("queue")) or bool(e.up("ttft_s"))),
                 say.durations("the wait for the first chunk grew too: it", e.row("ttft_s"))),
         against(None if curve is None else curve > 1.6,
                 f"time per token is {say.amount(curve or 0)} times what this batch explains"),
@@ -192,6 +199,14 @@ def batch_size(e: Evidence) -> Finding:
     ]  # fmt: skip
     action = "Rebalance or add capacity; or cap the batch, if waiting is better than slow tokens."
     return judge("batch_size", lines, action + flags(e, "batch_size"))
+
+
+def _more_run(e: Evidence, running: Moved | None) -> tuple[bool | None, str]:
+    """Say whether more requests run at a time: by the gauge, or by the requests' times."""
+    if running is not None:
+        return running.rose(0.0, 0.2), say.gauge("requests running", running)
+    rows = None if e.of_means else e.row("in_progress")
+    return rows and rows.rose(0.0, 0.2), say.amounts("requests in progress", rows)
 
 
 def replica_imbalance(e: Evidence) -> Finding:
@@ -244,7 +259,8 @@ def replica_imbalance(e: Evidence) -> Finding:
         against(None if clock is None else clock.fell(0.0, 0.05),
                 say.gauge("SM clock, MHz", clock, down=True), strongly=True),
         against(bool(e.events("scale")), "the number of engines was changed"),
-        against(bool(restarted(e)), "an engine was restarted: the others took its share"),
+        against(bool(restarted(e)), "an engine was restarted: the others took its share",
+                strongly=True),
         against(bool(starts(e)) and not restarted(e), "an engine has just started"),
         against(None if local is not None or not e.after.known("ttft_s") else
                 bool(e.moved) and _all_rose(e), "all replicas got slower"),
@@ -290,18 +306,37 @@ def at_limit(e: Evidence, running: Moved | None) -> tuple[bool | None, str]:
     """Return whether any instance runs as many as it may, and say so."""
     if running is None:
         return None, "requests running: not reported"
+    found = _filled(e, running)
+    if found is None:
+        return None, "the engines' limit (`max_num_seqs`) is not known"
+    filled, text = found
+    return filled >= 0.95, text
+
+
+def _filled(e: Evidence, running: Moved | None) -> tuple[float, str] | None:
+    """Return how full the fullest engine's batch is, as a share, and say so; `None` = unknown."""
     found = None
-    for name, series in running.after.items():
+    for name, series in running.after.items() if running is not None else ():
         limit = e.number_fact("max_num_seqs", name) or e.number_fact("max_num_seqs")
         if limit and len(series.value):
             highest = float(np.percentile(series.value, 90))
-            if found is None or highest / limit > found[0]:
-                found = (highest / limit, name, highest, limit)
-    if found is None:
-        return None, "the engines' limit (`max_num_seqs`) is not known"
-    filled, name, highest, limit = found
-    text = f"{name} runs {say.amount(highest)} of at most {say.amount(limit)}"
-    return filled >= 0.95, text
+            text = f"{name} runs {say.amount(highest)} of at most {say.amount(limit)}"
+            found = max(found or (0.0, text), (highest / limit, text))
+    return found
+
+
+def _seats_free(e: Evidence, running: Moved | None) -> bool:
+    """Return whether every engine runs far fewer than it may."""
+    share = _filled(e, running)
+    return share is not None and share[0] < _ROOM
+
+
+def waits_for_steps(e: Evidence) -> bool | None:
+    """Return whether what the first chunk waits for is no more than a few steps of the engine."""
+    first, per_token = e.row("first_chunk_s"), e.row("tpot_s")
+    if first is None or per_token is None:
+        return None
+    return first.mean_change <= _FEW_STEPS * per_token.after_p95
 
 
 def _apart(e: Evidence, signal: str) -> tuple[str, bool] | None:

@@ -9,7 +9,7 @@ from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
 from llmtrace.triage.evidence import patterns
-from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, RATHER_SURE, SURE, Shift
+from llmtrace.triage.evidence.changes import HALF, RATHER_SURE, SURE, Shift
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.window_rows import Side
 from llmtrace.triage.result import Finding
@@ -25,7 +25,9 @@ _PHASES = {
 _SET_UP = ("connect", "tls", "handshake")
 _MOSTLY = 0.6
 _GOOD_PART = 0.3
+_QUARTER = 0.25
 _LONGER = 1.1  # times as long: no timer lets that pass
+_SEVERAL = 3  # responses that no rule of a hop would have let pass
 _TOO_MANY, _ERROR = 429, 500
 _OK = 200  # a response that failed after its status line was cut
 _TIMEOUTS_S = (5, 10, 15, 20, 30, 45, 50, 55, 60, 75, 90, 100, 120, 180, 240, 300, 350, 600)
@@ -119,9 +121,10 @@ def gateway_overhead(e: Evidence) -> Finding:
     own_time = "the gateway's own time (Server-Timing, its headers, or our middleware)"
     by_exclusion = None if whole is not None else _is_between(e)
     if by_exclusion:
+        lost = "first_chunk" if e.row("first_chunk_s") is not None else "unattributed"
         text = ("the gateway reports nothing, but time is lost on the path and not in the engine: "
-                + say.durations("first chunk", e.row("first_chunk_s")))  # fmt: skip
-        seen = [gate(e.gate("first_chunk"), text), required(by_exclusion, text, own_time)]
+                + say.durations(lost.replace("_", " "), e.row(f"{lost}_s")))  # fmt: skip
+        seen = [gate(e.gate(lost), text), required(by_exclusion, text, own_time)]
     else:
         seen = [
             gate(e.gate("gateway"), say.durations("gateway", whole), own_time),
@@ -371,7 +374,7 @@ def _silence_alone(e: Evidence, idle: float | None) -> bool:
     whole = e.after.number("e2e_s")[~patterns.failed(e.after)]
     longer = whole > _LONGER * (idle or np.inf)
     silence = patterns.longest_silence(e.after)
-    return idle is not None and longer.sum() >= MIN_COUNT and silence < idle
+    return idle is not None and longer.sum() >= _SEVERAL and silence < idle
 
 
 def midstream_errors(e: Evidence) -> Finding:
@@ -449,18 +452,23 @@ def _engine_flat(e: Evidence) -> bool | None:
 
 
 def _is_between(e: Evidence) -> bool | None:
-    """Return whether `first_chunk` grew and everything else that could sit there is ruled out.
+    """Return whether time is lost on the way, and everything else that could be is ruled out.
 
-    `None` where too little of that is reported.
+    `None` where too little of that is reported. What engines see of the wait themselves is not
+    between.
     """
-    front = patterns.slow_front_end(e)
+    theirs, front = e.part_of_engines(), patterns.slow_front_end(e)
     bursts, pace = e.row("burst_share"), e.row("wait_per_token_s")
-    if front is None or pace is None:
+    outside = None if theirs is None else theirs <= _QUARTER
+    if pace is None or (front is None and outside is None):
         return None
     gathered = pace.after_mean <= 0.8 * pace.before_mean or (
         bursts is not None and bursts.mean_change >= 0.15
     )
-    return bool(e.up("first_chunk_s")) and not (front or gathered or patterns.starts(e))
+    lost = e.gate("first_chunk") if e.row("first_chunk_s") is not None else (
+        outside and e.gate("unattributed"))  # fmt: skip
+    seen = front or outside is False
+    return bool(lost) and not (seen or gathered or patterns.starts(e))
 
 
 def _was_refused(e: Evidence, seen: list[bool], by_status: float | None) -> bool | None:
@@ -552,7 +560,8 @@ def _gaps_known(side: Side) -> bool:
 def _at_an_age(e: Evidence, found: patterns.Cuts) -> bool:
     """Return whether streams that had delivered something broke at an age, and at any silence."""
     began = np.isfinite(e.after.number("ttft_s")[patterns.failed(e.after)])
-    return found.e2e_alike >= max(0.95 * found.alike, _MOSTLY) and bool(began.mean() > HALF)
+    alike = found.e2e_alike >= max(0.95 * found.alike, _MOSTLY) and not found.closer
+    return alike and bool(began.mean() > HALF)
 
 
 def where_broken(e: Evidence) -> str | None:

@@ -139,6 +139,8 @@ def provider_errors(e: Evidence) -> Finding:
         required(failed.rose(_FEW) or (None if unsaid else False),
                  f"not served: {said or 'none'}", "the rows' `http_status` or `error_type`"),
         required(not (e.has("running") or e.has("started")), "no engine is seen that serves them"),
+        against(bool(e.series("running") or e.series("started")),
+                "an engine was seen, and is gone", strongly=True),
         proof(answered.rose(_FEW) and answered.after_k >= HALF * failed.after_k,
               f"5xx in place of a response: {answered}"),
         against(cut.together >= HALF and cut.n >= _SEVERAL,

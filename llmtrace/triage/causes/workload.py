@@ -9,6 +9,7 @@ import numpy as np
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
+from llmtrace.triage.evidence.changes import Share
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.patterns import Overlap, held_up, long_beside, long_from, overlap
 from llmtrace.triage.result import Finding
@@ -37,7 +38,7 @@ def long_prompts(e: Evidence) -> Finding:
         Cap history and retrieved documents; compress prompts; make prefixes stable, so that the
         cache serves them; give long prompts a budget of their own.
     """
-    tokens = e.row("prompt_tokens")
+    tokens = e.computed("prompt_tokens")
     per_token = e.at_same("prefill_s", "computed_tokens")
     mix = e.mix_share("ttft_s", "computed_tokens")
     by_length = f"prompt lengths alone explain {say.percent(min(mix or 0, 1))} of the change"
@@ -89,7 +90,7 @@ def longer_outputs(e: Evidence) -> Finding:
         Budget by tokens: an end-to-end target without a length is a target for other clients'
         prompts.
     """
-    tokens, per_token = e.row("output_tokens"), e.row("tpot_s")
+    tokens, per_token = e.computed("output_tokens"), e.row("tpot_s")
     mix = e.mix_share("e2e_s", "output_tokens")
     slower = None if per_token is None else per_token.ratio
     thought, cap = e.row("reasoning_tokens"), e.row("max_tokens")
@@ -228,6 +229,13 @@ def _more_long(e: Evidence, found: Overlap) -> bool:
     return found.long_n > 1.5 * _scaled(e, found.long_before) + 2
 
 
+def far_more_long(e: Evidence) -> bool:
+    """Return whether long prompts are a far larger part of the requests than before."""
+    found = overlap(e)
+    return found is not None and Share(
+        found.long_before, len(e.before), found.long_n, len(e.after)).rose(0.0)  # fmt: skip
+
+
 def _by_other_kinds(e: Evidence, found: Overlap | None) -> bool | None:
     """Return whether the requests of other kinds alone bring the longer prompts."""
     tokens, expected = e.row("computed_tokens"), e.beyond_kind("computed_tokens")
@@ -280,5 +288,4 @@ def _slow_are_long(e: Evidence, *, few: bool = False) -> float | None:
 
 
 def _first_chunk_later(e: Evidence) -> bool | None:
-    found = e.up("ttft_s")
-    return e.up("e2e_s") if found is None else found
+    return e.rising("e2e_s" if e.row("ttft_s") is None else "ttft_s")

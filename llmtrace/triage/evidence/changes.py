@@ -53,6 +53,7 @@ class Shift:
         mean_z: change of the mean, in standard errors from the unrest between blocks of time.
         under_z: as `over_z`, of the values after that lie below the p5 before.
         stretch_z: how far the mean after is above those of stretches before, as a z.
+        source: who measured it, where no request did.
     """
 
     before_n: int
@@ -69,6 +70,7 @@ class Shift:
     mean_z: float
     under_z: float
     stretch_z: float
+    source: str = ""
 
     @property
     def stands_out(self) -> bool:
@@ -329,14 +331,21 @@ def _stretch_z(before: Floats, after: Floats, least_spread: float) -> float:
     count = max(STRETCHES, len(before) // len(after))
     means = np.array([part.mean() for part in np.array_split(before, count)])
     least = max(0.01 * abs(float(means.mean())), least_spread, 1e-9)
-    return one_more_z(means, float(after.mean()), least)
+    return one_more_z(means, float(after.mean()), least, len(after) * count / len(before))
 
 
-def one_more_z(stretches: Floats, after: float, least: float) -> float:
-    """Return how far one more stretch is from others, whose spread is at least so much, as a z."""
+def one_more_z(stretches: Floats, after: float, least: float, longer: float = 1.0) -> float:
+    """Return how far the time after is from stretches before, as a z.
+
+    Args:
+        stretches: their means.
+        after: the mean after.
+        least: the least spread that is assumed of the stretches.
+        longer: how many times as long as one of them the time after is: it is so many of them.
+    """
     count, spread = len(stretches), max(float(stretches.std(ddof=1)), least)
-    apart = (after - float(stretches.mean())) / (spread * math.sqrt(1 + 1 / count))
-    return as_z(apart, count - 1)
+    error = spread * math.sqrt(1 / max(longer, 1.0) + 1 / count)
+    return as_z((after - float(stretches.mean())) / error, count - 1)
 
 
 def _beyond_z(before: Floats, after: Floats) -> float:

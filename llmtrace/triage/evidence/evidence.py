@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Final, TypeVar, cast
 
 import numpy as np
@@ -23,7 +24,7 @@ from llmtrace.triage.evidence import changes
 from llmtrace.triage.evidence.changes import MIN_COUNT, Share, Shift, foreseen, share
 from llmtrace.triage.evidence.kinds import at_mix
 from llmtrace.triage.evidence.other_clients import Beside, more_beside
-from llmtrace.triage.evidence.signals import Moved, Series, gauges, moved, rates
+from llmtrace.triage.evidence.signals import Moved, Series, gauges, means, moved, rates
 from llmtrace.triage.evidence.window_rows import Side
 
 METRICS: Final = ("ttft_s", "tpot_s", "e2e_s")
@@ -40,8 +41,11 @@ _FAR_MORE: Final = 1.8  # times as many requests a second: the bar of the search
 _PART: Final = 0.1  # of what the metric grew by: less is not its cause
 _ALONE: Final = 0.5  # of a typical wait before: felt by itself, whatever else happened
 _PER_TOKEN: Final = frozenset({"tpot_s", "wait_per_token_s"})
+_COUNTED: Final = {"queue_s": "queue", "prefill_s": "prefill"}
 _AFTER_FIRST: Final = ("decode", "render", "tool", "max_gap", "e2e", "held")
 
+_FEW_STRETCHES: Final = 3  # that say how far one more may be
+_SMALL: Final = 0.01
 _TOGETHER: Final = 4.0  # requests of one batch that end together say as much as one
 _SAME_BATCH: Final = 0.01
 _MAX_VALUES: Final = 24  # of a column, when looking where something is
@@ -107,14 +111,52 @@ class Evidence:
     # --- rows -------------------------------------------------------------------------------
 
     def row(self, name: str) -> Shift | None:
-        """Compare a field of the requests; `None` where too few rows know it."""
-        return self.once(("row", name), lambda: self._row(name, None))
+        """Compare a field of the requests; `None` where too few rows know it.
+
+        Where engines keep their queue and prefill to themselves but for sums and counts, these
+        speak for the requests.
+        """
+        return self.once(("row", name), lambda: self._row(name, None) or self._of_engines(name))
+
+    def _of_engines(self, name: str) -> Shift | None:
+        return None if self.of_means or name not in _COUNTED else self.engines_mean(_COUNTED[name])
+
+    def engines_mean(self, name: str) -> Shift | None:
+        """Compare the means, between scrapes, of a duration that engines count themselves."""
+
+        def compare() -> Shift | None:
+            found = means(self.signals, name).values()
+            sides = [[one.within(window) for one in found]
+                     for window in (self.before.window, self.served)]  # fmt: skip
+            if not all(sides):
+                return None
+            b, b_t, a, a_t = (np.concatenate([getattr(one, part) for one in side])
+                              for side in sides for part in ("value", "t"))  # fmt: skip
+            moved = changes.shift(b, b_t, a, a_t, of_means=True)
+            return moved and replace(moved, source="engines' means")
+
+        return self.once(("engines", name), compare)
+
+    def part_of_engines(self) -> float | None:
+        """Return how much of what a response takes longer engines see themselves, by means.
+
+        Of the time to the first token, or else of the whole response; `None` = not counted.
+        """
+        for name in ("ttft", "e2e"):
+            mine, theirs = self._row(f"{name}_s", None), self.engines_mean(name)
+            if mine is not None and theirs is not None and mine.mean_change > 0:
+                return theirs.mean_change / mine.mean_change
+        return None
 
     def row_among(self, name: str, key: Any, mask: Callable[[Side], Mask]) -> Shift | None:
         """Compare a field among the requests of a mask; `key` identifies the mask."""
         return self.once(
             ("among", name, key), lambda: self._row(name, (mask(self.before), mask(self.after)))
         )
+
+    def computed(self, name: str) -> Shift | None:
+        """Compare a field among the requests that no response cache has answered."""
+        return self.row_among(name, "computed", lambda side: ~(side.number("cache_hit") > 0))
 
     def _row(self, name: str, masks: tuple[Mask, Mask] | None) -> Shift | None:
         sides = []
@@ -235,12 +277,18 @@ class Evidence:
     def is_burst(self) -> bool:
         """Whether far more requests come, but no more than in stretches of the time before."""
         low, high = self.request_rate
+        return high >= _FAR_MORE * low and self.stretches_z < changes.STANDS_OUT
+
+    @cached_property
+    def stretches_z(self) -> float:
+        """How far the requests a second are from those of stretches of the time before, as a z."""
+        low, high = self.request_rate
         window, length = self.before.window, self.after.window.seconds
         count = max(changes.STRETCHES, int(window.seconds / length))
         rates = self._rates(self.before, count)
         least = math.sqrt(low * count / window.seconds)  # of requests that come by chance
-        usual = changes.one_more_z(rates, high, least) < changes.STANDS_OUT
-        return high >= _FAR_MORE * low and usual
+        longer = length * count / window.seconds
+        return changes.one_more_z(rates, high, least, longer)
 
     def _rates(self, side: Side, count: int) -> Floats:
         """Return the requests a second in so many stretches of a window."""
@@ -372,7 +420,12 @@ class Evidence:
 
     def _added(self, stage: str) -> float:
         found = self.row(f"{stage}_s")
-        return 0.0 if found is None else found.mean_change
+        if found is None or stage != "unattributed":
+            return 0.0 if found is None else found.mean_change
+        # What only engines know is in there as well.
+        theirs = (self.row(name) for name in _COUNTED)
+        known = sum(max(one.mean_change, 0.0) for one in theirs if one is not None and one.source)
+        return found.mean_change - known
 
     def beyond_kind(self, name: str, *, by_length: bool = False) -> Shift | None:
         """Compare a field, as if the kinds of requests of after had been there before.
@@ -618,6 +671,25 @@ class Evidence:
                 return None
             both.append(sums[0] / sums[1])
         return Ratio(both[0], both[1], instance)
+
+    def ratio_z(self, above: str, below: str, instance: str | None) -> float | None:
+        """Return how far a ratio after is from those of stretches before, as a z.
+
+        `None` = not counted, or scraped too seldom to know any stretches.
+        """
+        window, now = self.before.window, self._ratio(above, below, 0.0, instance)
+        count = max(changes.STRETCHES, int(window.seconds / self.after.window.seconds))
+        edges = np.linspace(window.start, window.end, count + 1).tolist()
+        both = [
+            [self._grown([one for name, one in self.rates(signal).items()
+                          if instance in (None, name)], Window(*part)) for part in pairwise(edges)]
+            for signal in (above, below)
+        ]  # fmt: skip
+        stretches = np.array([high / low for high, low in zip(*both, strict=True) if low > 0])
+        if now is None or len(stretches) < _FEW_STRETCHES:
+            return None
+        longer = self.after.window.seconds * count / window.seconds
+        return changes.one_more_z(stretches, now.after, _SMALL * abs(now.before), longer)
 
     def series(self, signal: str) -> Mapping[str, Series]:
         """Return a gauge's samples by instance."""

@@ -461,6 +461,7 @@ class Cuts:
         floor: the gap that next to none of them is below, over their median: a timer cannot
             be early, only late. 0 = too few known, or too short for a timer.
         e2e_alike: the share whose whole length is as uniform.
+        closer: whether gaps differ far less from each other than whole lengths do.
         together: the share that ended at once with two others, nearer than chance has it.
     """
 
@@ -469,6 +470,7 @@ class Cuts:
     alike: float
     floor: float
     e2e_alike: float
+    closer: bool
     together: float
 
     @property
@@ -513,8 +515,15 @@ def cuts(side: Side) -> Cuts:
         alike=alike,
         floor=_floor(gap),
         e2e_alike=_common(side.number("e2e_s")[ended], least)[1],
+        closer=_spread(gap) < HALF * _spread(side.number("e2e_s")[ended]),
         together=float(near.mean()) if len(near) else 0.0,
     )
+
+
+def _spread(values: Floats) -> float:
+    """Return by how much values differ, without the tenth at either end."""
+    known = values[np.isfinite(values)]
+    return float(np.ptp(np.percentile(known, (10, 90)))) if len(known) else 0.0
 
 
 def failed(side: Side) -> Mask:

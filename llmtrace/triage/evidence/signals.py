@@ -161,6 +161,23 @@ def rates(signals: Signals, signal: str, labels: Mapping[str, str]) -> dict[str,
     return found
 
 
+def means(signals: Signals, name: str) -> dict[str, Series]:
+    """Return the mean of a duration, of the requests that ended between two scrapes, by instance.
+
+    Args:
+        signals: of the case, with the counters `<name>_sum`, seconds, and `<name>_count`.
+        name: what engines count: `queue`, `prefill`, `ttft`, ...
+    """
+    counts, found = rates(signals, f"{name}_count", {}), {}
+    for engine, total in rates(signals, f"{name}_sum", {}).items():
+        counted = counts.get(engine, Series(np.empty(0), np.empty(0)))
+        t, mine, theirs = np.intersect1d(total.t, counted.t, return_indices=True)
+        ended = counted.value[theirs] > 0
+        value = total.value[mine][ended] / counted.value[theirs][ended]
+        found[engine] = Series(t[ended], value)
+    return found
+
+
 def moved(series: Mapping[str, Series], before: Window, after: Window) -> Moved | None:
     """Compare a signal between two windows; `None` where too few samples are in either."""
     sides = [

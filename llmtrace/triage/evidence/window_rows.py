@@ -134,6 +134,17 @@ def _unread(side: Side) -> Floats:
     return np.where(known, np.maximum(_or_zero(late), 0.0), np.nan)
 
 
+def _in_progress(side: Side) -> Floats:
+    """Requests on the same engine that are in progress when each one starts, itself included."""
+    codes, found = side.rows.words["replica"].codes, np.full(len(side), np.nan)
+    ends = side.ends
+    for code in np.unique(codes):
+        mine = (codes == code) & np.isfinite(ends)
+        begun = np.searchsorted(np.sort(side.t[mine]), side.t[mine], side="right")
+        found[mine] = begun - np.searchsorted(np.sort(ends[mine]), side.t[mine], side="right")
+    return found
+
+
 def _tool_waste(side: Side) -> Floats:
     """What a turn waited for tools beyond what their dependencies demand."""
     return np.maximum(side.number("tool_wall_s") - side.number("tool_critical_path_s"), 0.0)
@@ -162,6 +173,7 @@ DERIVED: Final[Mapping[str, Callable[[Side], Floats]]] = {
     "network_and_client_s": _network_and_client,
     "gateway_once_s": _gateway_once,
     "render_own_s": _render_own,
+    "in_progress": _in_progress,
     "tool_waste_s": _tool_waste,
     "unread_s": _unread,
     "wait_per_token_s": _wait_per_token,

@@ -14,7 +14,7 @@ import numpy as np
 from llmtrace.dataset.case import Signals
 from llmtrace.dataset.columns import Columns, from_dicts
 from llmtrace.triage.evidence.other_clients import ENDED
-from llmtrace.triage.evidence.signals import Series, rates
+from llmtrace.triage.evidence.signals import Series, means, rates
 
 # The durations that engines count: a row's field, and the signal.
 DURATIONS: Final = {
@@ -33,18 +33,21 @@ def interval_rows(signals: Signals) -> Columns:
 
 def _rows(signals: Signals) -> Iterator[dict[str, Any]]:
     ended = next((found for name in ENDED if (found := rates(signals, name, {}))), {})
-    durations = {field: _means(signals, name) for field, name in DURATIONS.items()}
+    durations = {
+        field: {engine: _by_time(one) for engine, one in means(signals, name).items()}
+        for field, name in DURATIONS.items()
+    }
     tokens = {field: rates(signals, name, {}) for field, name in _TOKENS.items()}
     for engine, series in ended.items():
         width = np.diff(series.t, prepend=np.nan)
         # What ended while nothing was scraped did not end in the moment it was noticed.
         usual = float(np.nanmedian(width)) if len(width) > 1 else 1.0
         width = np.where(width <= _GAP * usual, width, usual)
-        means = {field: found.get(engine, {}) for field, found in durations.items()}
+        mine = {field: found.get(engine, {}) for field, found in durations.items()}
         made = {field: _by_time(found.get(engine)) for field, found in tokens.items()}
         for t, rate, seconds in zip(series.t.tolist(), series.value, width, strict=True):
             if rate > 0:
-                row = {field: found[t] for field, found in means.items() if t in found}
+                row = {field: found[t] for field, found in mine.items() if t in found}
                 yield {
                     "start": int(t * _NS),
                     "outcome": "success",
@@ -53,18 +56,6 @@ def _rows(signals: Signals) -> Iterator[dict[str, Any]]:
                     **row,
                     **{field: int(found[t] / rate) for field, found in made.items() if t in found},
                 }
-
-
-def _means(signals: Signals, name: str) -> dict[str, dict[float, float]]:
-    """Return the mean of a duration by engine and time, where any request counted."""
-    counts = rates(signals, f"{name}_count", {})
-    found: dict[str, dict[float, float]] = {}
-    for engine, sums in rates(signals, f"{name}_sum", {}).items():
-        counted = _by_time(counts.get(engine))
-        found[engine] = {
-            t: total / counted[t] for t, total in _by_time(sums).items() if counted.get(t, 0.0) > 0
-        }
-    return found
 
 
 def _by_time(series: Series | None) -> Mapping[float, float]:
