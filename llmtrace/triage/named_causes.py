@@ -73,12 +73,20 @@ def named_causes(
     inside = (sampled >= windows[1].start) & (sampled < windows[1].end)
     recorded = len(evidence.after) > 0 or inside.any() or not len(sampled)
     counted = not blind and bool(recorded) and windows[1].seconds >= MIN_TRAFFIC_S
-    found = _as_far_as_known(causes(evidence), verdict, blind=blind, few=few, counted=counted)
+    found = _as_far_as_known(
+        causes(evidence), verdict, blind=blind, few=few, counted=counted, given=not searched
+    )
     return tuple(with_record(one, searched=searched) for one in found)
 
 
 def _as_far_as_known(
-    found: Sequence[Finding], verdict: Verdict, *, blind: bool, few: bool, counted: bool
+    found: Sequence[Finding],
+    verdict: Verdict,
+    *,
+    blind: bool,
+    few: bool,
+    counted: bool,
+    given: bool,
 ) -> Sequence[Finding]:
     lacks = _lacks_what(verdict, blind=blind)
     if lacks is None:
@@ -90,12 +98,19 @@ def _as_far_as_known(
             return True  # how many came in windows that were given is counted, however few
         return one.status not in NAMED or _has_proof(one, few=few)
 
-    return [
-        replace(one, status="unknown", missing=(*one.missing, lacks), or_else=())
-        if not stands(one) or (blind and one.status == "ruled_out")
-        else one
-        for one in found
-    ]
+    counted_out = any(one.id in OF_TRAFFIC and one.status in NAMED and stands(one) for one in found)
+
+    def known(one: Finding) -> Finding:
+        """Return what is known: of windows that were given, what fits is possible at least."""
+        if blind and one.status == "ruled_out":
+            return replace(one, status="unknown", missing=(*one.missing, lacks), or_else=())
+        if stands(one):
+            return one
+        if given and verdict == "not_enough_data" and not counted_out:
+            return replace(one, status="possible", missing=(*one.missing, lacks))
+        return replace(one, status="unknown", missing=(*one.missing, lacks), or_else=())
+
+    return [known(one) for one in found]
 
 
 def with_proof(

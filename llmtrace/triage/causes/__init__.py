@@ -57,6 +57,7 @@ BY_OUTCOME: Final = frozenset(
 )  # fmt: skip
 _IF_SLOW: Final = {True: RELATIONS["behind_if_slow"], False: RELATIONS["behind_if_not_slow"]}
 OUTSIDE: Final[Mapping[str, Sequence[str]]] = RELATIONS["outside"]
+WITHIN_ENGINES: Final = frozenset(RELATIONS["engines"]["within"])
 _OUTSIDE: Final = -4
 _WAITS: Final[Mapping[str, str]] = RELATIONS["waits"]
 _SMALL_PART: Final = 0.25
@@ -120,7 +121,11 @@ def _same_change(first: Finding, other: Finding) -> bool:
 
 
 def _as_reported(evidence: Evidence, finding: Finding) -> Finding:
-    """Leave open a cause that only a field which no row has would rule out."""
+    """Leave open a cause that only a field which no row has would rule out, or could show."""
+    if finding.status in NAMED and finding.id in WITHIN_ENGINES and not evidence.sees_engines:
+        return replace(
+            finding, status="unknown", missing=(*finding.missing, "signals of the engine")
+        )
     unknown = "" if evidence.instances else "replica"
     if finding.id in BY_OUTCOME:
         unknown = "" if (evidence.after.rows.words["outcome"].codes >= 0).any() else "outcome"
@@ -143,7 +148,9 @@ def _if_moved(evidence: Evidence, finding: Finding) -> Finding:
 def _of_the_metric(evidence: Evidence, finding: Finding) -> Finding:
     """Take points off causes that cannot affect the metric in question."""
     outside = OUTSIDE.get(evidence.metric or "", ())
-    if finding.status not in NAMED or finding.id not in outside:
+    # Longer responses keep their seats, for which others queue.
+    queues = finding.id == "longer_outputs" and evidence.gate("queue")
+    if finding.status not in NAMED or finding.id not in outside or queues:
         return finding
     return with_points(
         finding, [Point(f"it makes no {(evidence.metric or '')[:-2]} longer", _OUTSIDE)]
@@ -187,6 +194,8 @@ def _is_usual(evidence: Evidence, cause: str) -> str:
     if cause in _BY_LOAD and evidence.is_burst:
         return "bursts of requests as large came before"
     usual = abs(evidence.count_z) < _FAR or abs(evidence.stretches_z) < STANDS_OUT
+    if cause in OF_TRAFFIC and not usual and evidence.changes_slowly:
+        return "their number changes little by little, as over a day"
     if cause in OF_TRAFFIC and usual:
         return "requests come in bursts: their number varies as much by itself"
     if cause == "client_give_ups" and evidence.moved and clients.could_be_slowness(evidence):
@@ -199,13 +208,11 @@ def _behind(evidence: Evidence, finding: Finding, found: Mapping[str, Finding]) 
     if finding.status not in NAMED:
         return finding
     names = may_be_behind(finding.id, slow=[clients.could_be_slowness(evidence)])
-    # What cannot affect the metric explains nothing that does.
-    names = [name for name in names if name not in OUTSIDE.get(evidence.metric or "", ())]
-    if finding.id in _BY_LOAD and evidence.more_load:
+    if finding.id in _BY_LOAD and evidence.more_load and not evidence.rather_longer:
         # There is more to do: that needs no other cause. But a full batch is one cause, not two,
         # and as many requests are more for each engine where one of them is gone.
         fewer = ("engine_down",) if not evidence.more_requests else ()
-        names = [name for name in names if name in (*_BY_LOAD, *fewer)]
+        names = [name for name in names if name in (*_BY_LOAD, *fewer, "replica_imbalance")]
     behind = [
         found[name]
         for name in names

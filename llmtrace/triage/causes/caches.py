@@ -20,6 +20,7 @@ _PART = 0.03  # of all prompt tokens
 _LITTLE = 0.05
 _QUARTER = 0.25  # of what a stage grew by
 _FEW_READS = 10  # that meet a request: as many may be next to none by chance
+_TIMES = 1.5  # as many models in demand
 _OTHERS = 1.2  # times as many requests as rows tell of
 _OTHER_WORK = 0.1  # as a share of the mean prompt
 
@@ -227,6 +228,8 @@ def kv_transfer(e: Evidence) -> Finding:
               "the rows' `model`, to distinguish it from adapters that wait for a slot"),
         against(fetches is False, "no KV blocks are fetched from another tier or engine",
                 strongly=True),
+        against(_compete(e, share), "more models are in demand: requests wait for an adapter",
+                strongly=True),
         support(None if e.fact("kv_connector") is None else True, "a KV connector is in use"),
         against(some, _models_text(slow, calm), strongly=True),
     ]  # fmt: skip
@@ -343,12 +346,17 @@ def lora_slots(e: Evidence) -> Finding:
     grammar, models = e.gauge("waiting_grammar"), np.unique(e.after.rows.words["model"].codes)
     left = more and _fetches_blocks(e) is False and not (grammar and _more(grammar))
     left = bool(left) and (len(models) > 1 or beside)
+    wanted = _models_wanted(e)
+    compete = _compete(e, share)
     others = e.new_words("model")
     lines = [
         gate(e.gate("queue"), say.durations("queue", e.row("queue_s")),
              "the engine's queue time per request"),
-        required(apart or left if known else None, _models_text(slow, calm)
+        required(apart or left or compete or (_slots_full(e) and bool(e.gate("queue")))
+                 if known else None, _models_text(slow, calm)
                  + ("; no KV blocks are fetched" if left else ""), "the rows' `model`"),
+        support(compete, f"requests wait though there is room, and {say.amount(wanted[0])} → "
+                f"{say.amount(wanted[1])} models are in demand alike"),
         proof(apart and _same_engine(e, slow, calm) if known else None,
               "models that wait and models that do not run on the same engines"),
         proof(left and bool(others), "requests are deferred since other models are wanted: "
@@ -357,7 +365,8 @@ def lora_slots(e: Evidence) -> Finding:
         support(more, say.gauge("requests deferred", deferred),
                 "the gauge `waiting_deferred` (vLLM 0.20: waiting by reason)"),
         proof(_slots_full(e), "all slots for adapters are in use"),
-        against(None if more is None else not more, "no more requests are deferred than before"),
+        against(None if more is None or compete else not more,
+                "no more requests are deferred than before"),
         support(None if share is None else share >= 0.4,
                 f"{say.percent(share or 0)} of waiting requests are deferred"),
     ]  # fmt: skip
@@ -491,6 +500,24 @@ def _models(e: Evidence) -> tuple[list[str], list[str], bool]:
     words = e.after.rows.words["model"]
     slow, calm = e.uneven("model", "queue_s") or ([], [])
     return slow, calm, bool((words.codes >= 0).any()) and e.after.known("queue_s")
+
+
+def _compete(e: Evidence, deferred: float | None) -> bool:
+    """Return whether more models are in demand than before, and requests wait for no seat."""
+    before, after = _models_wanted(e)
+    waits = _wait_with_room(e) or (
+        (deferred or 0.0) >= HALF and (e.part_of_metric("queue_s") or 0.0) >= HALF)  # fmt: skip
+    return after >= _TIMES * before and waits and not _fetches_blocks(e)
+
+
+def _models_wanted(e: Evidence) -> tuple[float, float]:
+    """Return how many models are in demand, before and after: as if all of them were alike."""
+    found = []
+    for side in (e.before, e.after):
+        codes = side.rows.words["model"].codes
+        counts = np.bincount(codes[codes >= 0])
+        found.append(float(counts.sum()) ** 2 / max(float((counts.astype(float) ** 2).sum()), 1.0))
+    return found[0], found[1]
 
 
 def _same_engine(e: Evidence, slow: list[str], calm: list[str]) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
-from llmtrace.triage.evidence.changes import MIN_COUNT
+from llmtrace.triage.evidence.changes import HALF, MIN_COUNT
 from llmtrace.triage.evidence.evidence import METRICS, Evidence
 from llmtrace.triage.evidence.window_rows import Side
 from llmtrace.triage.result import Finding
@@ -138,6 +138,7 @@ def client_gate(e: Evidence) -> Finding:
     wait, whole = e.row("client_delay_s"), e.row("network_and_client_s")
     local = e.local("client", "client_delay_s") or e.local("service", "client_delay_s")
     running = e.gauge("running")
+    share = e.part_of_metric("network_and_client_s")  # a semaphore's wait is in no network
     part = None
     if wait is not None and whole is not None:
         grown = max(whole.mean_change, 1e-9)
@@ -154,9 +155,10 @@ def client_gate(e: Evidence) -> Finding:
         steady(support(None if running is None else not running.rose(0.0, 0.2),
                        "the engines are not busier: " + say.gauge("running", running))),
         support(None if local is None else True, f"only {local}"),
+        against(_stands_still(e), _STANDS_STILL, strongly=True),
         against(None if part is None else part < 0.2,
                 f"it is only {say.percent(max(part or 0, 0))} of what network and client grew by"),
-        against(e.carried("network") < 0.4,
+        against((e.carried("network") if share is None else share) < 0.4,
                 "everything else got slower too: connections are in use for longer",
                 strongly=True),
     ]  # fmt: skip
@@ -268,10 +270,11 @@ def busy_client(e: Evidence) -> Finding:
     running = e.gauge("running")
     lines = [
         # A loop that is blocked now and then is felt by few, and by those for long.
-        gate(None if lag is None else
+        gate((_stands_still(e) or None) if lag is None else
              bool(e.up("client_lag_s")) or lag.grew(e.floor("client_lag_s")),
              say.durations("received data waited for the client", lag),
              "`client_lag_s` of rows (Linux; HTTP libraries whose sockets can be seen)"),
+        required(None if lag is not None else _stands_still(e) or None, _STANDS_STILL),
         proof(None if part is None else part >= 0.5, text),
         # Who is served late by a slow engine reads a little late as well.
         against(None if part is None else part < 0.25, text),
@@ -282,6 +285,20 @@ def busy_client(e: Evidence) -> Finding:
     where = f" It is {local}." if local else ""
     action = f"Free the client's event loop, or give it more CPU. It is not the server.{where}"
     return judge("busy_client", lines, action, group=local)
+
+
+_STANDS_STILL: Final = "requests wait in the client, and responses in progress stand still alike"
+
+
+def _stands_still(e: Evidence) -> bool:
+    """Return whether the client's own wait grew, and the longest gap of responses by as much.
+
+    Who waits for a connection or a semaphore reads what others receive meanwhile.
+    """
+    wait, gap = e.row("client_delay_s"), e.row("max_gap_s")
+    if wait is None or gap is None or not e.up("client_delay_s") or not e.up("max_gap_s", 0.5):
+        return False
+    return gap.after_p95 - gap.before_p95 >= HALF * (wait.after_p95 - wait.before_p95)
 
 
 def _own_part(e: Evidence) -> float | None:

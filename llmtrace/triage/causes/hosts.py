@@ -34,6 +34,7 @@ _FAR = 2.5  # times the longest gap before
 _LONGER = 1.5  # times as long as next to any response waited for a chunk before
 _SEVERAL = 3  # gaps that are longer: then how often they come says as much
 _SLOWED = 1.15  # times as long as the same work took
+_FAR_SLOWED = 1.4
 _BEYOND_CHANCE = 1.05  # times the longest gap that chance makes of the same requests
 _ENGINE_STAGES = ("queue", "prefill", "first_chunk", "decode", "unattributed")
 
@@ -70,11 +71,15 @@ def gpu_throttle(e: Evidence) -> Finding:
     local = e.local("replica", "tpot_s") or e.local("replica", "ttft_s")
     text = say.gauge("SM clock, MHz", clock, down=True)
     slowed = max(curve or 0.0, prefill or 0.0) >= _SLOWED
+    # No GPU is seen; but what each token of a prompt takes, and each step of a batch, is.
+    both = sorted((curve or 0.0, prefill or 0.0))
+    unseen = both[0] >= _SLOWED and both[1] >= _FAR_SLOWED and _no_other_reason(e)
     lines = [
         # One of many replicas is hardly felt by all requests, but where it is.
         gate(local is not None or e.gate(*_ENGINE_STAGES),
              say.durations("time per token", e.row("tpot_s")), "stages of requests"),
-        required(any(reported) if reported else None, text,
+        required(any(reported) if reported else unseen or None,
+                 "tokens of prompts and steps of a batch both take longer" if unseen else text,
                  "GPU signals: `gpu_sm_clock_mhz` and `gpu_throttle` (NVML or dcgm-exporter)"),
         proof(bool(throttled and fell) or bool(xid) if reported else None,
               "a new XID error" if xid else "the clock fell, and a throttle reason is set"),
@@ -98,6 +103,16 @@ def gpu_throttle(e: Evidence) -> Finding:
     action = (f"Reroute: drain {at or 'the node whose clock fell'}, then look at cooling, power "
               "caps and XIDs.")  # fmt: skip
     return judge("gpu_throttle", lines, action, group=local or _only(e, at))
+
+
+def _no_other_reason(e: Evidence) -> bool:
+    """Return whether no GPU is seen, and nothing else makes an engine take longer for its work.
+
+    Where cached tokens are not reported, prompts take longer that are no longer cached.
+    """
+    seen = any(e.has(f"gpu_{name}") for name in ("sm_clock_mhz", "throttle", "util", "power_w"))
+    halts = e.has("sleep") or bool(patterns.starts(e)) or bool(patterns.held_up(e))
+    return not (seen or halts) and e.after.known("cached_tokens")
 
 
 def cold_start(e: Evidence) -> Finding:
@@ -125,14 +140,22 @@ def cold_start(e: Evidence) -> Finding:
     failures = e.outcome("error", "truncated", "timeout")
     events = e.events("scale", "deploy")
     known = e.has("started") or any("started" in f for f in e.facts.instances.values())
+    stood, first = patterns.standing_start(e), e.row("ttft_s")
+    long = stood is not None and first is not None and (
+        stood[1] >= max(first.before_p95, _RATHER_FEW * first.after_p95))  # fmt: skip
+    stood_text = "" if stood is None else (
+        f"{stood[0]} made no token for {say.seconds(stood[1])} after its start, while requests "
+        "waited")  # fmt: skip
     names = ", ".join(sorted(started)) or "no engine"
     all_again = len(again) >= max(2, 0.6 * len(e.instances))
     lines = [
         gate(bool(started) if known or started else None,
              f"{names} started shortly before or in the window",
              "when each engine started: the gauge `started`, or `started` in the facts"),
-        required(None if found is None else found.slower, _fresh_text(found),
+        required(long or (None if found is None else found.slower),
+                 "it did not serve what waited for it" if long else _fresh_text(found),
                  "the engine of each request, and enough of them"),
+        proof(long, stood_text),
         proof(None if found is None else found.slower and found.slow_share >= 0.35,
               f"of the slow requests {say.percent(found.slow_share if found else 0)} are those"),
         support(None if found is None else found.slower and found.early >= 1.25 * found.late,
@@ -236,7 +259,7 @@ def engine_down(e: Evidence) -> Finding:
     _, cut = patterns.broken(e)
     gone = patterns.vanished(e)
     down = list(dict.fromkeys((*again, *gone)))
-    lost = patterns.lost_traffic(e, gone)
+    lost = patterns.lost_traffic(e, down)
     cut_off = patterns.failed_when_it_stopped(e, gone) if lost else 0
     facts = e.facts.instances.values()
     known = e.has("started") or e.has("running") or any("started" in one for one in facts)

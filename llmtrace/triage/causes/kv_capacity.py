@@ -16,6 +16,8 @@ from llmtrace.triage.evidence.window_rows import Side
 _MIN_ROWS: Final = 20
 _DRAWN: Final = 4_000  # lengths that a mix is worked out from
 _MIN_CHANGE: Final = 0.05
+_FULL: Final = 0.9  # of a cache that holds many
+_HALF_FULL: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,15 @@ def kv_room(e: Evidence) -> str | None:
               for signal, what in (("running", "ran"), ("waiting", "waited"))]  # fmt: skip
     words = [f"{count:,.0f} {what}" for count, what in counts if count is not None]
     return f"{text}; {' and '.join(words)}" if words else text
+
+
+def full_from(e: Evidence) -> float:
+    """Return the usage of a KV cache from which on an ordinary prompt finds no room in it."""
+    found = _fullest(e)
+    after = None if found is None else _mix(e.after, found[0])
+    if found is None or after is None:
+        return _FULL
+    return min(max(1 - after.prompt / found[1].tokens, _HALF_FULL), _FULL)
 
 
 def _fullest(e: Evidence) -> tuple[str, ReportedCache] | None:

@@ -10,7 +10,7 @@ import numpy as np
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes import scoring
 from llmtrace.triage.causes.engine_flags import flags
-from llmtrace.triage.causes.kv_capacity import kv_room
+from llmtrace.triage.causes.kv_capacity import full_from, kv_room
 from llmtrace.triage.causes.scoring import against, gate, judge, note, proof, required, support
 from llmtrace.triage.evidence.changes import HALF, Share
 from llmtrace.triage.evidence.evidence import Evidence
@@ -19,7 +19,6 @@ from llmtrace.triage.evidence.patterns import cache_shrank, on_replica, restarte
 from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.result import Finding
 
-_FULL_KV = 0.9
 _CALM_KV = 0.8
 _HALF_EMPTY = 0.5  # so full a cache is at most: what is preempted then makes no room in it
 _SURE = 3.0  # standard errors
@@ -54,7 +53,7 @@ def queue_saturation(e: Evidence) -> Finding:
     waiting = e.gauge("waiting")
     running, kv = e.gauge("running"), e.gauge("kv_usage")
     full_batch, limit = at_limit(e, running)
-    full = kv is not None and _highest(kv) >= _FULL_KV
+    full = kv is not None and _highest(kv) >= full_from(e)
     volume = e.more_load and not cache_shrank(e)  # a smaller cache is full of fewer requests
     load = _load(e)
     tokens = e.rate("tokens_in")
@@ -74,18 +73,19 @@ def queue_saturation(e: Evidence) -> Finding:
              say.durations("queue", e.row("queue_s")) if queued or not grown
              else f"each engine gets more load, and {first}",
              "the engine's queue time per request"),
-        required(waits or grown or by_requests or waits,
+        required(waits or grown or by_requests or (None if queued is None else waits),
                  say.gauge("requests waiting for capacity", waiting) if waits or not by_requests
                  else say.durations("queue", e.row("queue_s")),
                  "the engines' gauge `waiting`"),
-        proof(full_batch or (volume and full), limit),
+        proof(full_batch or (volume and full),
+              limit if full_batch else say.gauge("KV usage", kv)),
         support(e.more_load, load),
         support(None if tokens is None else tokens.rose(0.0, 0.2),
                 say.gauge("prompt tokens a second", tokens)),
         scoring.steady(against(full and not volume and not full_batch, say.gauge("KV usage", kv)
                        + ", running is below its limit, and load is no reason")),
         against(bool(waits) and _seats_free(e, running),
-                f"requests wait though there is room: {limit}"),
+                f"requests wait though there is room: {limit}", strongly=True),
         against(_preempted(e) and not e.more_load,
                 say.counted("preemptions", e.counted("preemptions"))),
     ]  # fmt: skip
@@ -119,7 +119,7 @@ def kv_exhaustion(e: Evidence) -> Finding:
     preemptions = e.counted("preemptions")
     full_batch, limit = at_limit(e, running)
     rows = e.share("preempted", lambda side: side.number("preemptions") > 0)
-    full = None if kv is None else _highest(kv) >= _FULL_KV
+    full = None if kv is None else _highest(kv) >= full_from(e)
     volume = e.more_load and not cache_shrank(e)
     waits = _more_wait(e)
     # Who waits though seats are free, while the cache is full, waits for its blocks.
@@ -147,8 +147,9 @@ def kv_exhaustion(e: Evidence) -> Finding:
         against(volume and bool(full), f"load rose: {_load(e)}"),
         against(full_batch and not preempted, f"the batch is full, not the cache: {limit}"),
         against(None if kv is None or preemptions is None else
-                _highest(kv) < _CALM_KV and preemptions[1] == 0,
-                "KV usage below 80 % and no preemptions", strongly=True),
+                _highest(kv) < min(_CALM_KV, full_from(e)) and preemptions[1] == 0,
+                f"KV usage {say.percent(0 if kv is None else _highest(kv))} at most and no "
+                "preemptions", strongly=True),
     ]  # fmt: skip
     action = "Add capacity, or lower the batch so that what runs can finish; cap `max_tokens`."
     return judge("kv_exhaustion", lines, action + flags(e, "kv_exhaustion"))

@@ -85,7 +85,7 @@ def network_path(e: Evidence) -> Finding:
         against(waits, say.durations("wait for one's own pool", wait), strongly=True),
         against(not (longer_path or _connects_anew(e) or sets_up),
                 "connecting and sending wait for a machine: a round trip takes as long as ever",
-                strongly=True),
+                strongly=bool(e.up("client_lag_s"))),
     ]  # fmt: skip
     where = f" It is {local}." if local else ""
     action = "Reroute: undo the routing or DNS change, pin the region, keep connections alive."
@@ -199,6 +199,8 @@ def rate_limit_retries(e: Evidence) -> Finding:
         against(refused.rose(0.01, 3, 2.0) and not any(seen),
                 f"connections were refused: {refused}"),
         against(bool(again), f"{', '.join(again)} was restarted"),
+        against(server_errors_again(e),
+                f"what is sent again ends in 5xx, and no limit is named: {busy}"),
     ]  # fmt: skip
     action = "Raise the quota or rebalance over keys; honour Retry-After, and add jitter."
     if busy.rose(0.005, 3) and not any(seen):
@@ -315,16 +317,17 @@ def _paces(per_token: Shift | None, bursts: Shift | None) -> str:
 
 
 def idle_timeout(e: Evidence) -> Finding:
-    """A hop on the path closes streams that have sent nothing for a fixed time.
+    """A hop on the path closes streams after a fixed time: of silence, or in all.
 
     Looks like:
         Streams end without a finish reason, after the same gap each time (30, 60, 100 s ...),
-        however long they had run. The engine counts no failure.
+        however long they had run; or all at the same age. The engine counts no failure.
 
     Confirm:
             sum by (outcome) (rate(llmtrace_requests_total[5m]))
-        Rows with outcome `truncated`: `max_gap_s` sits at one value. Then look for that value in
-        the configuration of every hop: nginx `proxy_read_timeout`, load balancer idle time-out.
+        Rows with outcome `truncated`: `max_gap_s` sits at one value, or `e2e_s`. Then look for
+        that value in the configuration of every hop: nginx `proxy_read_timeout`, load balancer
+        idle time-out.
 
     Now:
         Fix: raise the idle time-out of that hop, or send comments to keep the stream alive.
@@ -336,10 +339,19 @@ def idle_timeout(e: Evidence) -> Finding:
     before, found = patterns.broken(e)
     idle = found.idle
     known = found.n == 0 or idle is not None or found.alike > 0 or _gaps_known(e.after)
-    constant = found.by_timer
-    usual = idle is not None and any(abs(idle - one) <= 0.04 * one + 0.3 for one in _TIMEOUTS_S)
+    aged = _at_an_age(e, found)
+    constant = found.by_timer and not aged
+    after_s = found.age if aged else idle
+    usual = after_s is not None and any(
+        abs(after_s - one) <= 0.04 * one + 0.3 for one in _TIMEOUTS_S
+    )
     text = f"{found.n} truncated streams, after no common gap"
-    if idle is not None and constant and found.floor > found.alike:
+    if aged:
+        text = (
+            f"of {found.n} truncated streams {say.percent(found.e2e_alike)} were "
+            f"{say.seconds(found.age or 0)} old, silent or not ({before.n} truncated before)"
+        )
+    elif idle is not None and constant and found.floor > found.alike:
         text = (f"{found.n} truncated streams had sent nothing for {say.seconds(idle)} or a "
                 f"little longer ({before.n} truncated before)")  # fmt: skip
     elif idle is not None:
@@ -347,20 +359,19 @@ def idle_timeout(e: Evidence) -> Finding:
                 f"for {say.seconds(idle)} ({before.n} truncated before)")  # fmt: skip
     lines = [
         gate(cut.rose(0.002, 4, 2.5), f"truncated, timed out or failed: {cut}"),
-        required(constant if known else None, text,
+        required(constant or aged if known else None, text,
                  "the longest gap of each stream, the one before its end included"),
+        proof(aged and found.e2e_alike >= 0.75, "all ended at one age"),
         proof(constant and found.alike >= 0.75 and (
                   found.e2e_alike <= 0.7 * found.alike or _silence_alone(e, idle)),
               "the gap is always the same, the length of the streams is not"),
-        support(usual, f"{say.seconds(idle or 0)} is a usual setting"),
+        support(usual, f"{say.seconds(after_s or 0)} is a usual setting"),
         support(not patterns.restarted(e), "no engine was restarted"),
         against(found.together >= 0.5 and found.n >= 4, "they ended at the same instant"),
-        against(constant and _at_an_age(e, found),
-                "the whole length is as constant: a deadline, and not an idle time-out"),
     ]  # fmt: skip
     action = (
-        f"Fix: find the hop with an idle time-out of {say.seconds(idle)} and raise it, or keep "
-        "streams alive with comments." if idle is not None
+        f"Fix: find the hop with a time-out of {say.seconds(after_s)} and raise it"
+        + (", or keep streams alive with comments." if not aged else ".") if after_s is not None
         else "Fix: raise the idle time-out, or keep streams alive with comments."
     )  # fmt: skip
     return judge("idle_timeout", lines, action + flags(e, "idle_timeout"))
@@ -410,18 +421,18 @@ def midstream_errors(e: Evidence) -> Finding:
     retries = resent.rose(0.01) and decode is not None and decode.over > 0.07
     more = cut.rose(0.005, 3, 3.0) or retries or hop
     aged = _at_an_age(e, found)
-    idle = found.by_timer and not aged
+    idle = found.by_timer or aged
     lines = [
         gate(more,
              f"broken after the first chunk: {cut}; sent again: {resent}"),
         required(more, f"broken after the first chunk: {cut}"),
         proof(counted, "the engines count: " + say.counted("finished with an error", finished)),
         proof(not idle and not again and found.n >= 4 and found.together < 0.3,
-              "they broke one by one, " + ("at the same age" if aged else
-              "after gaps of all sorts") + ", and no engine was restarted"),
+              "they broke one by one, after gaps of all sorts, and no engine was restarted"),
         proof(hop, f"{found.n} broke at one instant, and every engine went on: a hop between did"),
         support(None if local is None else True, local or ""),
         against(idle and found.together < 0.4,
+                f"they were all {say.seconds(found.age or 0)} old" if aged else
                 f"they had all been silent for {say.seconds(found.idle or 0)}", strongly=True),
         against(bool(again), f"{', '.join(again)} was restarted"),
         against(at_once and not hop, "they broke at the same instant"),
@@ -526,6 +537,13 @@ def _retried_busy(side: Side) -> Mask:
     return found
 
 
+def server_errors_again(e: Evidence) -> bool:
+    """Return whether more is sent again, and what fails all the same got 5xx for no limit."""
+    again, busy = e.share("retried", _retried), e.share("busy", _retried_busy)
+    named = e.share("quota", over_quota).after_k or e.rate("gateway_429") is not None
+    return again.rose(0.01) and busy.after_k >= _SEVERAL and not named
+
+
 def _limited(e: Evidence) -> bool | None:
     statuses = e.share("quota", over_quota)
     # Retries that worked leave the last status, 200: their absence here says nothing.
@@ -558,10 +576,14 @@ def _gaps_known(side: Side) -> bool:
 
 
 def _at_an_age(e: Evidence, found: patterns.Cuts) -> bool:
-    """Return whether streams that had delivered something broke at an age, and at any silence."""
-    began = np.isfinite(e.after.number("ttft_s")[patterns.failed(e.after)])
+    """Return whether streams that had delivered something broke at an age, and at any silence.
+
+    A deadline of the client's own is no hop's.
+    """
+    ended = patterns.failed(e.after)
+    broke = np.isfinite(e.after.number("ttft_s")) & ~e.after.where("outcome", "timeout")
     alike = found.e2e_alike >= max(0.95 * found.alike, _MOSTLY) and not found.closer
-    return alike and bool(began.mean() > HALF)
+    return alike and bool(broke[ended].mean() > HALF)
 
 
 def where_broken(e: Evidence) -> str | None:

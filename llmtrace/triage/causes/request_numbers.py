@@ -58,7 +58,9 @@ def traffic_lost(e: Evidence) -> Finding:
                  say.rates("requests", before, after)),
         proof(stopped or group is not None, text),
         support(bool(after) and not e.moved, "requests that come are answered as fast as before"),
-        against(bool(e.moved), "requests take longer: who waits sends fewer", strongly=True),
+        # Others that come as before do not wait for what takes longer.
+        against(bool(e.moved) and group is None, "requests take longer: who waits sends fewer",
+                strongly=True),
         against(failing.rose(0.01), f"requests fail: {failing}"),
     ]  # fmt: skip
     place = f" It is {where}." if where and not stopped else ""

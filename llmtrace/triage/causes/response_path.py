@@ -6,7 +6,7 @@ import numpy as np
 
 from llmtrace.stats.arrays import Mask
 from llmtrace.triage.causes import format_figures as say
-from llmtrace.triage.causes.network import over_quota
+from llmtrace.triage.causes.network import over_quota, server_errors_again
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
 from llmtrace.triage.evidence import patterns
 from llmtrace.triage.evidence.changes import HALF, RATHER_SURE, SURE, Share
@@ -136,13 +136,15 @@ def provider_errors(e: Evidence) -> Finding:
     unsaid = e.share("failed without a word", _unsaid).rose(_FEW)
     _, cut = patterns.broken(e)
     lines = [
-        required(failed.rose(_FEW) or (None if unsaid else False),
+        required(failed.rose(_FEW) or server_errors_again(e) or (None if unsaid else False),
                  f"not served: {said or 'none'}", "the rows' `http_status` or `error_type`"),
         required(not (e.has("running") or e.has("started")), "no engine is seen that serves them"),
         against(bool(e.series("running") or e.series("started")),
                 "an engine was seen, and is gone", strongly=True),
         proof(answered.rose(_FEW) and answered.after_k >= HALF * failed.after_k,
               f"5xx in place of a response: {answered}"),
+        support(server_errors_again(e),
+                "requests that were sent again got 5xx, and no limit is named"),
         against(cut.together >= HALF and cut.n >= _SEVERAL,
                 "streams ended at one instant: a machine of those that serve died"),
     ]  # fmt: skip

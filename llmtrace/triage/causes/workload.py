@@ -8,12 +8,21 @@ import numpy as np
 
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
+from llmtrace.triage.causes.kv_capacity import full_from
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
-from llmtrace.triage.evidence.changes import Share
+from llmtrace.triage.evidence.changes import Share, Shift
 from llmtrace.triage.evidence.evidence import Evidence
-from llmtrace.triage.evidence.patterns import Overlap, held_up, long_beside, long_from, overlap
+from llmtrace.triage.evidence.patterns import (
+    Overlap,
+    cache_shrank,
+    held_up,
+    long_beside,
+    long_from,
+    overlap,
+)
 from llmtrace.triage.result import Finding
 
+_LONGER = 1.2
 _SLOWED = 1.3  # times as long for the same work
 _MANY_LONG = 0.15  # of the prompts longer than 90 % were; 0.10 as ever
 
@@ -59,6 +68,7 @@ def long_prompts(e: Evidence) -> Finding:
         support(None if per_token is None else 0.7 <= per_token <= 1.3,
                 f"prefill at the same length: {say.amount(per_token or 0)} times what it was"),
         support(None if tenant is None else True, f"longer prompts come from {tenant}"),
+        support(_fill_cache(e, tokens), "they fill the KV cache, which is as large as before"),
         against(blocked and few, f"only {say.percent(long or 0)} of the prompts are longer than "
                 "90 % were, and short ones wait for them"),
         against(None if slow is None else slow < 0.2,
@@ -68,6 +78,16 @@ def long_prompts(e: Evidence) -> Finding:
     ]  # fmt: skip
     action = "Reroute or cap long prompts; find who sends them. The system is as fast as it was."
     return judge("long_prompts", lines, action + flags(e, "long_prompts"))
+
+
+def _fill_cache(e: Evidence, tokens: Shift | None) -> bool | None:
+    """Return whether more tokens a request are what fills the KV cache."""
+    kv = e.gauge("kv_usage")
+    if kv is None or tokens is None:
+        return None
+    used = max(float(np.percentile(one.value, 95)) for one in kv.after.values() if len(one.value))
+    longer = tokens.after_mean >= _LONGER * tokens.before_mean
+    return used >= full_from(e) and longer and not cache_shrank(e)
 
 
 def longer_outputs(e: Evidence) -> Finding:

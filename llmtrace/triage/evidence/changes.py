@@ -39,6 +39,7 @@ _SEVERAL: Final = 3
 _ALIKE: Final = 2.0  # means that follow one another are alike: so much less is known of them
 _RELATIVE: Final = 0.1
 _SMALLEST: Final = 1e-300
+_TINY: Final = 1e-12
 _CLOSE: Final = 1e-12
 
 
@@ -345,7 +346,7 @@ def one_more_z(stretches: Floats, after: float, least: float, longer: float = 1.
     """
     count, spread = len(stretches), max(float(stretches.std(ddof=1)), least)
     error = spread * math.sqrt(1 / max(longer, 1.0) + 1 / count)
-    return as_z((after - float(stretches.mean())) / error, count - 1)
+    return as_z((after - float(stretches.mean())) / max(error, _TINY), count - 1)
 
 
 def _beyond_z(before: Floats, after: Floats) -> float:

@@ -36,6 +36,8 @@ _MORE: Final = 1.15  # times as many requests a second are more load
 # that fits a model on a laptop and one on eight GPUs alike.
 _FLOOR: Final = 0.04
 _PARTS: Final = 8  # of a window, by which requests' bursts are counted
+_QUARTERS: Final = 4
+_STEP: Final = 0.5  # of a change: where less of it is at its beginning, it has none
 _SURELY_MORE: Final = 3.0  # standard errors
 _FAR_MORE: Final = 1.8  # times as many requests a second: the bar of the search for traffic
 _PART: Final = 0.1  # of what the metric grew by: less is not its cause
@@ -261,6 +263,13 @@ class Evidence:
         return after >= _MORE * before and math.log(after / before) >= 3 * error
 
     @cached_property
+    def rather_longer(self) -> bool:
+        """Whether responses got longer by more than requests got more."""
+        before, after = self.load_per_engine or self.request_rate
+        tokens = self.computed("output_tokens")
+        return tokens is not None and tokens.after_mean * before > after * tokens.before_mean
+
+    @cached_property
     def count_z(self) -> float:
         """Standard errors between the rates, by the unrest of a few stretches of either window.
 
@@ -278,6 +287,16 @@ class Evidence:
         """Whether far more requests come, but no more than in stretches of the time before."""
         low, high = self.request_rate
         return high >= _FAR_MORE * low and self.stretches_z < changes.STANDS_OUT
+
+    @cached_property
+    def changes_slowly(self) -> bool:
+        """Whether the requests a second differ little where the windows meet, for what they do."""
+        low, high = self.request_rate
+        last, first = (
+            self._rates(self.before, _QUARTERS)[-1],
+            self._rates(self.after, _QUARTERS)[0],
+        )
+        return abs(first - last) < _STEP * abs(high - low)
 
     @cached_property
     def stretches_z(self) -> float:
@@ -714,6 +733,11 @@ class Evidence:
             names.update(words.names[i] for i in np.unique(words.codes[words.codes >= 0]))
         names.update(self.series("running"))
         return tuple(sorted(names))
+
+    @property
+    def sees_engines(self) -> bool:
+        """Whether anything is known of engines: which there are, or what a request did in one."""
+        return bool(self.instances) or any(self.row(name) is not None for name in _COUNTED)
 
     def fact(self, name: str, instance: str | None = None) -> Any:
         """Return a fact of one instance, or the one that all instances share; `None` = unknown."""

@@ -14,10 +14,12 @@ from typing import Final
 
 import numpy as np
 
+from llmtrace.dataset.case import Window
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, SURE, Share
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.other_clients import ENDED
+from llmtrace.triage.evidence.signals import gauges
 from llmtrace.triage.evidence.window_rows import Side
 
 _LONG_TO_MEDIAN: Final = 5.0
@@ -53,6 +55,8 @@ _PART_LOST: Final = 0.02  # of all requests
 _STEPS: Final = 4  # between two samples
 _NEAR: Final = 0.2  # of the mean distance of three ends: 2 % of chance ones are as near
 _PART: Final = 0.25  # of a typical response
+_KEPT: Final = ("tokens_out", "generation_tokens", "finished", "e2e_count")  # counters
+_ANEW: Final = 0.5  # of what was counted before: less is a new count
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,6 +465,7 @@ class Cuts:
         floor: the gap that next to none of them is below, over their median: a timer cannot
             be early, only late. 0 = too few known, or too short for a timer.
         e2e_alike: the share whose whole length is as uniform.
+        age: the length that most of them share, seconds; `None` = too few known.
         closer: whether gaps differ far less from each other than whole lengths do.
         together: the share that ended at once with two others, nearer than chance has it.
     """
@@ -470,6 +475,7 @@ class Cuts:
     alike: float
     floor: float
     e2e_alike: float
+    age: float | None
     closer: bool
     together: float
 
@@ -493,6 +499,9 @@ def cuts(side: Side) -> Cuts:
     ended &= ~(side.where("outcome", "timeout") & np.isnan(side.number("ttft_s"))
                & ~(status == 504))  # fmt: skip  # noqa: PLR2004
     ended &= ~((status >= 400) & (status != 504))  # noqa: PLR2004 - 504: a proxy waited in vain
+    # An error before the first chunk that names nothing may be anything.
+    ended &= ~(side.where("outcome", "error") & np.isnan(side.number("ttft_s")) & np.isnan(status)
+               & (side.rows.words["error_type"].codes < 0))  # fmt: skip
     # Where nothing came at all, the gap is from when the last attempt was sent.
     gap_before = side.number("e2e_s") - sum(
         np.nan_to_num(side.number(one), nan=0.0) for one in ("network_s", "gateway_s")
@@ -503,6 +512,7 @@ def cuts(side: Side) -> Cuts:
     gap = gap[np.isfinite(gap)]
     least = min(_MIN_IDLE_S, longest_silence(side))
     idle, alike = _common(gap, least)
+    age, of_an_age = _common(side.number("e2e_s")[ended], least)
     ends = np.sort(side.ends[ended])
     near_s = _at_once(side, len(ends))
     together = (ends[2:] - ends[:-2] <= near_s) if len(ends) > 2 else np.zeros(0, bool)  # noqa: PLR2004
@@ -514,7 +524,8 @@ def cuts(side: Side) -> Cuts:
         idle=idle,
         alike=alike,
         floor=_floor(gap),
-        e2e_alike=_common(side.number("e2e_s")[ended], least)[1],
+        age=age,
+        e2e_alike=of_an_age,
         closer=_spread(gap) < HALF * _spread(side.number("e2e_s")[ended]),
         together=float(near.mean()) if len(near) else 0.0,
     )
@@ -591,8 +602,42 @@ def _starts(e: Evidence) -> Mapping[str, float]:
         value = facts.get("started")
         if isinstance(value, int | float) and since <= value < until:
             found.setdefault(name, float(value))
-    for name, t in _first_seen(e).items():
-        found.setdefault(name, t)
+    for seen in (_resets(e), _first_seen(e)):
+        for name, t in seen.items():
+            if since <= t < until:
+                found.setdefault(name, t)
+    return found
+
+
+def _resets(e: Evidence) -> Mapping[str, float]:
+    """Return when counters of engines began anew, where no start is reported: the process did."""
+    found: dict[str, float] = {}
+    for signal in _KEPT:
+        for name, one in gauges(e.signals, signal).items():
+            fell = np.flatnonzero(one.value[1:] < _ANEW * one.value[:-1])
+            if len(fell) and not e.has("started"):
+                found.setdefault(name, float(one.t[fell[-1]]))
+    return found
+
+
+def standing_start(e: Evidence) -> tuple[str, float] | None:
+    """Return the engine that made no token for longest after its start, and for how many seconds.
+
+    Only while requests waited for it, by its own count; `None` = none did.
+    """
+    found: tuple[str, float] | None = None
+    for name, at in starts(e).items():
+        counters = (e.rates(one).get(name) for one in ("tokens_out", "finished"))
+        tokens, waiting = next(filter(None, counters), None), e.series("waiting").get(name)
+        if tokens is None or waiting is None:
+            continue
+        since = Window(at, e.served.end)
+        made, waits = tokens.within(since), waiting.within(since)
+        first = made.t[made.value > 0]
+        until = float(first[0]) if len(first) else since.end
+        held = waits.within(Window(at, until)).value
+        if len(held) and held.max() >= 1 and (found is None or until - at > found[1]):
+            found = (name, until - at)
     return found
 
 
