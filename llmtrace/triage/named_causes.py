@@ -98,7 +98,9 @@ def _as_far_as_known(
             return True  # how many came in windows that were given is counted, however few
         return one.status not in NAMED or _has_proof(one, few=few)
 
-    counted_out = any(one.id in OF_TRAFFIC and one.status in NAMED and stands(one) for one in found)
+    counted_out = any(
+        one.id in OF_TRAFFIC and one.status in NAMED and stands(one) for one in found
+    )
 
     def known(one: Finding) -> Finding:
         """Return what is known: of windows that were given, what fits is possible at least."""

@@ -276,6 +276,8 @@ def engine_down(e: Evidence) -> Finding:
                  "when each engine started: the gauge `started`"),
         proof(bool(again) and failures.rose(0.003, 3, 2.0),
               "the start time moved, and requests failed"),
+        proof(bool(lost) and bool(set(again) & set(gone)),
+              "it reported nothing for a while, and began anew"),
         proof(cut_off >= _CUT_OFF, f"{cut_off} requests on it failed as its signals stopped"),
         support(bool(lost), "; ".join(f"{name} gets {one} of requests" for name, one in lost)),
         proof(together and turned_away and not again,

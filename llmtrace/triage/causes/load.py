@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
-
 import numpy as np
 
 from llmtrace.triage.causes import format_figures as say
@@ -12,10 +9,9 @@ from llmtrace.triage.causes import scoring
 from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.kv_capacity import full_from, kv_room
 from llmtrace.triage.causes.scoring import against, gate, judge, note, proof, required, support
-from llmtrace.triage.evidence.changes import HALF, Share
+from llmtrace.triage.evidence.changes import HALF
 from llmtrace.triage.evidence.evidence import Evidence
-from llmtrace.triage.evidence.other_clients import ENDED
-from llmtrace.triage.evidence.patterns import cache_shrank, on_replica, restarted, starts
+from llmtrace.triage.evidence.patterns import cache_shrank, restarted, shares_of_replicas, starts
 from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.result import Finding
 
@@ -362,7 +358,7 @@ def _apart(e: Evidence, signal: str) -> tuple[str, bool] | None:
 
 def _share_of_one(e: Evidence) -> tuple[str, bool, bool, str] | None:
     """Say whether one replica's share of the requests grew: text, whether, by far, and which."""
-    shares = _shares_by_rows(e) or _shares_by_engines(e)
+    shares = shares_of_replicas(e)
     if len(shares) < 2:
         return None
     name = max(shares, key=lambda one: shares[one].after - shares[one].before)
@@ -376,23 +372,6 @@ def _share_of_one(e: Evidence) -> tuple[str, bool, bool, str] | None:
     grew = found.rose(0.0) and found.after >= 1.15 * usual and len(alike) == 1
     far = grew and found.after >= 1.35 * usual
     return f"{name} gets {found} of the requests", grew, far, name
-
-
-def _shares_by_rows(e: Evidence) -> Mapping[str, Share]:
-    words = e.after.rows.words["replica"]
-    names = sorted({words.names[c] for c in np.unique(words.codes[words.codes >= 0])})
-    shares = {name: e.share(f"replica {name}", partial(on_replica, name=name)) for name in names}
-    return shares if len(shares) > 1 else {}
-
-
-def _shares_by_engines(e: Evidence) -> Mapping[str, Share]:
-    """Return what share of the requests each engine counts, where no row names its engine."""
-    if (e.after.rows.words["replica"].codes >= 0).any():
-        return {}
-    counted = next((found for name in ENDED if (found := e.counted_by(name))), {})
-    ended = {name: (round(n[0]), round(n[1])) for name, n in counted.items()}
-    before, after = (sum(n[side] for n in ended.values()) for side in (0, 1))
-    return {name: Share(n[0], before, n[1], after) for name, n in ended.items()}
 
 
 def _all_rose(e: Evidence) -> bool:

@@ -692,9 +692,32 @@ def vanished(e: Evidence) -> Mapping[str, float]:
 
 def lost_traffic(e: Evidence, gone: Iterable[str]) -> list[tuple[str, Share]]:
     """Return those of these engines whose share of the requests fell beyond chance, and how."""
-    shares = [(name, e.share(f"replica {name}", partial(on_replica, name=name))) for name in gone]
+    every = shares_of_replicas(e)
+    shares = [(name, every[name]) for name in gone if name in every]
     back = (Share(one.after_k, one.after_n, one.before_k, one.before_n) for _, one in shares)
     return [one for one, fall in zip(shares, back, strict=True) if fall.rose(_PART_LOST)]
+
+
+def shares_of_replicas(e: Evidence) -> Mapping[str, Share]:
+    """Return each replica's share of the requests, by rows, or else by engines' own counts."""
+    return e.once("shares", lambda: _shares_by_rows(e) or _shares_by_engines(e))
+
+
+def _shares_by_rows(e: Evidence) -> Mapping[str, Share]:
+    words = e.after.rows.words["replica"]
+    names = sorted({words.names[c] for c in np.unique(words.codes[words.codes >= 0])})
+    shares = {name: e.share(f"replica {name}", partial(on_replica, name=name)) for name in names}
+    return shares if len(shares) > 1 else {}
+
+
+def _shares_by_engines(e: Evidence) -> Mapping[str, Share]:
+    """Return what share of the requests each engine counts, where no row names its engine."""
+    if (e.after.rows.words["replica"].codes >= 0).any():
+        return {}
+    counted = next((found for name in ENDED if (found := e.counted_by(name))), {})
+    ended = {name: (round(n[0]), round(n[1])) for name, n in counted.items()}
+    before, after = (sum(n[side] for n in ended.values()) for side in (0, 1))
+    return {name: Share(n[0], before, n[1], after) for name, n in ended.items()}
 
 
 def on_replica(side: Side, name: str) -> Mask:

@@ -37,6 +37,7 @@ _AT_S: Final = (300.0, 900.0, 1800.0)
 _QUIET_SHARE: Final = 0.2
 _FOR_A_P95: Final = 72
 _MOSTLY: Final = 0.5  # of the time
+_HEAD: Final = 0.05  # of the requests: with fewer before it a level is what the data begin with
 _CLEARER: Final = 1.5  # times the score from which on another is clearer by far
 EARLIER_DAYS: Final = (1, 7)
 FEW: Final = 1000  # rows, from which a search that finds nothing is to be believed
@@ -109,12 +110,11 @@ def choose(
         spike = others.since_others_rose(incidents, spike, t)
         spike = others.clearer_ramp(incidents, spike, t) or others.with_bursts(incidents, spike, t)
         spike = others.since_other_work(spike, find_other_work(fewer))
-    if spike is not None:
-        spike = _since_it_fell(spike, t)
-    elif since is None and at is None:
+    if spike is None and since is None and at is None:
         end = float(t[-1]) + 1e-3 if len(t) else 1.0
         few = highest is not None and _carries(t, highest, end)
         spike = others.other_change(incidents, t, find_other_work(fewer), few=few) or part
+    spike = spike and _since_it_fell(spike, t)
     after, guard, warnings = _after(t, (spike, highest), before, at, gaps)
     after = recorded_part(after, gaps, t)
     if before is None:
@@ -174,13 +174,16 @@ def _after(
     return _last(t, end), 0.0, (said,)
 
 
-def _since_it_fell(spike: Spike, t: Floats) -> Spike:
+def _since_it_fell(spike: Spike, t: Floats) -> Spike | None:
     """Return the time after a high level that the data begin with, if that lasted longer.
 
-    What most requests met with is the usual: the news is that it is better now.
+    What most requests met with is the usual: the news is that it is better now. `None` = it is all
+    that there is.
     """
-    if spike.start > float(t[0]) or spike.end is None:
+    if _count(t, Window(-math.inf, spike.start)) >= _HEAD * len(t):
         return spike
+    if spike.end is None:
+        return None if spike.start > float(t[0]) else spike
     if spike.end - spike.start < _MOSTLY * float(t[-1] - t[0]):
         return spike
     return replace(spike, start=spike.end, end=None)
@@ -302,7 +305,9 @@ def _before(
     later = Window(after.end + guard, min(last, after.end + guard + long))
     if later.seconds > 0 and _count(t, later) >= wanted:
         return later, ("nothing quiet before: compared with what came afterwards",)
-    return all_before or Window(after.start - long, after.start), ()
+    return all_before or Window(
+        min(max(after.start - long, first), after.start - 1), after.start
+    ), ()
 
 
 def earlier(window: Window) -> Iterator[tuple[int, Window]]:
