@@ -12,7 +12,7 @@ from llmtrace.triage import result
 from llmtrace.triage.attribution.attribute import NAMES
 from llmtrace.triage.attribution.divide_change import Divided
 from llmtrace.triage.causes import BY_OUTCOME, causes
-from llmtrace.triage.causes.scoring import WEIGHTS
+from llmtrace.triage.causes.scoring import LIKELY, WEIGHTS, with_points
 from llmtrace.triage.causes.track_record import with_record
 from llmtrace.triage.evidence.evidence import PACE_STAGES, TTFT_STAGES, gather
 from llmtrace.triage.result import NAMED, OF_THE_WORK, OF_TRAFFIC, Finding, Metric, Point, Verdict
@@ -76,7 +76,19 @@ def named_causes(
     found = _as_far_as_known(
         causes(evidence), verdict, blind=blind, few=few, counted=counted, given=not searched
     )
+    found = [_of_a_search(one) for one in found] if searched else found
     return tuple(with_record(one, searched=searched) for one in found)
+
+
+def _of_a_search(found: Finding) -> Finding:
+    """Leave traffic at most possible without proof: the search took the time at which it is most.
+
+    It comes and goes on any day, and who asks about a time has a reason to.
+    """
+    if found.id not in OF_TRAFFIC or found.status != "likely":
+        return found
+    text = "requests come and go over a day, and this is when most or fewest came"
+    return with_points(found, [Point(text, LIKELY - 1 - found.score)])
 
 
 def _as_far_as_known(

@@ -20,6 +20,7 @@ from llmtrace.triage.result import Finding
 _REFUSED: Final = 400  # HTTP status from which on a request was answered with an error
 _LATER: Final = 0.25  # of the share of slow starts in the first half, at most, in the second
 _MOST: Final = 0.75  # of the requests with a longer set-up
+_BUSIER: Final = 1.2  # times as many requests in progress
 _CLEARLY: Final = 0.2  # of a metric: less makes no client leave
 
 
@@ -156,6 +157,8 @@ def client_gate(e: Evidence) -> Finding:
                        "the engines are not busier: " + say.gauge("running", running))),
         support(None if local is None else True, f"only {local}"),
         against(_stands_still(e), _STANDS_STILL, strongly=True),
+        against(_comes_with_load(e, "client_delay_s") is False,
+                "who waits does not come while more requests are in progress", strongly=True),
         against(None if part is None else part < 0.2,
                 f"it is only {say.percent(max(part or 0, 0))} of what network and client grew by"),
         against((e.carried("network") if share is None else share) < 0.4,
@@ -197,6 +200,7 @@ def client_cold(e: Evidence) -> Finding:
     part = max(1 - waits / grown, 0.0) if grown > 0 else 0.0
     fades = None if setup is None else _fades(e.after, versions, max(setup.before_p95, floor))
     anew = None if setup is None else _open_connections(e.after, max(setup.before_p95, floor))
+    any_time = setup is not None and _comes_with_load(e, "client_setup_s") is False
     lines = [
         gate(e.gate("network", "unattributed"),
              say.durations("before a request is on a connection", setup),
@@ -205,13 +209,16 @@ def client_cold(e: Evidence) -> Finding:
                  say.durations("imports, pools, DNS, TCP and TLS", setup),
                  "`client_s` and the network's phases (HTTP client hooks)"),
         # A process that starts again under the same version is in no row.
-        required(True if new else None, f"clients started: {'; '.join(new[:2])}",
+        required(bool(new) or any_time or None,
+                 f"clients started: {'; '.join(new[:2])}" if new else _ANY_TIME,
                  "the rows' `version`, or an event for each deployment of a client"),
         proof(fades or anew if new else None, "those are requests that open a connection" if anew
               else "those are the first requests; later ones are as before"),
+        support(any_time, _ANY_TIME),
         # What is over within the window of a search is seen to fade in no window; but a pool that
         # is too small sets nothing up.
-        against(None if fades is None else not (fades or anew) and (e.ongoing or part < _LATER),
+        against(None if fades is None or any_time else
+                not (fades or anew) and (e.ongoing or part < _LATER),
                 "the wait lasts: it is not of the start", strongly=True),
         against(fades is None and part < _LATER, "nothing is set up: they wait for a connection"),
     ]  # fmt: skip
@@ -228,6 +235,21 @@ def _open_connections(side: Side, usual: float) -> bool:
     if slow.sum() < MIN_COUNT or slow.all():
         return False
     return bool(opened[slow].mean() >= _MOST and opened[~slow].mean() <= _LATER)
+
+
+def _comes_with_load(e: Evidence, name: str) -> bool | None:
+    """Return whether who waits in the client comes while more requests are in progress.
+
+    That is how a limit makes requests wait; a process that starts makes them wait at any time.
+    `None` = too few wait.
+    """
+    wait, busy = e.after.number(name), e.after.number("in_progress")
+    usual = e.row(name)
+    slow = wait > (np.inf if usual is None else max(usual.before_p95, e.floor("network_s")))
+    others = np.isfinite(wait) & ~slow
+    if min(slow.sum(), others.sum()) < MIN_COUNT:
+        return None
+    return bool(np.nanmean(busy[slow]) >= _BUSIER * np.nanmean(busy[others]))
 
 
 def _fades(side: Side, versions: Sequence[str], usual: float) -> bool | None:
@@ -287,6 +309,7 @@ def busy_client(e: Evidence) -> Finding:
     return judge("busy_client", lines, action, group=local)
 
 
+_ANY_TIME: Final = "they wait at any time, however many requests are in progress"
 _STANDS_STILL: Final = "requests wait in the client, and responses in progress stand still alike"
 
 

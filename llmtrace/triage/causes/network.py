@@ -236,7 +236,7 @@ def proxy_buffering(e: Evidence) -> Finding:
     Later:
         A synthetic stream through every proxy, alarming when the first chunk comes with the last.
     """
-    per_token, decode = e.row("wait_per_token_s"), e.row("decode_s")
+    per_token, decode = e.row("wait_per_token_s") or e.row("tpot_s"), e.row("decode_s")
     bursts, chunks = e.row("burst_share"), e.row("chunks_per_token")
     whole, first = e.row("e2e_s"), e.row("ttft_s")
     faster = None if per_token is None else per_token.fell(0.0, 0.15) or per_token.sank(0.2)
@@ -252,7 +252,7 @@ def proxy_buffering(e: Evidence) -> Finding:
     later, longer = _late_at_first_alone(e, first, whole)
     local = e.local("gateway", "first_chunk_s") or e.local("region", "first_chunk_s")
     lines = [
-        gate(gathers or _waits_on_the_way(e),
+        gate(gathers or bool(later and faster) or _waits_on_the_way(e),
              say.durations("first chunk", e.row("first_chunk_s")),
              "time to first chunk by stages"),
         required(any(reported) if reported else None, said or "chunks: not reported",
