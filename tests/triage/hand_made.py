@@ -19,6 +19,12 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(7)
 
 
+def not_divided(incident: Incident, *stages: str) -> None:
+    """Have no request tell these stages of its time."""
+    for row in incident.rows:
+        row["unattributed_s"] += sum(row.pop(stage) for stage in stages)
+
+
 def slow_queue(incident: Incident, seconds: float, *replicas: str) -> None:
     dice = rng()
     for row in incident.after():
@@ -45,8 +51,10 @@ def queue_saturation_near() -> Incident:
 
 
 def queue_saturation_missing() -> Incident:
-    made = queue_saturation()
+    """As many requests as before wait, and neither they nor an engine say for what."""
+    made = queue_saturation_near()
     made.forget("waiting", "running")
+    not_divided(made, "queue_s")
     return made
 
 
@@ -389,8 +397,10 @@ def batch_size_near() -> Incident:
 
 
 def batch_size_missing() -> Incident:
+    """Requests show how many are in progress, but not of how many tokens each is."""
     made = batch_size()
     made.forget("running")
+    made.forget_rows("output_tokens")
     return made
 
 

@@ -13,7 +13,7 @@ from llmtrace.dataset.columns import from_dicts
 from llmtrace.triage.named_causes import with_proof
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.report.naming import losses
-from llmtrace.triage.result import NAMED, Finding, Point, Result
+from llmtrace.triage.result import SURE, Finding, Point, Result
 from llmtrace.triage.verdict import Judged
 
 from .test_most_of_the_wait import MOVED
@@ -83,16 +83,18 @@ def test_a_quota_is_one_by_its_status_or_its_words():
 
 
 def test_retries_after_errors_of_the_provider_do_not_ask_for_a_quota():
-    """Who sends again after 503 waits for the backoff; no quota is proved, and none helps."""
+    """Who sends again after 503 waits for the backoff; no quota is the cause, and none helps."""
 
     def retried(row: Row, dice: np.random.Generator) -> Row:
         wait = float(dice.uniform(1, 3))
         row |= {"attempts": 3, "retry_s": wait, "gateway_s": wait, "ttft_s": row["ttft_s"] + wait}
         return failed(row, http_status=503, attempts=4) if dice.random() < 0.2 else row
 
-    finding = found(case(retried), "rate_limit_retries")
+    result = triaged(case(retried))
+    finding = next(one for one in result.causes if one.id == "rate_limit_retries")
 
-    assert finding.status in NAMED - {"confirmed"}
+    assert next(iter(result.causes)).id == "provider_errors"
+    assert finding.status not in SURE
     assert "status page" in finding.action
     assert "quota" not in finding.action
 

@@ -138,14 +138,16 @@ def test_any_values_give_a_shift_or_none(before, after):
     assert found is None or np.isfinite(found.z)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_a_level_that_wanders_does_not_stand_out(seed):
-    """Lengths are alike for as long as the window after: one more stretch is no news."""
-    rng = np.random.default_rng(seed)
-    levels = np.repeat(rng.normal(1000, 150, 10), 60)
-    tokens = rng.lognormal(np.log(levels), 0.3)
+def test_a_level_that_wanders_hardly_ever_stands_out():
+    """Lengths are alike for as long as a stretch: a few more stretches are no news."""
+    found = []
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        levels = np.repeat(rng.normal(1000, 150, 10), 60)
+        tokens = rng.lognormal(np.log(levels), 0.3)
+        found.append(shift(tokens[:400], T, tokens[400:], T[:200]).stands_out)
 
-    assert not shift(tokens[:400], T, tokens[400:], T[:200]).stands_out
+    assert np.mean(found) <= 0.01
 
 
 @pytest.mark.parametrize("times", [0.5, 1.0, 2.0])
