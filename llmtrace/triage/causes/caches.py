@@ -17,7 +17,7 @@ from llmtrace.triage.result import Finding
 _DROP = 0.08
 _FALLS_TO = 0.8
 _PART = 0.03  # of all prompt tokens
-_LITTLE = 0.05
+_LITTLE = 0.1
 _QUARTER = 0.25  # of what a stage grew by
 _FEW_READS = 10  # that meet a request: as many may be next to none by chance
 _TIMES = 1.5  # as many models in demand
@@ -126,7 +126,9 @@ def _by_counters(e: Evidence, by_rows: bool | None) -> tuple[bool | None, Ratio 
 
 def _usual(e: Evidence, ratio: Ratio | None) -> bool:
     """Return whether stretches of the time before have as few hits: prompts differ."""
-    z = ratio and e.ratio_z("prefix_hits", "prefix_queries", ratio.instance)
+    if ratio is None:
+        return False
+    z = e.ratio_z("prefix_hits", "prefix_queries", ratio.instance)
     return z is not None and z > -STANDS_OUT
 
 

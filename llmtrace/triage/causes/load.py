@@ -123,7 +123,8 @@ def kv_exhaustion(e: Evidence) -> Finding:
     if full is not None and waits is not None and full_batch is not None:
         for_blocks = full and waits and not full_batch and not volume
     preempted = _preempted(e) and (kv is None or _highest(kv) >= _HALF_EMPTY)
-    short = None if full is None else full or bool(preempted) or bool(for_blocks)
+    shrank = bool(cache_shrank(e)) and bool(e.gate("queue"))
+    short = None if full is None else full or bool(preempted) or bool(for_blocks) or shrank
     gap = e.row("gap_per_token")
     lines = [
         gate(e.gate("queue", "decode", "first_chunk", "prefill"),
@@ -134,6 +135,7 @@ def kv_exhaustion(e: Evidence) -> Finding:
         proof(preempted, say.counted("preemptions", preemptions),
               "the engines' counter `preemptions`"),
         proof(for_blocks, f"requests wait, the cache is full and the batch is not: {limit}"),
+        support(shrank, "requests wait, and the same tokens fill far more of the cache"),
         support(rows.rose(0.01) if e.after.known("preemptions") else None,
                 f"requests preempted: {rows}"),
         support(None if kv is None else kv.rose(0.0, 0.1), "KV usage is up"),
@@ -143,7 +145,7 @@ def kv_exhaustion(e: Evidence) -> Finding:
         against(volume and bool(full), f"load rose: {_load(e)}"),
         against(full_batch and not preempted, f"the batch is full, not the cache: {limit}"),
         against(None if kv is None or preemptions is None else
-                _highest(kv) < min(_CALM_KV, full_from(e)) and preemptions[1] == 0,
+                _highest(kv) < min(_CALM_KV, full_from(e)) and not (preemptions[1] or shrank),
                 f"KV usage {say.percent(0 if kv is None else _highest(kv))} at most and no "
                 "preemptions", strongly=True),
     ]  # fmt: skip
@@ -203,7 +205,8 @@ def _more_run(e: Evidence, running: Moved | None) -> tuple[bool | None, str]:
     if running is not None:
         return running.rose(0.0, 0.2), say.gauge("requests running", running)
     rows = None if e.of_means else e.row("in_progress")
-    return rows and rows.rose(0.0, 0.2), say.amounts("requests in progress", rows)
+    rose = None if rows is None else rows.rose(0.0, 0.2)
+    return rose, say.amounts("requests in progress", rows)
 
 
 def replica_imbalance(e: Evidence) -> Finding:
@@ -259,11 +262,19 @@ def replica_imbalance(e: Evidence) -> Finding:
         against(bool(restarted(e)), "an engine was restarted: the others took its share",
                 strongly=True),
         against(bool(starts(e)) and not restarted(e), "an engine has just started"),
+        against(bool(silent := _silent(e)), f"{', '.join(silent)} reports nothing, others do",
+                strongly=True),
         against(None if local is not None or not e.after.known("ttft_s") else
                 bool(e.moved) and _all_rose(e), "all replicas got slower"),
     ]  # fmt: skip
     action = "Rebalance: lower the weight of the loaded replica and check the router's policy."
     return judge("replica_imbalance", lines, action, group=local)
+
+
+def _silent(e: Evidence) -> list[str]:
+    """Return the engines without a sample in the window after, where others have some."""
+    samples = {name: len(one.within(e.served).t) for name, one in e.series("running").items()}
+    return [name for name, n in samples.items() if not n and max(samples.values()) > 1]
 
 
 def _more_wait(e: Evidence) -> bool | None:

@@ -296,7 +296,7 @@ class Evidence:
             self._rates(self.before, _QUARTERS)[-1],
             self._rates(self.after, _QUARTERS)[0],
         )
-        return abs(first - last) < _STEP * abs(high - low)
+        return bool(abs(first - last) < _STEP * abs(high - low))
 
     @cached_property
     def stretches_z(self) -> float:
