@@ -210,7 +210,8 @@ def engine_paused(e: Evidence) -> Finding:
     others = patterns.long_beside(e)
     still_text = f"{quiet.streams if quiet else 0} responses in progress stood still in it"
     lines = [
-        gate(e.gate(*_ENGINE_STAGES) if e.moved else gaps or bool(slept),
+        gate(e.gate(*_ENGINE_STAGES) if e.moved else
+             gaps or slept or (None if e.coarse else False),
              say.durations("time to first chunk", e.row("ttft_s")), "stages of requests"),
         required(any(reported) if reported and not open_ else None, text,
                  "the gauge `sleep`, the counter `tokens_out`, or the longest gap of each stream"),

@@ -246,9 +246,15 @@ def replica_imbalance(e: Evidence) -> Finding:
     )
     elsewhere = share is not None and local is not None and local.value != share[3]
     # Requests that are divided otherwise, and wait no longer anywhere, are no incident.
-    waits = bool(e.moved) or local is not None or (waiting is not None and waiting[1])
+    waits = (
+        bool(e.moved)
+        or local is not None
+        or (waiting is not None and waiting[1])
+        or (None if e.coarse else False)
+    )
     lines = [
-        gate(several and waits, f"{len(e.instances)} replicas: {', '.join(e.instances[:6])}"),
+        gate(waits if several else False,
+             f"{len(e.instances)} replicas: {', '.join(e.instances[:6])}"),
         required(uneven if known else None, by_replica or "load by replica: not reported",
                  "the rows' `replica`, or `running` and `waiting` by instance"),
         proof(None if share is None else share[1] and bool(share[2]) and not elsewhere,

@@ -120,19 +120,21 @@ def judge(
 ) -> Finding:
     """Add up the lines for one cause; `group` = the requests that it is about, if not all.
 
-    A gate or a requirement that fails rules the cause out. One that is unknown leaves the cause
-    `unknown`, whatever else supports it, unless a proof replaces it. What reads the same before
+    A gate or a requirement that fails rules the cause out. A requirement that is unknown leaves
+    the cause `unknown`, whatever else supports it, unless a proof replaces it; where a gate is,
+    the cause is possible at most. What reads the same before
     and after counts nothing, except where that is what a line is about (`steady`).
     """
     points: list[Point] = []
     score = 0
     missing: list[str] = []
-    open_, proved, failed = False, False, False
+    open_, unseen, proved, failed = False, False, False, False
     for line in _once(lines):
         if line.holds is None:
             if line.settle:
                 missing.append(line.settle)
-            open_ = open_ or line.kind in ("gate", "required")
+            open_ = open_ or line.kind == "required"
+            unseen = unseen or line.kind == "gate"
             continue
         same = line.holds and not moves(line.text)
         counts = 0 if same else WEIGHTS[line.kind][0 if line.holds else 1]
@@ -144,7 +146,12 @@ def judge(
             points.append(Point(line.text, counts))
     return Finding(
         id=cause,
-        status=_status(score, failed=failed, unknown=open_ and not proved, proved=proved),
+        status=_status(
+            min(score, LIKELY - 1) if unseen and not proved else score,
+            failed=failed,
+            unknown=open_ and not proved,
+            proved=proved,
+        ),
         score=score,
         evidence=tuple(p for p in points if p.points >= 0),
         against=tuple(p for p in points if p.points < 0),
