@@ -5,8 +5,10 @@ Each incident is made by hand; what happened in it leaves a trace that resembles
 
 from __future__ import annotations
 
+import pytest
+
 from .hand_made import rng
-from .incidents import AFTER, REPLICAS, Incident, quiet
+from .incidents import AFTER, BEFORE, REPLICAS, Incident, quiet
 
 SURE = ("confirmed", "likely")
 
@@ -100,3 +102,27 @@ def test_requests_that_are_divided_otherwise_and_wait_nowhere_are_no_incident() 
         if number % 3:
             row["replica"] = REPLICAS[0]
     assert made.findings()["replica_imbalance"].status not in SURE
+
+
+def traffic(*, up: bool, slowly: bool) -> Incident:
+    """Make four times as many requests come, or a fourth: over both windows, or all at once."""
+    made, dice = quiet(rate=8.0), rng()
+    whole = AFTER.end - BEFORE.start
+    kept = []
+    for row in made.rows:
+        t = row["start"] / 1e9
+        part = (
+            0.125 + 0.875 * (t - BEFORE.start) / whole
+            if slowly
+            else 0.25 + 0.75 * (t > AFTER.start)
+        )
+        kept += [row] * bool(dice.random() < (part if up else 1.125 - part))
+    made.rows[:] = kept
+    return made
+
+
+@pytest.mark.parametrize(("up", "cause"), [(True, "traffic_surge"), (False, "traffic_lost")])
+@pytest.mark.parametrize(("slowly", "status"), [(True, "possible"), (False, "likely")])
+def test_traffic_that_changes_little_by_little_is_that_of_a_day(up, cause, slowly, status) -> None:
+    """Where the windows meet, as many come after as before."""
+    assert traffic(up=up, slowly=slowly).findings()[cause].status == status

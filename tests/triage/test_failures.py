@@ -99,6 +99,23 @@ def test_retries_after_errors_of_the_provider_do_not_ask_for_a_quota():
     assert "quota" not in finding.action
 
 
+@pytest.mark.parametrize(("status", "named"), [(503, True), (429, False)])
+def test_a_provider_fails_whose_errors_most_retries_get_over(status, named):
+    """A handful of requests fail all the same, and say why the others were sent again."""
+
+    def retried(row: Row, dice: np.random.Generator) -> Row:
+        wait = float(dice.uniform(1, 3)) * (dice.random() < 0.2)
+        row |= {"retry_s": wait, "gateway_s": wait, "ttft_s": row["ttft_s"] + wait}
+        row["attempts"] = 3 if wait else 1
+        return failed(row, http_status=status, attempts=4) if dice.random() < 0.004 else row
+
+    result = triaged(case(retried))
+    cause = next(one for one in result.causes if one.id == "provider_errors")
+
+    assert (cause.status in SURE) is named
+    assert (next(iter(result.causes)).id == "rate_limit_retries") is not named
+
+
 def test_a_server_that_hangs_is_not_left_by_its_clients():
     """Time-outs after 30 s, where responses take 4 s, are the server's and no cancellations."""
     hanging = a_third(outcome="timeout", e2e_s=30.0, error_type="APITimeoutError")

@@ -199,3 +199,36 @@ def test_prompts_that_got_longer_by_and_large_prove_no_few_that_block(longer, pr
     found = made.findings(metric="ttft")["head_of_line"]
 
     assert (found.status == "confirmed") == proved
+
+
+def waits_for_a_slot(*, still: bool = False) -> Incident:
+    """Requests wait in their client before they are sent; responses stand still meanwhile."""
+    made, dice = quiet(), np.random.default_rng(7)
+    for row in made.rows:
+        row["client_s"] = 0.0
+    for row in made.after():
+        row["client_s"] = float(dice.exponential(1.5))
+        row["unattributed_s"] += row["client_s"]
+        if still:
+            gap = float(dice.exponential(1.5))
+            row["max_gap_s"] += gap
+            row["decode_s"] += gap
+    return made
+
+
+def test_a_wait_for_a_semaphore_is_not_everything_else_that_got_slower():
+    """It is in no stage of the network, and all of what was added."""
+    found = waits_for_a_slot().findings(metric="ttft")
+
+    assert next(iter(found)) == "client_gate"
+    assert found["client_gate"].status == "confirmed"
+    assert not any("got slower too" in point.text for point in found["client_gate"].against)
+
+
+@pytest.mark.xfail(strict=True, reason="proof of the client's wait outweighs it: a tie at best")
+def test_a_client_in_which_requests_wait_and_responses_stand_still_is_busy():
+    """Who waits for a semaphore reads meanwhile what others receive."""
+    found = waits_for_a_slot(still=True).findings(metric="ttft")
+
+    assert next(iter(found)) == "busy_client"
+    assert found["client_gate"].status not in SURE

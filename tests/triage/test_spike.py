@@ -11,12 +11,16 @@ import heapq
 import numpy as np
 import pytest
 
+from llmtrace.dataset.case import Window
+from llmtrace.dataset.columns import concatenate
 from llmtrace.triage.windows.bins import bins_for
 from llmtrace.triage.windows.changepoint import date_change
+from llmtrace.triage.windows.choose import Chosen, choose
 from llmtrace.triage.windows.failure_stretch import stretch_of_failures
 from llmtrace.triage.windows.highest_stretch import CERTAIN
 from llmtrace.triage.windows.spike import find_failures, find_slow
 from tests.bench.bench_search import BARS, PLACES, false_alarms, finds
+from tests.triage.days import Kind, requests
 
 HOURS = 2 * 3600.0
 
@@ -219,3 +223,41 @@ def test_independent_failures_make_no_stretch(share):
         found.append(stretch_of_failures(t, r.random(400) < share))
 
     assert not [one for one in found if one is not None and one.score > CERTAIN]
+
+
+def windows(head: int, slow: int, tail: int, after: Window | None = None) -> tuple[Chosen, list]:
+    """Choose windows of requests that are slow between a head and a tail; return their times."""
+    parts = [requests(head, Kind(), 1)]
+    for number, kind in ((slow, Kind(prefill=6.0)), (tail, Kind())):
+        start = parts[-1].start[-1] / 1e9 + 0.2
+        parts.append(requests(number, kind, len(parts) + 1, start))
+    rows = concatenate(parts)
+    t, ttft = rows.start / 1e9, rows.numbers["ttft_s"]
+    if after is not None:
+        after = Window(t[0] + after.start, t[0] + after.end)
+    found = choose(
+        rows, lambda name: [(t, ttft)] if name == "ttft" and after is None else [],
+        before=None, after=after, at=None, metric="ttft",
+    )  # fmt: skip
+    return found, t.tolist()
+
+
+@pytest.mark.parametrize(("head", "found"), [(24, False), (200, True)])
+def test_a_level_that_the_data_begin_with_is_the_normal_one(head, found):
+    """Three requests in a hundred before it are a start; a fourth of them were another time."""
+    assert (windows(head, 800 - head, 0)[0].found is not None) is found
+
+
+def test_the_end_of_a_level_that_the_data_begin_with_is_what_is_new():
+    """Most were slow: what is compared is how they are since."""
+    found, t = windows(24, 500, 276)
+
+    assert found.after.start == pytest.approx(t[524], abs=10)
+    assert (found.before.start, found.before.end) == (t[0], pytest.approx(t[516], abs=10))
+
+
+def test_the_window_before_never_begins_before_the_data():
+    """Nor is it an hour of which nothing is known, where the incident begins with them."""
+    found, t = windows(24, 776, 0, after=Window(0.0, 240.0))
+
+    assert t[0] - 1 <= found.before.start < found.before.end <= found.after.start

@@ -95,6 +95,16 @@ def test_bursts_are_the_reason_where_they_are():
     assert "slow requests come in bursts" in found.reason
 
 
+@pytest.mark.parametrize(("given", "status"), [(True, "possible"), (False, "unknown")])
+def test_of_windows_that_are_given_what_fits_is_possible(given, status):
+    """Nine requests show no p95; where they were searched for, they were also chosen to fit."""
+    found = triage(day(after=Kind(queued_share=0.5), n=(4000, 9), windows=given), SETTINGS)
+    cause = next(one for one in found.causes if one.id == "queue_saturation")
+
+    assert found.verdict == "not_enough_data"
+    assert (cause.status, cause.missing) == (status, ("more requests",))
+
+
 def test_requests_without_a_first_token_are_counted():
     """What is left out of the p95 is said, and how to say that a request was not streamed."""
     case = day()

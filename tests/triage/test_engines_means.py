@@ -1,0 +1,197 @@
+"""Are causes named by what engines count of all requests, where no request says it of itself?
+
+Each incident is made by hand: rows without an engine's stages, beside its sums and counts.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from . import hand_made
+from .incidents import AFTER, REPLICAS, Incident, quiet
+
+SURE = ("confirmed", "likely")
+ENDED = 0.7  # requests a second of each engine
+USUAL = {"queue": 0.01, "prefill": 0.1, "ttft": 0.13}  # means, seconds
+
+
+def count(made: Incident, **means: float) -> None:
+    """Have engines count the usual means, and these from the window after on."""
+    for replica in REPLICAS:
+        for name, usual in USUAL.items():
+            mean = means.get(name, usual)
+            made.counters[f"{name}_count", replica] = lambda _: ENDED
+            made.counters[f"{name}_sum", replica] = lambda t, usual=usual, mean=mean: (
+                ENDED * (mean if t >= AFTER.start else usual)
+            )
+
+
+def late(stage: str, seconds: float) -> Incident:
+    """The first chunk is late, and no request says how long it was in a queue or in prefill."""
+    made = quiet()
+    made.forget("frontend_time", "api_cpu")
+    made.forget_rows("first_chunk_frontend_s")
+    hand_made.not_divided(made, "queue_s", "prefill_s", "gateway_s")
+    dice = hand_made.rng()
+    for row in made.after():
+        row[stage] += float(dice.exponential(seconds))
+    return made
+
+
+def hosted(made: Incident) -> Incident:
+    """Leave nothing that is known of any engine, as with an API that somebody else runs."""
+    made.gauges.clear()
+    made.counters.clear()
+    made.facts.clear()
+    hand_made.not_divided(made, "queue_s", "prefill_s")
+    made.forget_rows("replica", "first_chunk_frontend_s")
+    return made
+
+
+def test_engines_means_speak_for_requests_without_a_queue():
+    """What is not divided is in the queue then, and in nothing that engines count beside it."""
+    made = late("unattributed_s", 1.5)
+    count(made, queue=1.5, ttft=1.6)
+    made.gauge("waiting", 14.0, 2.0)
+    made.gauge("running", 64.0)
+
+    evidence = made.evidence(metric="ttft")
+    found = made.findings(metric="ttft")
+
+    assert (evidence.gate("queue"), evidence.gate("prefill")) == (True, False)
+    assert evidence.carried("queue") > 0.8
+    assert evidence.carried("unattributed") < 0.2
+    assert next(iter(found)) == "queue_saturation"
+    assert "(engines' means)" in found["queue_saturation"].evidence[0].text
+
+
+def test_what_requests_say_themselves_is_not_asked_of_engines():
+    """A mean of all that ended between two scrapes is the rougher figure."""
+    made = quiet()
+    count(made, queue=5.0)
+
+    queue = made.evidence().row("queue_s")
+
+    assert (queue.source, queue.after_mean < 0.1) == ("", True)
+
+
+@pytest.mark.parametrize(("ttft", "cause"), [(0.13, "gateway_overhead"), (0.63, "frontend_cpu")])
+def test_what_engines_see_of_a_wait_is_theirs(ttft, cause):
+    """They count time to the first token from when a request is with them: a gateway is before."""
+    made = late("first_chunk_s", 0.5)
+    count(made, ttft=ttft)
+    found = made.findings(metric="ttft")
+
+    assert next(iter(found)) == cause
+    assert found[cause].status == "likely"
+    other = {"gateway_overhead", "frontend_cpu"} - {cause}
+    assert found[other.pop()].status not in SURE
+
+
+def test_a_gateway_is_named_without_one_stage_of_an_engine():
+    """It is in what requests leave undivided, and no engine sees it."""
+    made = late("unattributed_s", 0.3)
+    hand_made.not_divided(made, "first_chunk_s")
+    count(made)
+
+    assert next(iter(made.findings(metric="ttft"))) == "gateway_overhead"
+
+
+def test_a_front_end_is_not_what_engines_count_as_queue():
+    """They see the wait, and where it is."""
+    made = late("first_chunk_s", 0.5)
+    count(made, ttft=0.63, queue=0.5)
+
+    assert made.findings(metric="ttft")["frontend_cpu"].status not in SURE
+
+
+def test_requests_in_progress_stand_in_for_the_gauge_of_running_ones():
+    """Twice as many come, and more than that are there at a time."""
+    made = hand_made.batch_size()
+    made.forget("running")
+    found = made.findings(metric="tpot")
+
+    assert next(iter(found)) == "batch_size"
+    assert any("requests in progress p50" in one.text for one in found["batch_size"].evidence)
+
+
+@pytest.mark.parametrize(
+    ("made", "cause"),
+    [
+        (hand_made.batch_size, "batch_size"),
+        (hand_made.head_of_line, "head_of_line"),
+        (hand_made.engine_paused, "engine_paused"),
+    ],
+)
+def test_what_lies_within_an_engine_is_open_where_none_is_seen(made, cause):
+    """Times alone would fit: whoever runs that engine may know, and nobody else."""
+    one = made()
+    for row in one.rows:
+        row["replica"] = "vllm-0"
+    found = hosted(one).findings()[cause]
+
+    assert found.status == "unknown"
+    assert "signals of the engine" in found.missing
+
+
+SEEN = pytest.mark.xfail(strict=True, reason="only queue, prefill and `running` count as seen")
+
+
+@SEEN
+def test_an_engine_is_seen_by_its_gpu():
+    """An exporter of GPUs is read, and no page of an engine."""
+    made = hand_made.gpu_throttle()
+    gauges = {key: of for key, of in made.gauges.items() if key[0].startswith("gpu_")}
+    hosted(made).gauges |= gauges
+    for row in made.after():
+        row["decode_s"] *= 1.9
+
+    assert made.findings()["gpu_throttle"].status == "confirmed"
+
+
+@SEEN
+@pytest.mark.parametrize("cause", ["low_spec_acceptance", "disaggregated_kv"])
+def test_an_engine_is_seen_by_what_its_requests_say_of_it(cause):
+    """Drafts and transfers are figures of an engine, as queue and prefill are."""
+    assert hosted(getattr(hand_made, cause)()).findings()[cause].status in SURE
+
+
+def slower(prefill: float = 1.9, decode: float = 1.9) -> Incident:
+    """All that an engine computes takes so many times as long, and no GPU is seen."""
+    made = quiet()
+    made.forget("gpu_sm_clock_mhz", "gpu_throttle", "gpu_temp_c", "gpu_power_w", "sleep")
+    for row in made.after():
+        row["prefill_s"] *= prefill
+        row["decode_s"] *= decode
+    return made
+
+
+def test_a_gpu_that_is_not_seen_is_what_makes_all_work_slower():
+    """Tokens of prompts and steps of a batch, of the same lengths and sizes."""
+    found = slower().findings()
+
+    assert next(iter(found)) == "gpu_throttle"
+    assert found["gpu_throttle"].status == "likely"
+
+
+@pytest.mark.xfail(strict=True, reason="the gauge counts as a pause wherever it is reported")
+def test_an_engine_that_says_it_is_awake_is_not_paused():
+    """VLLM always reports whether it sleeps: that it does not explains nothing."""
+    made = slower()
+    hand_made.report(made, "sleep", 0.0, 0.0)
+
+    assert made.findings()["gpu_throttle"].status == "likely"
+
+
+@pytest.mark.parametrize("other", ["prefill alone", "steps alone", "a start", "no cache known"])
+def test_a_gpu_that_is_not_seen_is_not_blamed_for_what_else_explains_it(other):
+    """Either alone, an engine that has just started, prompts that are perhaps no longer cached."""
+    made = slower(prefill=1.0 + 0.9 * (other != "steps alone"),
+                  decode=1.0 + 0.9 * (other != "prefill alone"))  # fmt: skip
+    if other == "a start":
+        for replica in REPLICAS:
+            made.gauges["started", replica] = lambda _t, _u: AFTER.start - 5
+    if other == "no cache known":
+        made.forget_rows("cached_tokens")
+
+    assert made.findings()["gpu_throttle"].status not in SURE
