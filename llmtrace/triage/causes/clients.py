@@ -14,13 +14,13 @@ from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
 from llmtrace.triage.evidence.changes import HALF, MIN_COUNT
 from llmtrace.triage.evidence.evidence import METRICS, Evidence
-from llmtrace.triage.evidence.window_rows import Side
+from llmtrace.triage.evidence.window_rows import Side, in_progress
 from llmtrace.triage.result import Finding
 
 _REFUSED: Final = 400  # HTTP status from which on a request was answered with an error
 _LATER: Final = 0.25  # of the share of slow starts in the first half, at most, in the second
 _MOST: Final = 0.75  # of the requests with a longer set-up
-_BUSIER: Final = 1.2  # times as many requests in progress
+_BUSIER: Final = 1.1  # times as many requests in progress
 _CLEARLY: Final = 0.2  # of a metric: less makes no client leave
 
 
@@ -209,12 +209,11 @@ def client_cold(e: Evidence) -> Finding:
                  say.durations("imports, pools, DNS, TCP and TLS", setup),
                  "`client_s` and the network's phases (HTTP client hooks)"),
         # A process that starts again under the same version is in no row.
-        required(bool(new) or any_time or None,
-                 f"clients started: {'; '.join(new[:2])}" if new else _ANY_TIME,
+        required(True if new else None, f"clients started: {'; '.join(new[:2])}",
                  "the rows' `version`, or an event for each deployment of a client"),
         proof(fades or anew if new else None, "those are requests that open a connection" if anew
               else "those are the first requests; later ones are as before"),
-        support(any_time, _ANY_TIME),
+        support(any_time and bool(new), "they wait at any time, however many are in progress"),
         # What is over within the window of a search is seen to fade in no window; but a pool that
         # is too small sets nothing up.
         against(None if fades is None or any_time else
@@ -243,13 +242,21 @@ def _comes_with_load(e: Evidence, name: str) -> bool | None:
     That is how a limit makes requests wait; a process that starts makes them wait at any time.
     `None` = too few wait.
     """
-    wait, busy = e.after.number(name), e.after.number("in_progress")
+    wait, busy = e.after.number(name), _in_progress(e.after)
     usual = e.row(name)
     slow = wait > (np.inf if usual is None else max(usual.before_p95, e.floor("network_s")))
     others = np.isfinite(wait) & ~slow
     if min(slow.sum(), others.sum()) < MIN_COUNT:
         return None
     return bool(np.nanmean(busy[slow]) >= _BUSIER * np.nanmean(busy[others]))
+
+
+def _in_progress(side: Side) -> Floats:
+    """Return how many requests of the same client are in progress when each one starts."""
+    found = np.full(len(side), np.nan)
+    for mine, count in in_progress(side, "client"):
+        found[mine] = count
+    return found
 
 
 def _fades(side: Side, versions: Sequence[str], usual: float) -> bool | None:
@@ -309,7 +316,6 @@ def busy_client(e: Evidence) -> Finding:
     return judge("busy_client", lines, action, group=local)
 
 
-_ANY_TIME: Final = "they wait at any time, however many requests are in progress"
 _STANDS_STILL: Final = "requests wait in the client, and responses in progress stand still alike"
 
 

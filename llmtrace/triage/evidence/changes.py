@@ -40,6 +40,7 @@ _ALIKE: Final = 2.0  # means that follow one another are alike: so much less is 
 _RELATIVE: Final = 0.1
 _SMALLEST: Final = 1e-300
 _TINY: Final = 1e-12
+_HURST: Final = 0.75
 _CLOSE: Final = 1e-12
 
 
@@ -342,10 +343,11 @@ def one_more_z(stretches: Floats, after: float, least: float, longer: float = 1.
         stretches: their means.
         after: the mean after.
         least: the least spread that is assumed of the stretches.
-        longer: how many times as long as one of them the time after is: it is so many of them.
+        longer: how many times as long as one of them the time after is. The mean of so many is
+            surer, by as much as load allows that remembers for long (a Hurst exponent of 0.75).
     """
     count, spread = len(stretches), max(float(stretches.std(ddof=1)), least)
-    error = spread * math.sqrt(1 / max(longer, 1.0) + 1 / count)
+    error = spread * math.sqrt(max(longer, 1.0) ** (2 * _HURST - 2) + 1 / count)
     return as_z((after - float(stretches.mean())) / max(error, _TINY), count - 1)
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, TypeVar
@@ -134,14 +134,21 @@ def _unread(side: Side) -> Floats:
     return np.where(known, np.maximum(_or_zero(late), 0.0), np.nan)
 
 
-def _in_progress(side: Side) -> Floats:
-    """Requests on the same engine that are in progress when each one starts, itself included."""
-    codes, found = side.rows.words["replica"].codes, np.full(len(side), np.nan)
-    ends = side.ends
+def in_progress(side: Side, by: str) -> Iterator[tuple[Mask, Floats]]:
+    """Yield rows that share a word of a column, and how many are in progress as each starts."""
+    codes, ends = side.rows.words[by].codes, side.ends
     for code in np.unique(codes):
         mine = (codes == code) & np.isfinite(ends)
         begun = np.searchsorted(np.sort(side.t[mine]), side.t[mine], side="right")
-        found[mine] = begun - np.searchsorted(np.sort(ends[mine]), side.t[mine], side="right")
+        over = np.searchsorted(np.sort(ends[mine]), side.t[mine], side="right")
+        yield mine, (begun - over).astype(np.float64)
+
+
+def _in_progress(side: Side) -> Floats:
+    """Requests on the same engine that are in progress when each one starts, itself included."""
+    found = np.full(len(side), np.nan)
+    for mine, count in in_progress(side, "replica"):
+        found[mine] = count
     return found
 
 
