@@ -25,6 +25,16 @@ def not_divided(incident: Incident, *stages: str) -> None:
         row["unattributed_s"] += sum(row.pop(stage) for stage in stages)
 
 
+def hosted(incident: Incident) -> Incident:
+    """Leave nothing that is known of any engine, as with an API that somebody else runs."""
+    incident.gauges.clear()
+    incident.counters.clear()
+    incident.facts.clear()
+    not_divided(incident, "queue_s", "prefill_s")
+    incident.forget_rows("replica", "first_chunk_frontend_s")
+    return incident
+
+
 def slow_queue(incident: Incident, seconds: float, *replicas: str) -> None:
     dice = rng()
     for row in incident.after():
@@ -397,11 +407,8 @@ def batch_size_near() -> Incident:
 
 
 def batch_size_missing() -> Incident:
-    """Requests show how many are in progress, but not of how many tokens each is."""
-    made = batch_size()
-    made.forget("running")
-    made.forget_rows("output_tokens")
-    return made
+    """Requests show how many are in progress, and nothing shows an engine that runs them."""
+    return hosted(batch_size())
 
 
 # --- gpu_throttle

@@ -87,6 +87,28 @@ def test_processes_that_start_all_the_time_are_cold_all_the_time():
     assert next(iter(made.findings())) == "client_cold"
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_a_limit_of_a_client_makes_requests_wait_while_many_are_in_progress(together):
+    """What makes as many wait at any time is none, though they wait in the client as well."""
+    made = quiet(rate=4.0)
+    dice = np.random.default_rng(5)
+    made.rows += [
+        {**row, "start": row["start"] + 7_000_000 * n}
+        for row in made.after() if (row["start"] / 1e9 - AFTER.start) % 20 < 4
+        for n in (1, 2, 3)
+    ]  # fmt: skip
+    for row in made.rows:
+        row |= {"client": "web", "client_s": 0.0}
+    for row in made.after():
+        crowded = (row["start"] / 1e9 - AFTER.start) % 20 < 4
+        if crowded if together else dice.random() < 0.5:
+            row["client_s"] = 1.0 + float(dice.random())
+            row["unattributed_s"] += row["client_s"]
+
+    status = made.findings(metric="ttft")["client_gate"].status
+    assert (status == "confirmed") is together
+
+
 def test_where_every_request_connects_none_is_left_to_compare_with():
     """Connections that are no longer kept are no process that starts."""
     made = quiet()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtrace.triage.evidence.changes import Share, foreseen, matched, shift
+from llmtrace.triage.evidence.changes import Share, as_z, foreseen, matched, one_more_z, shift
 
 T = np.arange(400.0)
 
@@ -148,6 +148,16 @@ def test_a_level_that_wanders_hardly_ever_stands_out():
         found.append(shift(tokens[:400], T, tokens[400:], T[:200]).stands_out)
 
     assert np.mean(found) <= 0.01
+
+
+def test_a_mean_of_several_stretches_is_surer_than_one_but_load_remembers():
+    """Sixteen stretches say as much as four independent ones, and not as much as sixteen."""
+    stretches = np.array([9.0, 11.0, 10.0, 9.5, 10.5, 10.0])
+    one, several = (one_more_z(stretches, 12.0, 0.1, longer) for longer in (1.0, 16.0))
+    spread = stretches.std(ddof=1)
+
+    assert one < several
+    assert several == pytest.approx(as_z(2.0 / (spread * np.sqrt(1 / 4 + 1 / 6)), 5))
 
 
 @pytest.mark.parametrize("times", [0.5, 1.0, 2.0])

@@ -105,6 +105,16 @@ def test_of_windows_that_are_given_what_fits_is_possible(given, status):
     assert (cause.status, cause.missing) == (status, ("more requests",))
 
 
+@pytest.mark.parametrize(("given", "status"), [(True, "likely"), (False, "possible")])
+def test_the_time_at_which_most_requests_came_is_no_incident_by_itself(given, status):
+    """A search takes it on any day; who asks about a time has a reason to."""
+    case = day(Kind(), Kind(rate=12.0), n=(1500, 1500), windows=given)
+    found = triage(case, SETTINGS)
+    cause = next(one for one in found.causes if one.id == "traffic_surge")
+
+    assert (found.verdict, cause.status) == ("traffic", status)
+
+
 def test_requests_without_a_first_token_are_counted():
     """What is left out of the p95 is said, and how to say that a request was not streamed."""
     case = day()
