@@ -26,7 +26,7 @@ def not_divided(incident: Incident, *stages: str) -> None:
 
 
 def hosted(incident: Incident) -> Incident:
-    """Leave nothing that is known of any engine, as with an API that somebody else runs."""
+    """Leave nothing that is known of any engine, as with the API of a provider."""
     incident.gauges.clear()
     incident.counters.clear()
     incident.facts.clear()

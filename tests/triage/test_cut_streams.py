@@ -1,4 +1,4 @@
-"""Is what cut streams told by what they have in common: a silence, an age, or nothing?
+"""Is the cause of cut streams found by what they share: a silence, an age, or nothing?
 
 Each incident is made by hand.
 """

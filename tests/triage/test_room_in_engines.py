@@ -1,4 +1,4 @@
-"""Is it told apart what requests wait for though there is room, and what fills it?
+"""Is what requests wait for distinguished from a lack of room, and from what fills it?
 
 Each incident is made by hand: slots of the batch, of adapters, and the KV cache.
 """
