@@ -111,8 +111,14 @@ def _no_other_reason(e: Evidence) -> bool:
     Where cached tokens are not reported, prompts take longer that are no longer cached.
     """
     seen = any(e.has(f"gpu_{name}") for name in ("sm_clock_mhz", "throttle", "util", "power_w"))
-    halts = e.has("sleep") or bool(patterns.starts(e)) or bool(patterns.held_up(e))
+    halts = slept(e) or bool(patterns.starts(e)) or bool(patterns.held_up(e))
     return not (seen or halts) and e.after.known("cached_tokens")
+
+
+def slept(e: Evidence) -> bool | None:
+    """Return whether an engine said that it was asleep; `None` = not reported."""
+    asleep = e.gauge("sleep")
+    return None if asleep is None else any((s.value > 0).any() for s in asleep.after.values())
 
 
 def cold_start(e: Evidence) -> Finding:
@@ -192,8 +198,7 @@ def engine_paused(e: Evidence) -> Finding:
     Later:
         Fix the schedule of updates; have the router watch `awake`.
     """
-    asleep = e.gauge("sleep")
-    slept = None if asleep is None else any((s.value > 0).any() for s in asleep.after.values())
+    asleep = slept(e)
     before, quiet = patterns.engine_gaps(e)
     long = _stood_still(e)
     if long is False and not _replicas_known(e):
@@ -201,8 +206,8 @@ def engine_paused(e: Evidence) -> Finding:
     # A front end that is short of CPU counts tokens late: alone this says nothing.
     stopped = _stopped(e) and long is not False
     halts, text = _halts(e, _gap_text(quiet, before.seconds if before else 0.0), long=long)
-    reported = [one for one in (slept, long, stopped, halts) if one is not None]
-    open_ = quiet is not None and long is None and not (slept or stopped or halts)
+    reported = [one for one in (asleep, long, stopped, halts) if one is not None]
+    open_ = quiet is not None and long is None and not (asleep or stopped or halts)
     gap, gaps = e.row("max_gap_s"), e.up("max_gap_s", relative=0.5)
     again = patterns.restarted(e)
     still = None if long is None or quiet is None else long and quiet.streams >= _STREAMS
@@ -211,26 +216,27 @@ def engine_paused(e: Evidence) -> Finding:
     still_text = f"{quiet.streams if quiet else 0} responses in progress stood still in it"
     lines = [
         gate(e.gate(*_ENGINE_STAGES) if e.moved else
-             gaps or slept or (None if e.coarse else False),
+             gaps or asleep or (None if e.coarse else False),
              say.durations("time to first chunk", e.row("ttft_s")), "stages of requests"),
         required(any(reported) if reported and not open_ else None, text,
                  "the gauge `sleep`, the counter `tokens_out`, or the longest gap of each stream"),
-        proof(slept, "the engine said that it was asleep"),
+        proof(asleep, "the engine said that it was asleep"),
         # A long prompt that is computed whole holds all streams, too.
         proof(None if patterns.held_up(e) or most is False else still, still_text),
         support(still, still_text),
         support(stopped, "no tokens came out while requests were running"),
         support(most, slow or ""),
         support(gaps, say.durations("longest gap", gap)),
-        against(None if most is None or slept or stopped else not most, slow or "", strongly=True),
+        against(None if most is None or asleep or stopped else not most, slow or "",
+                strongly=True),
         against(bool(again), f"{', '.join(again)} was restarted", strongly=True),
-        against(None if quiet is None or slept else quiet.prompt is not None,
+        against(None if quiet is None or asleep else quiet.prompt is not None,
                 f"a prompt of {say.amount(quiet.prompt or 0 if quiet else 0)} tokens was computed "
                 "in it", strongly=True),
-        against(None if slept else others is not None,
+        against(None if asleep else others is not None,
                 f"prompts of others, of {say.amount(others or 0)} tokens or more, were computed",
                 strongly=True),
-        against(None if slept else _met_long_ones(e), _MET_LONG_ONES),
+        against(None if asleep else _met_long_ones(e), _MET_LONG_ONES),
     ]  # fmt: skip
     action = "Reroute while it sleeps: take an engine out of the router before pausing it."
     return judge("engine_paused", lines, action, group=_only(e, quiet.instance if quiet else None))

@@ -50,7 +50,7 @@ def queue_saturation(e: Evidence) -> Finding:
     running, kv = e.gauge("running"), e.gauge("kv_usage")
     full_batch, limit = at_limit(e, running)
     full = kv is not None and _highest(kv) >= full_from(e)
-    volume = e.more_load and not cache_shrank(e)  # a smaller cache is full of fewer requests
+    volume = _volume(e)
     load = _load(e)
     tokens = e.rate("tokens_in")
     waits = _more_wait(e)
@@ -116,7 +116,7 @@ def kv_exhaustion(e: Evidence) -> Finding:
     full_batch, limit = at_limit(e, running)
     rows = e.share("preempted", lambda side: side.number("preemptions") > 0)
     full = None if kv is None else _highest(kv) >= full_from(e)
-    volume = e.more_load and not cache_shrank(e)
+    volume = _volume(e)
     waits = _more_wait(e)
     # Who waits though seats are free, while the cache is full, waits for its blocks.
     for_blocks = None
@@ -198,6 +198,11 @@ def batch_size(e: Evidence) -> Finding:
     ]  # fmt: skip
     action = "Rebalance or add capacity; or cap the batch, if waiting is better than slow tokens."
     return judge("batch_size", lines, action + flags(e, "batch_size"))
+
+
+def _volume(e: Evidence) -> bool:
+    """Return whether more requests fill the cache: of a smaller one, or by others, they do not."""
+    return e.more_load and e.beside("tokens_out") is None and not cache_shrank(e)
 
 
 def _more_run(e: Evidence, running: Moved | None) -> tuple[bool | None, str]:

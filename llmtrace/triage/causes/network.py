@@ -71,7 +71,10 @@ def network_path(e: Evidence) -> Finding:
     local = e.local("region", "network_s") or e.local("client", "network_s")
     lines = [
         gate(e.gate("network"), say.durations("network", whole), "network hooks of the client"),
-        required(None if path is None else path.rose(floor) or path.grew(floor),
+        required(None if path is None or whole is None else
+                 path.rose(floor) or path.grew(floor) or (
+                     e.carried("network") >= HALF
+                     and path.mean_change >= max(HALF * whole.mean_change, floor)),
                  say.durations("network without one's own pool", path)
                  + (f"; {moved}" if longer and not longer_path else ""),
                  "the network's phases (HTTP client hooks)"),
@@ -476,6 +479,8 @@ def _is_between(e: Evidence) -> bool | None:
     gathered = pace.after_mean <= 0.8 * pace.before_mean or (
         bursts is not None and bursts.mean_change >= 0.15
     )
+    _, longer = _late_at_first_alone(e, e.row("ttft_s"), e.row("e2e_s"))
+    gathered &= not longer  # what is gathered ends when it always did
     lost = e.gate("first_chunk") if e.row("first_chunk_s") is not None else (
         outside and e.gate("unattributed"))  # fmt: skip
     seen = front or outside is False

@@ -135,12 +135,15 @@ def provider_errors(e: Evidence) -> Finding:
     said = "; ".join(f"{name}: {one}" for name, one in counts.items() if one.after_k)
     unsaid = e.share("failed without a word", _unsaid).rose(_FEW)
     _, cut = patterns.broken(e)
+    own = bool(e.series("running") or e.series("started"))
+    gone = own and not (e.has("running") or e.has("started"))
+    down = gone or bool(patterns.restarted(e)) or bool(patterns.vanished(e))
     lines = [
         required(failed.rose(_FEW) or server_errors_again(e) or (None if unsaid else False),
                  f"not served: {said or 'none'}", "the rows' `http_status` or `error_type`"),
-        required(not (e.has("running") or e.has("started")), "no engine is seen that serves them"),
-        against(bool(e.series("running") or e.series("started")),
-                "an engine was seen, and is gone", strongly=True),
+        support(not own, "no engine is seen that serves them"),
+        support(own and not down, "every engine goes on: what is before them answers"),
+        against(down, "an engine was restarted, or reports no more", strongly=True),
         proof(answered.rose(_FEW) and answered.after_k >= HALF * failed.after_k,
               f"5xx in place of a response: {answered}"),
         support(server_errors_again(e),
@@ -148,7 +151,11 @@ def provider_errors(e: Evidence) -> Finding:
         against(cut.together >= HALF and cut.n >= _SEVERAL,
                 "streams ended at one instant: a machine of those that serve died"),
     ]  # fmt: skip
-    action = "Reroute: fail over to another provider, region or model; read its status page."
+    action = (
+        "See what answers before the engines: its log, its limits on connections and requests."
+        if own else
+        "Reroute: fail over to another provider, region or model; read its status page."
+    )  # fmt: skip
     return judge("provider_errors", lines, action)
 
 

@@ -55,6 +55,7 @@ _PART_LOST: Final = 0.02  # of all requests
 _STEPS: Final = 4  # between two samples
 _NEAR: Final = 0.2  # of the mean distance of three ends: 2 % of chance ones are as near
 _PART: Final = 0.25  # of a typical response
+_USED_TO_IT: Final = 20  # requests that an engine has served before: it has begun already
 _KEPT: Final = ("tokens_out", "generation_tokens", "finished", "e2e_count")  # counters
 _ANEW: Final = 0.5  # of what was counted before: less is a new count
 
@@ -606,7 +607,14 @@ def _starts(e: Evidence) -> Mapping[str, float]:
         for name, t in seen.items():
             if since <= t < until:
                 found.setdefault(name, t)
-    return found
+    return {name: t for name, t in found.items() if _served(e.before, name, t) < _USED_TO_IT}
+
+
+def _served(side: Side, name: str, since: float) -> int:
+    """Return how many requests an engine served since its start, as far as rows name engines."""
+    words = side.rows.words["replica"]
+    mine = words.where(name) if (words.codes >= 0).any() else np.ones(len(side), bool)
+    return int((mine & (side.t >= since)).sum())
 
 
 def _resets(e: Evidence) -> Mapping[str, float]:
