@@ -20,8 +20,10 @@ class Load:
         starts: there are so many such fronts, one for each of so many assistants; 0 = one.
         tools: so many descriptions of tools stand before all of it ...
         shuffled: ... in another order each time.
+        passages: so many tokens of its own stand behind each prompt.
         growth: each second, prompts have this share of their first length more.
         long_share: of requests have a prompt of `long` tokens.
+        thinks_share: of answers have so many tokens more, `thinks`.
         known: so many questions are asked again and again, to the letter ...
         known_share: ... by this share of requests.
         salted: every prompt carries the salt of one of so many users, 0 = none; the engine
@@ -29,7 +31,7 @@ class Load:
         repeat: whether a prompt repeats a word of its own, as n-gram drafts like it.
         heated: the share of requests that have a temperature of 1.2 instead.
         form: answers have to fit a JSON schema, the "same" one or a "new" one, or a "code" of
-            the same kind or, as "new code", of another one ...
+            the same kind or, as "new code", of another one, or a "query" or "new query" ...
         form_every: ... after so many requests.
         seeded: the share of requests that carry a seed.
         penalty: for what was said already, of its frequency.
@@ -38,14 +40,22 @@ class Load:
         checks_s: ... and once more after every 20 chunks, which it has checked.
         keep_s: ... and after the last one, while the response is still open.
         block_s: for so long it blocks its event loop, once a response.
+        saves_s: ... and again, once the response was closed.
         count_s: ... and before each request.
         stall_s: for so long something else of it does, every 2 s on average.
         leak_share: of responses are read to the third chunk and then kept open for 10 s.
         give_up_s: without a first chunk until then, the reader leaves.
         leave_s: so long after the response began, the reader leaves what is not complete.
         overtaken: the share of requests that end the one before, if that is still open.
+        stop_after: so many chunks, the reader leaves; 0 = never.
         again: the share of answers after which something is asked again at once.
         kept: whether connections are kept for the next request.
+        fresh: whether each request has a client of its own, as in a process of its own.
+        fetches: so many documents are read all the time from a slow store, over connections of
+            the same pool.
+        tool_s: each request is an agent's turn: one to plan, three tools that take so long, and
+            one for the answer ...
+        serial: ... one tool after the other instead of all at once.
         copies: so many requests come at once, each time.
         streamed: the share of responses that are streamed.
         models: whom is asked, by turns at random.
@@ -59,9 +69,12 @@ class Load:
     starts: int = 0
     tools: int = 0
     shuffled: bool = False
+    passages: int = 0
     growth: float = 0.0
     long_share: float = 0.0
     long: int = 0
+    thinks_share: float = 0.0
+    thinks: int = 0
     known: int = 0
     known_share: float = 0.0
     salted: int = 0
@@ -77,14 +90,20 @@ class Load:
     checks_s: float = 0.0
     keep_s: float = 0.0
     block_s: float = 0.0
+    saves_s: float = 0.0
     count_s: float = 0.0
     stall_s: float = 0.0
     leak_share: float = 0.0
     give_up_s: float | None = None
     leave_s: float | None = None
+    stop_after: int = 0
     overtaken: float = 0.0
     again: float = 0.0
     kept: bool = True
+    fresh: bool = False
+    fetches: int = 0
+    tool_s: float = 0.0
+    serial: bool = False
     copies: int = 1
     connections: int = 64
     retries: int = 2
@@ -1366,6 +1385,270 @@ def _drafting() -> Group:
     ))  # fmt: skip
 
 
+# --- a seventh set: agents with tools, serverless clients, gateways of one's own -----------------
+
+_SEVENTH_S: Final = 46.0
+_PLANNER: Final = Load(rate=0.8, prompt=0.15, output=0.12, tool_s=0.3)
+_TRIPS: Final = Load(rate=2.2, prompt=0.2, output=0.15)
+_GALLERY: Final = Load(rate=2.7, prompt=0.15, output=0.2, retries=1)
+_CLERKS: Final = Load(rate=2.2, prompt=0.2, output=0.15)
+_BAKERY: Final = Load(rate=1.6, prompt=0.2, output=0.2, retries=5, connections=8)
+_EDITOR: Final = Load(rate=1.5, prompt=0.25, output=0.28, temperature=0.0, repeat=True)
+_NEWSROOM: Final = Load(rate=2.3, prompt=0.2, output=0.16)
+_COURTS: Final = Load(rate=2.8, prompt=0.07, output=0.9, retries=0)
+_MUSEUM: Final = Load(rate=2.8, prompt=0.13, output=0.2, retries=1)
+_SILO: Final = Load(rate=1.5, prompt=0.12, output=0.15, shared=1400)
+_HELPLINE: Final = Load(rate=3.8, prompt=0.2, output=0.2, known=25, known_share=0.85)
+_PAYROLL: Final = Load(rate=1.5, prompt=0.25, output=0.25, retries=1)
+_WIDE: Final = ("--max-model-len", "8192", "--max-num-batched-tokens", "8192")
+_WIDE_FACTS: Final = {"max_num_batched_tokens": 8192, "max_model_len": 8192, "max_num_seqs": 128}
+_TWINS: Final = Load(rate=1.2, prompt=0.15, output=0.2)
+
+
+def _planner() -> Group:
+    return Group(name="tours", flags=("--max-num-seqs", "24"), facts={"max_num_seqs": 24},
+                 scrape_s=5.0, steps=(
+        *_timeline(_PLANNER,
+            Step(load=replace(_PLANNER, serial=True), seconds=60.0, incident=Incident(
+                name="tools-one-by-one", causes=("serial_tools",), metric="e2e",
+                severity="medium", events=((0.0, "deploy", "trip planner 18"),),
+                what="an agent calls its three tools of 300 ms one after the other, before all "
+                     "at once")),
+        ),
+        *_timeline(_TRIPS,
+            Step(load=_TRIPS, act="checkpoints", value=1.9, seconds=76.0, incident=Incident(
+                name="checkpointed", causes=("engine_paused",), metric="ttft", severity="severe",
+                what="the engine's container, its API server too, is stopped for 1.9 s every 18 s",
+                events=((-9.0, "scale", "ticket search 4 -> 5 pods"),))),
+        ),
+    ))  # fmt: skip
+
+
+def _gallery() -> Group:
+    return Group(name="sculpture", flags=("--max-num-seqs", "20"), facts={"max_num_seqs": 20},
+                 scrape_s=4.0, steps=_timeline(_GALLERY,
+        Step(load=_GALLERY, act="masks", value=0.07, seconds=56.0, incident=Incident(
+            name="names-masked", causes=("gateway_overhead",), metric="ttft", severity="medium",
+            over=True, events=((-1.0, "deploy", "privacy gateway 0.9"),),
+            what="a gateway of one's own has names masked before it passes a request on: 70 ms, "
+                 "in which it does nothing else")),
+        Step(load=_GALLERY, act="cuts long", value=14000.0, seconds=54.0, incident=Incident(
+            name="long-answers-cut", causes=("midstream_errors",), metric=None, severity="medium",
+            what="a gateway of one's own hangs up where a response has more than 14,000 bytes",
+            events=((-2.0, "config", "limits of bodies"),))),
+    ))  # fmt: skip
+
+
+def _clerks() -> Group:
+    return Group(name="desks", flags=SEATS, path="tls", scrape_s=6.0, steps=_timeline(_CLERKS,
+        Step(load=replace(_CLERKS, fresh=True), seconds=54.0, incident=Incident(
+            name="functions-for-requests", causes=("client_cold",), metric="ttft",
+            severity="medium", over=True, events=((0.0, "deploy", "clerks 5, as functions"),),
+            what="each request has a client of its own, with no connection yet; TLS, and a round "
+                 "trip of 24 ms before and after")),
+        Step(load=_CLERKS, act="narrow", value=280_000.0, seconds=52.0, incident=Incident(
+            name="narrow-link", causes=("network_path",), metric="e2e", severity="medium",
+            over=True, what="280 kbit/s pass between the application and nginx",
+            events=((-12.0, "deploy", "clerks 5.1, other icons"),))),
+        Step(load=_CLERKS),
+    ))  # fmt: skip
+
+
+def _bakery() -> Group:
+    flags = (*SEATS, "--no-enable-per-request-metrics")
+    return Group(name="cakes", flags=flags, path="nginx", hosted=True, steps=_timeline(_BAKERY,
+        Step(load=_BAKERY, seconds=56.0, incident=Incident(
+            name="quiet-bakery", causes=(), metric="ttft", severity="none", quiet=True,
+            what="nothing")),
+        Step(load=replace(_BAKERY, fetches=9), seconds=56.0, incident=Incident(
+            name="documents-in-the-pool", causes=("client_gate",), metric="ttft",
+            severity="severe", events=((-1.0, "deploy", "bakery 3.3 reads recipes"),),
+            what="nine documents are read all the time from a slow store, over the same pool of "
+                 "eight connections")),
+    ))  # fmt: skip
+
+
+def _bread() -> Group:
+    flags = (*SEATS, "--no-enable-per-request-metrics")
+    return Group(name="sourdough", flags=flags, path="limited", hosted=True, steps=(
+        *_timeline(_BAKERY,
+            Step(load=_BAKERY, act="shares key", value=0.22, seconds=58.0, incident=Incident(
+                name="key-shared", causes=("rate_limit_retries",), metric="ttft",
+                severity="severe", over=True,
+                what="a job of others uses the same key, for which a provider allows four "
+                     "requests a second")),
+        ),
+        Step(load=_BAKERY),
+    ))  # fmt: skip
+
+
+def _editor() -> Group:
+    ngram = ('{"method": "ngram", "num_speculative_tokens": 6, "prompt_lookup_max": 4, '
+             '"prompt_lookup_min": 2}')  # fmt: skip
+    flags = ("--max-num-seqs", "12", "--speculative-config", ngram)
+    return Group(name="editor", flags=flags, facts={"spec_decode": True, "max_num_seqs": 12},
+                 scrape_s=5.0, steps=_timeline(_EDITOR,
+        Step(load=_EDITOR, act="throttled", value=0.5, seconds=54.0, incident=Incident(
+            name="limit-of-cpu", causes=("gpu_throttle",), metric="tpot", severity="medium",
+            over=True, what="the engine gets half a core in each 20 ms, before a whole one",
+            events=((-7.0, "deploy", "editor 9, dark colours"),))),
+        Step(load=replace(_EDITOR, temperature=0.8), seconds=54.0, incident=Incident(
+            name="creative-mode", causes=("low_spec_acceptance",), metric="tpot",
+            severity="medium", over=True, events=((0.0, "deploy", "editor 10, freer wording"),),
+            what="a temperature of 0.8, before 0, at which few of six drafts fit")),
+        Step(load=replace(_EDITOR, stop_after=14), seconds=54.0, incident=Incident(
+            name="stops-for-itself", causes=("client_give_ups",), metric=None, severity="medium",
+            what="the application leaves an answer at its fourteenth chunk",
+            events=((-3.0, "deploy", "editor 11"),))),
+    ))  # fmt: skip
+
+
+def _newsroom() -> Group:
+    query = replace(_NEWSROOM, form="query")
+    return Group(name="scoop", flags=("--max-num-seqs", "24"), facts={"max_num_seqs": 24},
+                 scrape_s=4.0, steps=(
+        *_timeline(_NEWSROOM,
+            Step(load=replace(_NEWSROOM, thinks=120, thinks_share=0.3), seconds=56.0,
+                 incident=Incident(
+                name="some-think-first", causes=("longer_outputs",), metric="e2e",
+                severity="medium", accept=("batch_size",), shift=True, over=True,
+                what="three of ten answers have 120 tokens more, which are thoughts",
+                events=((0.0, "deploy", "newsroom 2.8"),))),
+            Step(load=replace(_NEWSROOM, hold_s=0.012, passages=500), seconds=54.0,
+                 incident=Incident(
+                name="passages-and-tables", causes=("long_prompts", "slow_renderer"),
+                metric="e2e", severity="medium",
+                what="500 tokens of passages stand in each prompt, and the application takes "
+                     "12 ms for each chunk",
+                events=((0.0, "deploy", "newsroom 3.0"),))),
+        ),
+        *_timeline(query,
+            Step(load=replace(query, form="new query"), seconds=52.0, incident=Incident(
+                name="queries-per-customer", causes=("grammar_compilation",), metric="ttft",
+                severity="medium",
+                what="every answer is a query by a grammar of its own, with 900 columns")),
+        ),
+    ))  # fmt: skip
+
+
+def _courts() -> Group:
+    return Group(name="docket", flags=_WIDE, facts=_WIDE_FACTS, path="envoy", scrape_s=3.0,
+                 steps=_timeline(_COURTS,
+        Step(load=_COURTS, act="warms", value=6.0, seconds=60.0, incident=Incident(
+            name="caches-warmed", causes=("head_of_line",), metric="ttft", severity="severe",
+            over=True,
+            what="a job sends six prompts of 3,500 tokens at once, about every 7 s",
+            events=((-4.0, "config", "cache warmer: every court"),))),
+        Step(load=_COURTS, act="smaller and far", value=0.6, seconds=52.0, incident=Incident(
+            name="smaller-and-farther", causes=("gpu_throttle", "network_path"),
+            metric="ttft", severity="medium",
+            what="the engine gets 0.6 of a core, and a round trip to it takes 50 ms",
+            events=((-2.0, "deploy", "engines in the second data centre"),))),
+    ))  # fmt: skip
+
+
+def _appeals() -> Group:
+    long = replace(_COURTS, rate=2.4, long_share=0.06, long=3600)
+    return Group(name="gavel", flags=_WIDE, facts=_WIDE_FACTS, path="envoy", scrape_s=3.0,
+                 steps=_timeline(long,
+        Step(load=long, act="tries idle", value=0.16, seconds=54.0, incident=Incident(
+            name="tries-end-early", causes=("idle_timeout",), metric=None, severity="medium",
+            what="Envoy ends a try that is silent for 160 ms; prompts of 3,600 tokens take longer",
+            events=((-1.0, "config", "Envoy retry policy 7"),))),
+    ))  # fmt: skip
+
+
+def _museum() -> Group:
+    return Group(name="hall", flags=("--max-num-seqs", "64"), facts={"max_num_seqs": 64},
+                 path="envoy", scrape_s=3.0, steps=_timeline(_MUSEUM,
+        Step(load=_MUSEUM, act="mirrors", value=5.0, seconds=56.0, incident=Incident(
+            name="mirrored-traffic", causes=("batch_size",), metric="tpot", severity="mild",
+            over=True, accept=("traffic_surge",),
+            what="Envoy sends five copies of each request to the same engine",
+            events=((0.0, "config", "shadow traffic for a test"),))),
+        Step(load=_MUSEUM, act="reads", seconds=54.0, incident=Incident(
+            name="whole-body-read", causes=("proxy_buffering",), metric="ttft",
+            severity="severe", over=True, events=((0.0, "config", "Envoy filter chain 31"),),
+            what="a Lua filter of Envoy reads the whole response before it passes it on")),
+        Step(load=_MUSEUM, act="breaker", value=1.0, seconds=54.0, incident=Incident(
+            name="breaker-opens", causes=("provider_errors",), metric=None, severity="medium",
+            what="Envoy answers 503 to what is more than one request at once")),
+    ))  # fmt: skip
+
+
+def _silo() -> Group:
+    plain = replace(_SILO, rate=1.7, prompt=0.3, output=0.3, shared=0)
+    return Group(
+        name="hayloft", scrape_s=2.0,
+        flags=(*SEATS, "--max-model-len", "3072", "--num-gpu-blocks-override", "25"),
+        facts={"max_model_len": 3072, "kv_cache_tokens": 3072},
+        steps=(
+            *_timeline(_SILO, Step(load=_SILO, act="forgets", value=0.4, seconds=54.0,
+                                   incident=Incident(
+                name="starts-forgotten", causes=("prefix_cache_collapse",), metric="ttft",
+                severity="medium", events=((-1.0, "deploy", "weekly fine-tuning, now hourly"),),
+                what="a trainer lets vLLM forget the starts of prompts, twice a second"))),
+            *_timeline(plain, Step(load=plain, act="samples", value=1.0, seconds=54.0,
+                                   incident=Incident(
+                name="samples-fill-cache", causes=("kv_exhaustion",), metric="ttft",
+                severity="severe",
+                what="another team asks for six answers of 300 tokens at once, again and again, "
+                     "in a cache of 3,072 tokens"))),
+        ))  # fmt: skip
+
+
+def _helpline() -> Group:
+    bursts = replace(_HELPLINE, rate=1.1, copies=4)
+    return Group(name="phones", flags=SEATS, path="cache", scrape_s=3.0, steps=(
+        *_timeline(_HELPLINE,
+            Step(load=_HELPLINE, act="emptied", value=3.0, seconds=54.0, incident=Incident(
+                name="disk-freed", causes=("response_cache_misses",), metric="e2e",
+                severity="mild", over=True,
+                what="a job that frees the disk deletes all kept responses every 3 s")),
+            Step(load=replace(_HELPLINE, saves_s=0.1), seconds=52.0, incident=Incident(
+                name="saved-in-the-loop", causes=("busy_client",), metric="ttft",
+                severity="medium",
+                what="the application saves each answer in its event loop, which takes 100 ms")),
+        ),
+        Step(load=bursts),
+        Step(load=bursts, seconds=60.0, incident=Incident(
+            name="quiet-rush", causes=(), metric="e2e", severity="none", quiet=True,
+            what="nothing but deploys that changed nothing that is asked; four requests come at "
+                 "once, before and after",
+            events=((-1.0, "deploy", "helpline 44"), (6.0, "config", "colours of the page")))),
+    ))  # fmt: skip
+
+
+def _payroll() -> Group:
+    return Group(name="bonus", flags=("--max-num-seqs", "4"), path="haproxy",
+                 facts={"max_num_seqs": 4}, scrape_s=5.0, steps=(*_timeline(_PAYROLL,
+        Step(load=_PAYROLL, act="cron", value=12.0, seconds=60.0, incident=Incident(
+            name="cron-takes-seats", causes=("queue_saturation",), metric="ttft",
+            severity="severe", over=True, events=((-15.0, "deploy", "payroll 6, translations"),),
+            what="a cron job asks for twelve answers at once, about every 14 s, on an engine "
+                 "with four seats")),
+        Step(load=_PAYROLL, seconds=56.0, incident=Incident(
+            name="quiet-payroll", causes=(), metric="ttft", severity="none", quiet=True,
+            what="nothing but another version of something else",
+            events=((-3.0, "deploy", "payslip printer 12"),))),
+        Step(load=_PAYROLL, act="api server killed", value=3.0, seconds=72.0, incident=Incident(
+            name="api-server-killed", causes=("engine_down",), metric=None, severity="severe",
+            over=True,
+            what="the API server is killed, and started again with its engine 3 s later")),
+    ), Step(load=_PAYROLL)))  # fmt: skip
+
+
+def _twins() -> Group:
+    return Group(name="managed", flags=("--max-num-seqs", "8"), path="haproxy", scrape_s=4.0,
+                 replicas=2, facts={"max_num_seqs": 8}, steps=_timeline(_TWINS,
+        Step(load=_TWINS, act="second replaced", seconds=84.0, incident=Incident(
+            name="second-replaced", causes=("cold_start",), metric="ttft", severity="severe",
+            accept=("engine_down",), events=((0.0, "deploy", "engine image 31, one by one"),),
+            what="the second of two engines is restarted; HAProxy holds its half of the requests "
+                 "until it accepts them")),
+    ))  # fmt: skip
+
+
 def plan() -> tuple[Group, ...]:
     """Return everything that is recorded, an engine after the other."""
     first = _chat(), _few(), _prefix(), _nginx(), _envoy(), _cache(), _cpu()
@@ -1388,6 +1671,10 @@ def plan() -> tuple[Group, ...]:
         *(_hotline(), _kitchen(), _couriers(), _harbour(), _studio(), _observatory()),
         *(_tickets(), _atlas(), _drafting()),
     )
+    seventh = (
+        *(_planner(), _gallery(), _clerks(), _bakery(), _bread(), _editor(), _newsroom()),
+        *(_courts(), _appeals(), _museum(), _silo(), _helpline(), _payroll(), _twins()),
+    )
     return (
         *first,
         *(_stretched(group, _LONG_S) for group in few),
@@ -1396,4 +1683,5 @@ def plan() -> tuple[Group, ...]:
         *(_stretched(group, _FOURTH_S[group.name]) for group in fourth),
         *(_stretched(group, _FIFTH_S[group.name]) for group in fifth),
         *(_stretched(group, _SIXTH_S[group.name]) for group in sixth),
+        *(_stretched(group, _SEVENTH_S) for group in seventh),
     )

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,8 @@ from urllib.parse import urlsplit
 from llmtrace.engines import local_vllm
 from llmtrace.engines.local_vllm.install import cache_folder
 from tests.bench.incident_plan import Group
-from tests.real.delays import DelayProxy, delayed_network
+from tests.real.delays import DelayProxy, delayed_network, self_signed
+from tests.real.emulator import DEVICE
 from tests.real.proxies import envoy, haproxy, nginx
 from tests.real.record_faults import GATHERS, HOLDS, again
 from tests.support.free_ports import free_port
@@ -63,6 +64,13 @@ stick-table type ip size 16 expire 20s store bytes_in_rate(10s)
   http-request deny deny_status 429 hdr retry-after 1 if { src_bytes_in_rate(llm) ge VALUE }
   http-request track-sc0 src
   default_backend"""
+_READS: Final = f"""\
+          - name: envoy.filters.http.lua
+            typed_config:
+              "@type": {_TYPE}.filters.http.lua.v3.Lua
+              default_source_code:
+                inline_string: "function envoy_on_response(handle) handle:body() end"
+"""
 _SOON_S: Final = 6.0
 # Run by vLLM's Python: the model's folder, then those of the adapters.
 _ADAPTERS: Final = """
@@ -190,6 +198,10 @@ def serving(group: Group) -> Iterator[Site]:
                     stack.enter_context(_quota(_below(server.pid), group.quota))
             if group.path == "nginx":
                 site.url, site.proxy_log = stack.enter_context(nginx(engine))
+            elif group.path == "limited":
+                site.url = stack.enter_context(_limited(engine))
+            elif group.path == "tls":
+                site.url = stack.enter_context(_far_and_secret(engine))
             elif group.path == "cache":
                 site.url, site.proxy_log = stack.enter_context(_caching(engine))
             elif group.path == "haproxy":
@@ -202,6 +214,29 @@ def serving(group: Group) -> Iterator[Site]:
     finally:
         for server in site.servers:
             server.stop()
+
+
+@contextlib.contextmanager
+def _limited(engine: str, rate: int = 4) -> Iterator[str]:
+    """Run an nginx that answers 429 to what is more than so many requests a second."""
+    zone = f"limit_req_zone $binary_remote_addr zone=key:1m rate={rate}r/s;\nserver {{"
+    limits = "limit_req zone=key burst=8 nodelay; limit_req_status 429; proxy_pass "
+    with nginx(engine, {"server {": zone, "proxy_pass ": limits}) as (url, _):
+        yield url
+
+
+@contextlib.contextmanager
+def _far_and_secret(engine: str, rtt_s: float = 0.024) -> Iterator[str]:
+    """Run an nginx that speaks TLS, to which a round trip takes a while."""
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="llmtrace-tls-") as name:
+        self_signed(Path(name))
+        speaks = (
+            f"server {{\nlisten 0.0.0.0:{port} ssl; ssl_certificate {name}/certificate.pem; "
+            f"ssl_certificate_key {name}/key.pem;"
+        )
+        with nginx(engine, {"server {": speaks}), delayed_network(rtt_s) as host:
+            yield f"https://{host}:{port}"
 
 
 @contextlib.contextmanager
@@ -407,18 +442,21 @@ def _expires(site: Site, value: float) -> Iterator[str]:
         yield url
 
 
-@contextlib.contextmanager
-def _freezes(site: Site, value: float) -> Iterator[None]:
+def _freezing(every_s: float) -> Callable[[Site, float], contextlib.AbstractContextManager[None]]:
     """Stop the engine and its API server for so many seconds, as a moved machine does."""
 
-    def freeze() -> None:
-        pids = [site.server.pid, *site.engine_pids()]
-        _send(pids, signal.SIGSTOP)
-        time.sleep(value)
-        _send(pids, signal.SIGCONT)
+    @contextlib.contextmanager
+    def act(site: Site, value: float) -> Iterator[None]:
+        def freeze() -> None:
+            pids = [site.server.pid, *site.engine_pids()]
+            _send(pids, signal.SIGSTOP)
+            time.sleep(value)
+            _send(pids, signal.SIGCONT)
 
-    with again(freeze, every_s=8.0):
-        yield None
+        with again(freeze, every_s=every_s):
+            yield None
+
+    return act
 
 
 @contextlib.contextmanager
@@ -553,33 +591,16 @@ def _processor_s(pid: int) -> float:
     return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
+
+
 @contextlib.contextmanager
-def _in_pieces(site: Site, value: float) -> Iterator[str]:
-    """Pass responses on in pieces of so many bytes, as a gateway of one's own may read them."""
-    ends = b"0\r\n\r\n"
+def _own_gateway(pass_on: Serve) -> Iterator[str]:
+    """Run a gateway of one's own in a thread; yield its URL."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.CancelledError):
             await pass_on(reader, writer)
-
-    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        address = urlsplit(site.server.url)
-        there, to = await asyncio.open_connection(address.hostname, address.port)
-
-        async def ask() -> None:
-            while data := await reader.read(2**16):
-                to.write(data)
-            to.close()
-
-        asking = asyncio.create_task(ask())
-        held = b""
-        while data := await there.read(2**16):
-            held += data
-            if len(held) >= value or held.endswith(ends):
-                writer.write(held)
-                held = b""
-        writer.close()
-        await asking
 
     async def main() -> None:
         async with await asyncio.start_server(serve, "127.0.0.1", port):
@@ -596,6 +617,94 @@ def _in_pieces(site: Site, value: float) -> Iterator[str]:
     finally:
         loop.call_soon_threadsafe(task.cancel)
         thread.join()
+
+
+async def _to(site: Site) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    address = urlsplit(site.server.url)
+    return await asyncio.open_connection(address.hostname, address.port)
+
+
+@contextlib.contextmanager
+def _in_pieces(site: Site, value: float) -> Iterator[str]:
+    """Pass responses on in pieces of so many bytes, as a gateway of one's own may read them."""
+    ends = b"0\r\n\r\n"
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, to = await _to(site)
+
+        async def ask() -> None:
+            while data := await reader.read(2**16):
+                to.write(data)
+            to.close()
+
+        asking = asyncio.create_task(ask())
+        held = b""
+        while data := await there.read(2**16):
+            held += data
+            if len(held) >= value or held.endswith(ends):
+                writer.write(held)
+                held = b""
+        writer.close()
+        await asking
+
+    with _own_gateway(pass_on) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def _masks(site: Site, value: float) -> Iterator[str]:
+    """Let a gateway of one's own ask a service for so long, and nothing else, for each request.
+
+    That is what a blocking call in its event loop does.
+    """
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, to = await _to(site)
+
+        async def ask() -> None:
+            while data := await reader.read(2**18):
+                if data.startswith(b"POST "):
+                    time.sleep(value)  # noqa: ASYNC251 - this is the fault
+                to.write(data)
+            to.close()
+
+        asking = asyncio.create_task(ask())
+        while data := await there.read(2**16):
+            writer.write(data)
+        writer.close()
+        await asking
+
+    with _own_gateway(pass_on) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def _cuts_long(site: Site, value: float) -> Iterator[str]:
+    """Let a gateway of one's own hang up where a response has more than so many bytes."""
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, to = await _to(site)
+        passed = 0
+
+        async def ask() -> None:
+            nonlocal passed
+            while data := await reader.read(2**16):
+                passed = 0
+                to.write(data)
+            to.close()
+
+        asking = asyncio.create_task(ask())
+        while data := await there.read(2**16):
+            passed += len(data)
+            if passed > value:
+                break
+            writer.write(data)
+        writer.close()
+        to.close()
+        await asking
+
+    with _own_gateway(pass_on) as url:
+        yield url
 
 
 def _until_cancelled(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
@@ -617,6 +726,144 @@ def _restarts_bare(site: Site, _value: float) -> Iterator[None]:
             yield None
         finally:
             done.result()
+
+
+@contextlib.contextmanager
+def _second_replaced(site: Site, _value: float) -> Iterator[str]:
+    """Restart the second engine; HAProxy holds its share of the requests until it is up."""
+
+    def replace() -> None:
+        assert site.second is not None
+        port = int(site.second.url.rpartition(":")[2])
+        site.second.stop()
+        site.second = _started(site.flags, port)
+
+    changes = {**HOLDS, **_shared_out(site)}
+    with haproxy(site.server.url, changes) as url, ThreadPoolExecutor(1) as pool:
+        done = pool.submit(replace)
+        try:
+            yield url
+        finally:
+            done.result()
+
+
+@contextlib.contextmanager
+def _api_server_killed(site: Site, value: float) -> Iterator[None]:
+    """Kill the API server after so many seconds, as a kernel out of memory does.
+
+    A supervisor starts it and its engine again 3 s later.
+    """
+
+    def crash() -> None:
+        time.sleep(value)
+        os.kill(site.server.pid, signal.SIGKILL)
+        time.sleep(3.0)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 0)
+        site.restart(site.flags)
+
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(crash)
+        try:
+            yield None
+        finally:
+            done.result()
+
+
+@contextlib.contextmanager
+def _throttled(site: Site, value: float) -> Iterator[None]:
+    """Give the engine no more than a share of a core."""
+    with _quota(_below(site.server.pid), value):
+        yield None
+
+
+@contextlib.contextmanager
+def _smaller_and_far(site: Site, value: float) -> Iterator[str]:
+    """Give the engine no more than a share of a core, and let a round trip to it take 50 ms."""
+    with _throttled(site, value), _round_trip(site, 0.05) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def _narrow(_site: Site, value: float) -> Iterator[None]:
+    """Let so many bits a second pass where the network is far, there and back together."""
+    place = ("dev", DEVICE, "root")
+    rate = ("tbf", "rate", f"{int(value)}bit", "burst", "4kb", "latency", "4s")
+    subprocess.run(["tc", "qdisc", "add", *place, *rate], check=True)
+    try:
+        yield None
+    finally:
+        subprocess.run(["tc", "qdisc", "del", *place], check=True)
+
+
+@contextlib.contextmanager
+def _emptied(site: Site, value: float) -> Iterator[None]:
+    """Delete all kept responses every few seconds, as a job that frees a disk does."""
+    assert site.proxy_log is not None
+    said = (site.proxy_log.parent / "nginx.conf").read_text()
+    kept = Path(said.partition("proxy_cache_path ")[2].split()[0])
+
+    def empty() -> None:
+        for file in kept.iterdir():
+            file.unlink(missing_ok=True)
+
+    with again(empty, every_s=value):
+        yield None
+
+
+@contextlib.contextmanager
+def _forgets(site: Site, value: float) -> Iterator[None]:
+    """Let vLLM forget the starts of prompts it has kept, every so many seconds."""
+
+    def reset() -> None:
+        request = urllib.request.Request(f"{site.server.url}/reset_prefix_cache", method="POST")
+        with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=10):
+            pass
+
+    with again(reset, every_s=value):
+        yield None
+
+
+@contextlib.contextmanager
+def _shares_key(site: Site, value: float) -> Iterator[None]:
+    """Let a job of others use up the limit that both have, with short requests."""
+    body = _body(prompt=_words(30), max_tokens=1)
+
+    def ask() -> None:
+        request = urllib.request.Request(f"{site.url}/v1/completions", body)
+        request.add_header("content-type", "application/json")
+        with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=30) as answer:
+            answer.read()
+
+    with again(ask, every_s=value):
+        yield None
+
+
+@contextlib.contextmanager
+def _mirrors(site: Site, value: float) -> Iterator[str]:
+    """Let an Envoy send so many copies of each request to the same engine, unanswered."""
+    copies = ", ".join(["{cluster: engine}"] * int(value))
+    with envoy(
+        site.server.url, {"timeout: 0s": f"timeout: 0s, request_mirror_policies: [{copies}]"}
+    ) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def _breaker(site: Site, value: float) -> Iterator[str]:
+    """Let an Envoy answer 503 to what is more than so many requests at once."""
+    most = f"circuit_breakers: {{thresholds: [{{max_requests: {int(value)}}}]}}"
+    with envoy(
+        site.server.url, {"    type: STRICT_DNS": f"    {most}\n    type: STRICT_DNS"}
+    ) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def _tries_idle(site: Site, value: float) -> Iterator[str]:
+    """Let an Envoy end a try that is silent for so many seconds."""
+    retry = f"retry_policy: {{num_retries: 0, per_try_idle_timeout: {value:g}s}}"
+    with envoy(site.server.url, {"timeout: 0s": f"timeout: 0s, {retry}"}) as url:
+        yield url
 
 
 @contextlib.contextmanager
@@ -813,7 +1060,8 @@ ACTS: Final[Mapping[str, Act]] = {
     "limits": _envoy_with(_LIMITS),
     "frontend cpu": lambda site, value: _short_of_cpu(site, "frontend", value),
     "expires": _expires,
-    "freezes": _freezes,
+    "freezes": _freezing(every_s=8.0),
+    "checkpoints": _freezing(every_s=16.0),
     "crashes": _crashes,
     "drops old": _drops_old,
     "few at once": _few_at_once,
@@ -848,5 +1096,22 @@ ACTS: Final[Mapping[str, Act]] = {
     "letters": _others("/v1/completions", _completion(80, 40, model="letters"), 1, 0.0),
     "probe": _others("/v1/completions", _completion(5000, 1), 1, 0.0),
     "candidates": _others("/v1/completions", _completion(120, 260, n=24), 1, 0.0),
+    "masks": _masks,
+    "cuts long": _cuts_long,
+    "second replaced": _second_replaced,
+    "api server killed": _api_server_killed,
+    "throttled": _throttled,
+    "smaller and far": _smaller_and_far,
+    "narrow": _narrow,
+    "emptied": _emptied,
+    "forgets": _forgets,
+    "shares key": _shares_key,
+    "mirrors": _mirrors,
+    "breaker": _breaker,
+    "tries idle": _tries_idle,
+    "reads": _envoy_with(_READS),
+    "cron": _others("/v1/completions", _completion(60, 110), 12, 12.0),
+    "samples": _others("/v1/completions", _completion(300, 300, n=6), 1, 0.05),
+    "warms": _others("/v1/completions", _completion(3500, 1), 6, 6.0),
     "engine cpu": lambda site, value: _short_of_cpu(site, "engine", value),
 }

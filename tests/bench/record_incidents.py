@@ -20,7 +20,7 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -51,6 +51,9 @@ _LEAK_S: Final = 10.0
 _CHECKED: Final = 20  # chunks
 _KINDS: Final = 100  # of which an answer's schema lets one choose
 _STALLS_EVERY_S: Final = 2.0
+_FETCHES: Final = 16
+_STORE_S: Final = 1.2
+_COLUMNS: Final = 900
 _TENANTS: Final = ("acme", "globex", "initech", "umbrella")
 _PROMPT: Final = (20, 1500)  # what a prompt from a trace is cut to
 _OUTPUT: Final = (4, 200)
@@ -89,6 +92,7 @@ class Client:
         self._rng = random.Random(seed)
         self._load: Load | None = None
         self._sdk: dict[tuple[str, int, int, bool], openai.AsyncOpenAI] = {}
+        self._pool: httpx.AsyncClient | None = None
         self._url = ""
         self._tasks: set[asyncio.Task[None]] = set()
         self._last: asyncio.Task[None] | None = None
@@ -104,21 +108,29 @@ class Client:
     def _connected(self, load: Load) -> openai.AsyncOpenAI:
         url = self._rng.choice(self._url.split())
         key = url, load.connections, load.retries, load.kept
-        if key not in self._sdk:
+        if key not in self._sdk or load.fresh:
             limits = httpx.Limits(
                 max_connections=load.connections,
                 max_keepalive_connections=None if load.kept else 0,
             )
-            self._sdk[key] = openai.AsyncOpenAI(
+            # A certificate here is one that signed itself.
+            self._pool = openai.DefaultAsyncHttpxClient(
+                limits=limits, verify=not url.startswith("https")
+            )
+            made = openai.AsyncOpenAI(
                 base_url=f"{url}/v1", api_key="none", max_retries=load.retries, timeout=60,
-                http_client=openai.DefaultAsyncHttpxClient(limits=limits),
+                http_client=self._pool,
             )  # fmt: skip
+            if load.fresh:
+                return made
+            self._sdk[key] = made
         return self._sdk[key]
 
     async def run(self) -> None:
         """Send until cancelled; what is open then is waited for."""
         due = time.monotonic()
         stalls = asyncio.create_task(self._stall())
+        fetches = asyncio.create_task(self._fetch())
         try:
             while True:
                 if self._load is None:
@@ -132,6 +144,7 @@ class Client:
                     self._begin(self._load, prompt, output)
         finally:
             stalls.cancel()
+            fetches.cancel()
             if self._tasks:
                 _, late = await asyncio.wait(self._tasks, timeout=_DRAIN_S)
                 for task in late:
@@ -140,12 +153,50 @@ class Client:
             for sdk in self._sdk.values():
                 await sdk.close()
 
+    @contextlib.asynccontextmanager
+    async def _asking(self, load: Load) -> AsyncIterator[openai.AsyncOpenAI]:
+        """Yield who asks: the one who always does, or one for this request alone."""
+        sdk = self._connected(load)
+        try:
+            yield sdk
+        finally:
+            if load.fresh:
+                await sdk.close()
+
     def _begin(self, load: Load, prompt: int, output: int) -> None:
         if self._last is not None and self._rng.random() < load.overtaken:
             self._last.cancel()
-        self._last = task = asyncio.create_task(self._ask(load, prompt, output))
+        asks = self._turn if load.tool_s else self._ask
+        self._last = task = asyncio.create_task(asks(load, prompt, output))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _turn(self, load: Load, prompt: int, output: int) -> None:
+        """Ask as an agent does: what to do, then tools, then for the answer."""
+        async with llmtrace.turn("planner"):
+            await self._ask(load, prompt, output)
+            tools = _trains, _hotels, _forecast
+            if load.serial:
+                for tool in tools:
+                    await tool(load.tool_s)
+            else:
+                await asyncio.gather(*(tool(load.tool_s) for tool in tools))
+            await self._ask(load, prompt, output)
+
+    async def _fetch(self) -> None:
+        """Read documents from a slow store, several at once, by the requests' HTTP client."""
+        async with await asyncio.start_server(_store, "127.0.0.1", 0) as store:
+            place = "http://{}:{}/".format(*store.sockets[0].getsockname())
+
+            async def one(number: int) -> None:
+                while True:
+                    if self._load is None or self._pool is None or self._load.fetches <= number:
+                        await asyncio.sleep(0.2)
+                        continue
+                    with contextlib.suppress(httpx.HTTPError):
+                        await self._pool.get(place)
+
+            await asyncio.gather(*map(one, range(_FETCHES)))
 
     async def _stall(self) -> None:
         """Block the event loop now and then, as a report that is made in between does."""
@@ -157,6 +208,10 @@ class Client:
 
     def _extras(self, load: Load) -> dict[str, Any]:
         """Return what only vLLM knows of a request."""
+        if "query" in load.form:
+            return {
+                "structured_outputs": {"grammar": _query(self._sent if "new" in load.form else 0)}
+            }
         if "code" in load.form:
             return {
                 "structured_outputs": {"regex": _code(self._sent if "new" in load.form else 0)}
@@ -186,6 +241,7 @@ class Client:
         if load.repeat:
             word = "".join(rng.choices(_LETTERS[:-1], k=4))
             return lead + (f"{word} " * (tokens // 5 + 1))[:tokens]
+        tokens += load.passages
         return lead + "".join(rng.choices(_LETTERS, k=tokens))
 
     def _question(self, load: Load, prompt: int, output: int) -> tuple[str, int]:
@@ -201,14 +257,15 @@ class Client:
             time.sleep(load.count_s)  # noqa: ASYNC251 - a blocking call in async code is the fault
         longer = 1 + load.growth * (time.monotonic() - self._since)
         text, output = self._question(load, min(round(prompt * longer), _PROMPT[1]), output)
+        output += load.thinks if self._rng.random() < load.thinks_share else 0
         stream = self._rng.random() < load.streamed
         if self._rng.random() >= load.leak_share:
             load = replace(load, leak_share=0.0)
         hot = self._rng.random() < load.heated
         messages: Any = [{"role": "user", "content": text}]
         with contextlib.suppress(openai.OpenAIError, httpx.HTTPError, TimeoutError):
-            async with asyncio.timeout(load.give_up_s) as patience:
-                answer: Any = await self._connected(load).chat.completions.create(
+            async with asyncio.timeout(load.give_up_s) as patience, self._asking(load) as sdk:
+                answer: Any = await sdk.chat.completions.create(
                     model=self._rng.choice(load.models), messages=messages, stream=stream,
                     max_tokens=output, temperature=1.2 if hot else load.temperature,
                     extra_body=self._extras(load),
@@ -218,6 +275,8 @@ class Client:
                     return
                 async with answer as stream:
                     await _read(stream, load, patience)
+                if load.saves_s:
+                    time.sleep(load.saves_s)  # noqa: ASYNC251 - and so is this one
         if load == self._load and self._rng.random() < load.again:
             self._begin(load, prompt, output)
 
@@ -237,6 +296,43 @@ def _code(number: int) -> str:
     return f"({words})(-({words})){{12}}"
 
 
+def _query(number: int) -> str:
+    """Return a grammar of queries to a table that has other columns for every number."""
+    rng = random.Random(number)
+    words = ("".join(rng.choices(_LETTERS[:-1], k=9)) for _ in range(_COLUMNS))
+    names = " | ".join(f'"{word}"' for word in words)
+    return f"""root ::= "select " column (", " column){{20}} " from " column
+column ::= {names}"""
+
+
+@llmtrace.tool(name="trains")
+async def _trains(seconds: float) -> str:
+    await asyncio.sleep(seconds)
+    return "three before noon"
+
+
+@llmtrace.tool(name="hotels")
+async def _hotels(seconds: float) -> str:
+    await asyncio.sleep(seconds)
+    return "two by the river"
+
+
+@llmtrace.tool(name="forecast")
+async def _forecast(seconds: float) -> str:
+    await asyncio.sleep(seconds)
+    return "showers"
+
+
+async def _store(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer as a slow store of documents does."""
+    with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(_STORE_S)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
+        await writer.drain()
+    writer.close()
+
+
 async def _read(stream: Any, load: Load, patience: asyncio.Timeout) -> None:
     """Read a response as the application does, which may take its time or block its loop."""
     number = 0
@@ -244,6 +340,8 @@ async def _read(stream: Any, load: Load, patience: asyncio.Timeout) -> None:
     async for chunk in stream:
         patience.reschedule(leave)
         number += 1
+        if number == load.stop_after:
+            return
         if load.leak_share and number == 3:
             await asyncio.sleep(_LEAK_S)
             return
