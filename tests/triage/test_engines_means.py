@@ -157,7 +157,6 @@ def test_a_gpu_that_is_not_seen_is_what_makes_all_work_slower():
     assert found["gpu_throttle"].status == "likely"
 
 
-@pytest.mark.xfail(strict=True, reason="the gauge counts as a pause wherever it is reported")
 def test_an_engine_that_says_it_is_awake_is_not_paused():
     """VLLM always reports whether it sleeps: that it does not explains nothing."""
     made = slower()

@@ -201,6 +201,24 @@ def test_prompts_that_got_longer_by_and_large_prove_no_few_that_block(longer, pr
     assert (found.status == "confirmed") == proved
 
 
+@pytest.mark.parametrize("dies", [False, True])
+def test_errors_while_every_engine_goes_on_are_of_what_answers_before_them(dies):
+    """A gateway at its own limit says 503 as well; an engine that was restarted explains it."""
+    made = quiet()
+    for row in list(made.after())[::5]:
+        row |= {"outcome": "error", "http_status": 503, "never_answered": True}
+        row |= {"queue_s": 0.0, "prefill_s": 0.0, "first_chunk_s": 0.0}
+        row.pop("finish_reason")
+    if dies:
+        started = AFTER.start + 30
+        made.gauges["started", "vllm-1"] = lambda t, _: started if t >= started else 1.6e9
+    found = made.findings()
+
+    assert next(iter(found)) == ("engine_down" if dies else "provider_errors")
+    assert (found["provider_errors"].status in SURE) is not dies
+    assert "what answers before the engines" in found["provider_errors"].action
+
+
 def waits_for_a_slot(*, still: bool = False) -> Incident:
     """Requests wait in their client before they are sent; responses stand still meanwhile."""
     made, dice = quiet(), np.random.default_rng(7)
