@@ -4,7 +4,7 @@
 
 The incidents of `tests/triage/recorded`, each with its true cause in a file of its own, beside the
 same simpler ways to guess as in `bench_triage`. With `--searched` the windows and the metric are
-taken away first. `--set` asks it of others instead, and prints each truth: `second` to `sixth`
+taken away first. `--set` asks it of others instead, and prints each truth: `second` to `seventh`
 have been seen since, and on `unseen` no rule was made. `--store` keeps which causes were named
 first, which reports quote. Exits with 1 where a bar is missed.
 """
@@ -29,6 +29,7 @@ SETS: Final = {
     "fourth": RECORDED.with_name("recorded_fourth"),
     "fifth": RECORDED.with_name("recorded_fifth"),
     "sixth": RECORDED.with_name("recorded_sixth"),
+    "seventh": RECORDED.with_name("recorded_seventh"),
     "unseen": RECORDED.with_name("recorded_unseen"),
 }
 SEVERITY: Final = {"mild": 1.0, "severe": 3.0}

@@ -40,11 +40,11 @@ RULES: Final[Mapping[str, Rule]] = {
         clients.client_cold, clients.client_gate, clients.busy_client, clients.serial_tools,
         clients.slow_renderer, network.proxy_buffering, response_path.response_cache_misses,
         response_path.streaming_off, workload.long_prompts, workload.longer_outputs,
-        hosts.gpu_throttle, caches.low_spec_acceptance, caches.prefix_cache_collapse,
+        caches.low_spec_acceptance, caches.prefix_cache_collapse,
         load.kv_exhaustion, hosts.engine_paused, hosts.cold_start, workload.head_of_line,
         caches.lora_slots, caches.disaggregated_kv, caches.kv_transfer, caches.grammar_compilation,
-        load.replica_imbalance, hosts.frontend_cpu, network.network_path, network.gateway_overhead,
-        load.queue_saturation, load.batch_size, clients.client_give_ups,
+        load.replica_imbalance, hosts.frontend_cpu, hosts.gpu_throttle, network.network_path,
+        network.gateway_overhead, load.queue_saturation, load.batch_size, clients.client_give_ups,
     )
 }  # fmt: skip
 

@@ -10,6 +10,7 @@ from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.load import waits_for_steps
 from llmtrace.triage.causes.network import where_broken
 from llmtrace.triage.causes.scoring import (
+    POSSIBLE,
     Group,
     against,
     gate,
@@ -18,12 +19,13 @@ from llmtrace.triage.causes.scoring import (
     required,
     steady,
     support,
+    with_points,
 )
 from llmtrace.triage.evidence import patterns
 from llmtrace.triage.evidence.changes import HALF, MIN_COUNT
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.signals import Moved
-from llmtrace.triage.result import Finding
+from llmtrace.triage.result import NAMED, Finding, Point
 
 # NVML: idle, clocks set by an operator, sync boost and display clocks are no throttling.
 _HARMLESS = 0x1 | 0x2 | 0x10 | 0x100
@@ -102,7 +104,11 @@ def gpu_throttle(e: Evidence) -> Finding:
     at = clock.most(down=True)[0] if clock is not None and fell else None
     action = (f"Reroute: drain {at or 'the node whose clock fell'}, then look at cooling, power "
               "caps and XIDs.")  # fmt: skip
-    return judge("gpu_throttle", lines, action, group=local or _only(e, at))
+    found = judge("gpu_throttle", lines, action, group=local or _only(e, at))
+    if not unseen or reported or found.status not in NAMED:
+        return found
+    text = "no GPU is seen: another program, a quota or a setting may take its time"
+    return with_points(found, [Point(text, POSSIBLE - found.score)])
 
 
 def _no_other_reason(e: Evidence) -> bool:
