@@ -149,12 +149,13 @@ def slower(prefill: float = 1.9, decode: float = 1.9) -> Incident:
     return made
 
 
-def test_a_gpu_that_is_not_seen_is_what_makes_all_work_slower():
-    """Tokens of prompts and steps of a batch, of the same lengths and sizes."""
+def test_a_gpu_that_is_not_seen_may_be_what_makes_all_work_slower():
+    """Tokens of prompts and steps of a batch, of the same lengths and sizes; nothing says why."""
     found = slower().findings()
 
     assert next(iter(found)) == "gpu_throttle"
-    assert found["gpu_throttle"].status == "likely"
+    assert found["gpu_throttle"].status == "possible"
+    assert any("no GPU is seen" in one.text for one in found["gpu_throttle"].against)
 
 
 def test_an_engine_that_says_it_is_awake_is_not_paused():
@@ -162,7 +163,7 @@ def test_an_engine_that_says_it_is_awake_is_not_paused():
     made = slower()
     hand_made.report(made, "sleep", 0.0, 0.0)
 
-    assert made.findings()["gpu_throttle"].status == "likely"
+    assert made.findings()["gpu_throttle"].status == "possible"
 
 
 @pytest.mark.parametrize("other", ["prefill alone", "steps alone", "a start", "no cache known"])
@@ -176,4 +177,4 @@ def test_a_gpu_that_is_not_seen_is_not_blamed_for_what_else_explains_it(other):
     if other == "no cache known":
         made.forget_rows("cached_tokens")
 
-    assert made.findings()["gpu_throttle"].status not in SURE
+    assert made.findings()["gpu_throttle"].status == "unknown"
