@@ -62,31 +62,27 @@ def gpu_throttle(e: Evidence) -> Finding:
         Export throttle reasons (dcgm-exporter leaves them out by default); alert on clock over its
         maximum while the GPU is busy.
     """
-    clock, temp, power = (
-        e.gauge(name) for name in ("gpu_sm_clock_mhz", "gpu_temp_c", "gpu_power_w")
-    )
-    throttled = _throttled(e)
-    xid = _new_xid(e)
+    clock, temp, power = map(e.gauge, ("gpu_sm_clock_mhz", "gpu_temp_c", "gpu_power_w"))
+    throttled, xid = _throttled(e), _new_xid(e)
     fell = None if clock is None else clock.fell(0.0, 0.08)
     reported = [one for one in (fell, throttled, xid) if one is not None]
     curve, prefill = e.on_curve(), e.at_same("prefill_s", "computed_tokens")
     local = e.local("replica", "tpot_s") or e.local("replica", "ttft_s")
-    text = say.gauge("SM clock, MHz", clock, down=True)
-    slowed = max(curve or 0.0, prefill or 0.0) >= _SLOWED
+    less, more = sorted((curve or 0.0, prefill or 0.0))
     # No GPU is seen; but what each token of a prompt takes, and each step of a batch, is.
-    both = sorted((curve or 0.0, prefill or 0.0))
-    unseen = both[0] >= _SLOWED and both[1] >= _FAR_SLOWED and _no_other_reason(e)
+    unseen = less >= _SLOWED and more >= _FAR_SLOWED and _no_other_reason(e)
     lines = [
         # One of many replicas is hardly felt by all requests, but where it is.
         gate(local is not None or e.gate(*_ENGINE_STAGES),
              say.durations("time per token", e.row("tpot_s")), "stages of requests"),
         required(any(reported) if reported else unseen or None,
-                 "tokens of prompts and steps of a batch both take longer" if unseen else text,
+                 "tokens of prompts and steps of a batch both take longer" if unseen else
+                 say.gauge("SM clock, MHz", clock, down=True),
                  "GPU signals: `gpu_sm_clock_mhz` and `gpu_throttle` (NVML or dcgm-exporter)"),
         proof(bool(throttled and fell) or bool(xid) if reported else None,
               "a new XID error" if xid else "the clock fell, and a throttle reason is set"),
         support(throttled if reported else None, "a throttle reason is set that was not"),
-        proof(None if fell is None else bool(fell) and slowed,
+        proof(None if fell is None else bool(fell) and more >= _SLOWED,
               "the same work takes longer at a lower clock"),
         support(None if curve is None else curve >= _SLOWED,
                 f"time per token is {say.amount(curve or 0)} times what the batch explains"),
@@ -105,10 +101,14 @@ def gpu_throttle(e: Evidence) -> Finding:
     action = (f"Reroute: drain {at or 'the node whose clock fell'}, then look at cooling, power "
               "caps and XIDs.")  # fmt: skip
     found = judge("gpu_throttle", lines, action, group=local or _only(e, at))
-    if not unseen or reported or found.status not in NAMED:
-        return found
+    return _barely(found) if unseen and not reported else found
+
+
+def _barely(found: Finding) -> Finding:
+    """Leave a machine that is slower possible, and no more: no GPU says that it is its clock."""
     text = "no GPU is seen: another program, a quota or a setting may take its time"
-    return with_points(found, [Point(text, POSSIBLE - found.score)])
+    points = [Point(text, POSSIBLE - found.score)]
+    return with_points(found, points) if found.status in NAMED else found
 
 
 def _no_other_reason(e: Evidence) -> bool:
@@ -215,10 +215,9 @@ def engine_paused(e: Evidence) -> Finding:
     reported = [one for one in (asleep, long, stopped, halts) if one is not None]
     open_ = quiet is not None and long is None and not (asleep or stopped or halts)
     gap, gaps = e.row("max_gap_s"), e.up("max_gap_s", relative=0.5)
-    again = patterns.restarted(e)
+    again, others = patterns.restarted(e), patterns.long_beside(e)
     still = None if long is None or quiet is None else long and quiet.streams >= _STREAMS
     slow, most = _slow_in_halts(e) if long else (None, None)
-    others = patterns.long_beside(e)
     still_text = f"{quiet.streams if quiet else 0} responses in progress stood still in it"
     lines = [
         gate(e.gate(*_ENGINE_STAGES) if e.moved else
@@ -267,10 +266,8 @@ def engine_down(e: Evidence) -> Finding:
         Fix what killed it. Let clients resume or retry what had not begun; health checks that
         check a response, not a port.
     """
-    again = patterns.restarted(e)
-    failures = patterns.failures_by_end(e)
-    _, cut = patterns.broken(e)
-    gone = patterns.vanished(e)
+    again, gone = patterns.restarted(e), patterns.vanished(e)
+    failures, (_, cut) = patterns.failures_by_end(e), patterns.broken(e)
     down = list(dict.fromkeys((*again, *gone)))
     lost = patterns.lost_traffic(e, down)
     cut_off = patterns.failed_when_it_stopped(e, gone) if lost else 0
@@ -297,8 +294,7 @@ def engine_down(e: Evidence) -> Finding:
               "streams ended at one instant, and there were no responses after that"),
         support(cut.together >= 0.4 and cut.n >= 3,
                 f"of {cut.n} truncated streams {say.percent(cut.together)} ended together"),
-        support(turned_away,
-                f"5xx: {server}; refused: {refused}"),
+        support(turned_away, f"5xx: {server}; refused: {refused}"),
         support(None if local is None else True, local or ""),
         against(len(again) >= max(2, 0.6 * len(e.instances)),
                 f"{len(again)} of {len(e.instances)} engines were restarted in turn: a rollout",

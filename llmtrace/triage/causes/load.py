@@ -46,21 +46,12 @@ def queue_saturation(e: Evidence) -> Finding:
         Scale on waiting requests or queue time, not on GPU utilisation, which reads 100 % long
         before. Set a limit at the door, so that overload is a fast 503 and not a slow response.
     """
-    waiting = e.gauge("waiting")
-    running, kv = e.gauge("running"), e.gauge("kv_usage")
+    waiting, running, kv = map(e.gauge, ("waiting", "running", "kv_usage"))
     full_batch, limit = at_limit(e, running)
     full = kv is not None and _highest(kv) >= full_from(e)
-    volume = _volume(e)
-    load = _load(e)
-    tokens = e.rate("tokens_in")
-    waits = _more_wait(e)
-    queued = e.gate("queue")
+    volume, tokens, waits = _volume(e), e.rate("tokens_in"), _more_wait(e)
+    queued, grown = e.gate("queue"), _later_by_load(e)
     first = say.durations("time to first chunk", e.row("ttft_s"))
-    # Waiting for the running step is in no queue: it is where more load shows first.
-    about = e.metric in (None, "ttft_s") and (
-        e.gate("queue", "prefill") or (waits_for_steps(e) is not False and e.gate("first_chunk"))
-    )
-    grown = bool(about and e.more_load and e.up("ttft_s"))
     # A gauge read now and then misses short waits; requests tell of each.
     mostly = queued and (e.part_of_metric("queue_s") or 0.0) >= HALF
     by_requests = bool(mostly) and full_batch is not False
@@ -75,7 +66,7 @@ def queue_saturation(e: Evidence) -> Finding:
                  "the engines' gauge `waiting`"),
         proof(full_batch or (volume and full),
               limit if full_batch else say.gauge("KV usage", kv)),
-        support(e.more_load, load),
+        support(e.more_load, _load(e)),
         support(None if tokens is None else tokens.rose(0.0, 0.2),
                 say.gauge("prompt tokens a second", tokens)),
         scoring.steady(against(full and not volume and not full_batch, say.gauge("KV usage", kv)
@@ -87,6 +78,17 @@ def queue_saturation(e: Evidence) -> Finding:
     ]  # fmt: skip
     action = "Add capacity: start replicas; until they are up, shed or defer what can wait."
     return judge("queue_saturation", lines, action + flags(e, "queue_saturation"))
+
+
+def _later_by_load(e: Evidence) -> bool:
+    """Return whether engines get more to do and first chunks are later, in no queue that is seen.
+
+    Waiting for the running step is in none: it is where more load shows first.
+    """
+    if e.metric not in (None, "ttft_s") or not e.more_load or not e.up("ttft_s"):
+        return False
+    steps = waits_for_steps(e) is not False and e.gate("first_chunk")
+    return bool(e.gate("queue", "prefill") or steps)
 
 
 def kv_exhaustion(e: Evidence) -> Finding:
@@ -116,20 +118,18 @@ def kv_exhaustion(e: Evidence) -> Finding:
     full_batch, limit = at_limit(e, running)
     rows = e.share("preempted", lambda side: side.number("preemptions") > 0)
     full = None if kv is None else _highest(kv) >= full_from(e)
-    volume = _volume(e)
-    waits = _more_wait(e)
+    volume, waits = _volume(e), _more_wait(e)
     # Who waits though seats are free, while the cache is full, waits for its blocks.
-    for_blocks = None
-    if full is not None and waits is not None and full_batch is not None:
-        for_blocks = full and waits and not full_batch and not volume
+    known = None not in (full, waits, full_batch)
+    for_blocks = bool(full and waits and not full_batch and not volume) if known else None
     preempted = _preempted(e) and (kv is None or _highest(kv) >= _HALF_EMPTY)
     shrank = bool(cache_shrank(e)) and bool(e.gate("queue"))
     short = None if full is None else full or bool(preempted) or bool(for_blocks) or shrank
     gap = e.row("gap_per_token")
     lines = [
         gate(e.gate("queue", "decode", "first_chunk", "prefill"),
-             say.durations("queue", e.row("queue_s")) + "; "
-             + say.durations("decode", e.row("decode_s")),
+             f"{say.durations('queue', e.row('queue_s'))}; "
+             f"{say.durations('decode', e.row('decode_s'))}",
              "the engine's queue time, or decode times"),
         required(short, say.gauge("KV usage", kv), "the engines' gauge `kv_usage`"),
         proof(preempted, say.counted("preemptions", preemptions),
@@ -244,21 +244,12 @@ def replica_imbalance(e: Evidence) -> Finding:
     known = share is not None or bool(apart)
     # What waits on one replica may be its own slowness: where shares are known, they decide.
     uneven = share[1] if share is not None else any(one[1] for one in apart)
-    by_replica = "; ".join(
-        text
-        for text in (share and share[0], running and running[0], waiting and waiting[0])
-        if text
-    )
+    by_replica = "; ".join(one[0] for one in (share, running, waiting) if one)
     elsewhere = share is not None and local is not None and local.value != share[3]
     # Requests that are divided otherwise, and wait no longer anywhere, are no incident.
-    waits = (
-        bool(e.moved)
-        or local is not None
-        or (waiting is not None and waiting[1])
-        or (None if e.coarse else False)
-    )
+    waits = bool(e.moved) or local is not None or (waiting is not None and waiting[1])
     lines = [
-        gate(waits if several else False,
+        gate(several and (waits or (None if e.coarse else False)),
              f"{len(e.instances)} replicas: {', '.join(e.instances[:6])}"),
         required(uneven if known else None, by_replica or "load by replica: not reported",
                  "the rows' `replica`, or `running` and `waiting` by instance"),

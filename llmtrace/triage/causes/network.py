@@ -180,10 +180,8 @@ def rate_limit_retries(e: Evidence) -> Finding:
     quota, busy = e.share("quota", over_quota), e.share("busy", _retried_busy)
     counts = {"more than one attempt": retried, "429 or a quota named": quota,
               "5xx in spite of retries": busy}  # fmt: skip
-    said = "; ".join(
-        f"{name}: {one}" for name, one in counts.items() if one.before_k + one.after_k
-    )
-    said = f"refused or sent again: {said or 'none'}"
+    some = (f"{name}: {one}" for name, one in counts.items() if one.before_k + one.after_k)
+    said = f"refused or sent again: {'; '.join(some) or 'none'}"
     lines = [
         gate((e.gate("gateway", "network") or bool(limited) or bool(e.moved) or retried.rose(0.02))
              if knows else None, said, "attempts of each request"),

@@ -17,6 +17,8 @@ from llmtrace.triage.result import Finding
 _FELT = 0.05  # of requests: fewer cannot move a p95
 _AS_BEFORE = 0.25  # as a share of the median
 _FEW = 0.01  # of requests
+_FAIL_OVER = "Reroute: fail over to another provider, region or model; read its status page."
+_BEFORE_ENGINES = "See what answers before the engines: its log, its limits of connections."
 _ERROR = 500
 _SEVERAL = 4
 
@@ -146,17 +148,11 @@ def provider_errors(e: Evidence) -> Finding:
         against(down, "an engine was restarted, or reports no more", strongly=True),
         proof(answered.rose(_FEW) and answered.after_k >= HALF * failed.after_k,
               f"5xx in place of a response: {answered}"),
-        support(server_errors_again(e),
-                "requests that were sent again got 5xx, and no limit is named"),
+        support(server_errors_again(e), "what is sent again gets 5xx, and no limit is named"),
         against(cut.together >= HALF and cut.n >= _SEVERAL,
                 "streams ended at one instant: a machine of those that serve died"),
     ]  # fmt: skip
-    action = (
-        "See what answers before the engines: its log, its limits on connections and requests."
-        if own else
-        "Reroute: fail over to another provider, region or model; read its status page."
-    )  # fmt: skip
-    return judge("provider_errors", lines, action)
+    return judge("provider_errors", lines, _BEFORE_ENGINES if own else _FAIL_OVER)
 
 
 def _sure_enough(e: Evidence) -> float:
