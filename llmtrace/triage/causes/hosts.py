@@ -98,8 +98,9 @@ def gpu_throttle(e: Evidence) -> Finding:
                 say.gauge("power, W", power, down=True)),
     ]  # fmt: skip
     at = clock.most(down=True)[0] if clock is not None and fell else None
-    action = (f"Reroute: drain {at or 'the node whose clock fell'}, then look at cooling, power "
-              "caps and XIDs.")  # fmt: skip
+    action = (
+        f"Reroute: drain {at or 'the node whose clock fell'}; look at cooling, power and XIDs."
+    )
     found = judge("gpu_throttle", lines, action, group=local or _only(e, at))
     return _barely(found) if unseen and not reported else found
 
