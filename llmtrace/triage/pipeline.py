@@ -24,7 +24,7 @@ from llmtrace.triage.attribution.exemplars import exemplars
 from llmtrace.triage.attribution.request_load import load_of
 from llmtrace.triage.attribution.result_parts import anatomy_of, contributions_of, estimates_of
 from llmtrace.triage.comparison.outcomes import compare_outcomes
-from llmtrace.triage.comparison.p95_change import MIN_COUNT, Compared, compare
+from llmtrace.triage.comparison.p95_change import CERTAIN, LEAST, MIN_COUNT, Compared, compare
 from llmtrace.triage.comparison.which_moved import all_moved, which_moved
 from llmtrace.triage.comparison.within_groups import Group, clearest_group
 from llmtrace.triage.mix_growth import growth_of
@@ -46,7 +46,7 @@ from llmtrace.triage.result import (
     Result,
 )
 from llmtrace.triage.rows_in_order import in_order, thinned
-from llmtrace.triage.verdict import COUNTS, NEW_SHARE, Judged, in_time, judge, of_a_kind
+from llmtrace.triage.verdict import COUNTS, NEW_SHARE, Judged, beside_a_fault, in_time, judge, of_a_kind
 from llmtrace.triage.windows import highest_stretch
 from llmtrace.triage.windows.candidates import TRAFFIC
 from llmtrace.triage.windows.choose import FEW
@@ -252,10 +252,9 @@ def _weigh(
         verdict=judged.verdict, searched=look.chosen.searched, blind=look.blind, few=few,
     )  # fmt: skip
     beside = sides.outcomes.significant or mine.outside_engines >= COUNTS
-    return _Weighed(
-        look, sides, mine, spread, with_proof(judged, named, change, few=few, beside=beside),
-        cohorts, named, moved=judged.verdict not in NOTHING_FOUND,
-    )  # fmt: skip
+    moved = judged.verdict not in NOTHING_FOUND
+    judged = beside_a_fault(with_proof(judged, named, change, few=few, beside=beside), named)
+    return _Weighed(look, sides, mine, spread, judged, cohorts, named, moved=moved)
 
 
 def _look(case: Case, settings: Settings, rows: Columns, metric: Metric | None) -> Look:
@@ -271,10 +270,26 @@ def _look(case: Case, settings: Settings, rows: Columns, metric: Metric | None) 
 
 
 def _compare(look: Look, metric: Metric | None) -> _Sides:
-    """Compare every metric of the windows; `metric` is the one to explain, if that is given."""
+    """Compare every metric of the windows; `metric` is the one to explain, if that is given.
+
+    Faster is good news only where nothing else got worse, judged as in windows that were given.
+    """
+    sides = _compared(look, metric, look.alarm, look.alarm_of_outcomes)
+    if sides.change.significant and sides.change.grew[0] < 0:
+        strict = _compared(look, metric, (CERTAIN, LEAST), CERTAIN / 2)
+        worst = max(METRICS, key=lambda name: strict.compared[name].change.grew[0])
+        if strict.outcomes.significant or strict.outcomes.gave_up:
+            return replace(strict, about=metric or worst)
+        return strict if strict.compared[strict.about].change.rose else sides
+    return sides
+
+
+def _compared(
+    look: Look, metric: Metric | None, alarm: tuple[float, float], of_outcomes: float
+) -> _Sides:
     windows = (look.chosen.before, look.chosen.after)
     rows = (thinned(look.whole[0]), thinned(look.whole[1]))
-    certain, least = look.alarm
+    certain, least = alarm
     measured = {name: (values(rows[0], name), values(rows[1], name)) for name in METRICS}
     compared = {
         name: compare(
@@ -286,19 +301,19 @@ def _compare(look: Look, metric: Metric | None) -> _Sides:
     }  # fmt: skip
     return _Sides(
         windows, rows, measured, compared,
-        outcomes=compare_outcomes(*rows, look.alarm_of_outcomes),
+        outcomes=compare_outcomes(*rows, of_outcomes),
         load={"before": load_of(rows[0], windows[0]), "after": load_of(rows[1], windows[1])},
         about=_about(metric, compared),
     )  # fmt: skip
 
 
 def _about(metric: Metric | None, compared: Mapping[Metric, Compared]) -> Metric:
-    """Return the metric to explain: one that rose where too little is known of the one given."""
+    """Return the metric to explain: one that rose where the one given fell, or is little known."""
     moved = which_moved(compared)
     if metric is None:
         return moved
     one, other = compared[metric].change, compared[moved].change
-    known = one.significant or min(one.before.n, one.after.n) >= least_values(Q)
+    known = one.rose or (not one.significant and min(one.before.n, one.after.n) >= least_values(Q))
     return moved if not known and other.rose else metric
 
 

@@ -11,7 +11,17 @@ from llmtrace.triage.attribution.attribute import Attribution, Spread
 from llmtrace.triage.detectable_change import TOO_COARSE
 from llmtrace.triage.over_time import Incident
 from llmtrace.triage.report.naming import duration, figure, unit_of
-from llmtrace.triage.result import Change, Cohort, Load, Outcomes, Verdict
+from llmtrace.triage.result import (
+    OF_THE_WORK,
+    OF_TRAFFIC,
+    SURE,
+    Change,
+    Cohort,
+    Finding,
+    Load,
+    Outcomes,
+    Verdict,
+)
 
 NEW_SHARE: Final = 0.3  # of requests that are of no kind seen before: nothing to compare with
 COUNTS: Final = 1 / 3  # share of the change from which a part of it is one
@@ -103,6 +113,15 @@ def of_a_kind(judged: Judged, cohort: Cohort, change: Change) -> Judged:
         f"{kind} alone, {cohort.n:,} requests: {_moved(change)}. All requests together: "
         f"{judged.reason}",
     )
+
+
+def beside_a_fault(judged: Judged, causes: Sequence[Finding]) -> Judged:
+    """Return no good news where a fault is likely: what is faster may be what is left of it."""
+    fault = next((one for one in causes if one.status in SURE
+                  and one.id not in OF_THE_WORK | OF_TRAFFIC), None)  # fmt: skip
+    if judged.verdict != "improvement" or fault is None:
+        return judged
+    return Judged("regression", f"{fault.id} is {fault.status}, though faster: {judged.reason}")
 
 
 def of_the_work(judged: Judged, change: Change, explained: str) -> Judged:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from llmtrace.dataset.case import Case, Window, no_signals
+from llmtrace.dataset.case import Case, Window, no_signals, read_case
 from llmtrace.dataset.columns import from_dicts
 from llmtrace.triage.named_causes import with_proof
 from llmtrace.triage.pipeline import Settings, triage
-from llmtrace.triage.report.naming import losses
+from llmtrace.triage.report.naming import headline, losses
 from llmtrace.triage.result import SURE, Finding, Point, Result
 from llmtrace.triage.verdict import Judged
 
@@ -265,3 +267,23 @@ def test_tokens_that_came_in_one_chunk_make_no_incident_of_a_few_requests():
         return row | {"tpot_s": 0.0 if second == 595 else float(dice.lognormal(-4, 0.3))}
 
     assert [one for one in searched(600, change).incidents if one.requests < 10] == []
+
+
+def without_windows(recording: str) -> Case:
+    """Return a recording as a search of its time gets it."""
+    one = read_case(Path(__file__).parent / recording)
+    return replace(one, before=None, after=None, metric=None)
+
+
+@pytest.mark.parametrize(
+    ("recording", "said"),
+    [("recorded_fourth/one-of-two-killed",
+      "failed requests 0.0 % → 12.2 % · time to first token p95 of all requests 1,293 → 7,431 ms"),
+     ("recorded/proxy-gzip", "proxy_buffering confirmed · time per output token p95 20.5 → 1.7")],
+)  # fmt: skip
+def test_it_is_not_faster_where_something_got_worse(recording, said):
+    """Fewer tokens at once are faster, if an engine is dead; the headline says what was lost."""
+    result = triage(without_windows(recording), Settings(bootstrap=0))
+
+    assert result.verdict == "regression"
+    assert headline(result).startswith(said)

@@ -50,11 +50,12 @@ def verdict_words(result: Result) -> tuple[str, str]:
 def headline(result: Result) -> str:
     """Say what users lose: requests that no longer come, fail or are cancelled; then latency.
 
-    Beside lost requests, latency is said only if it rose: those that came were as fast or faster.
+    Beside lost requests, latency is said only if it rose beyond chance, or more than doubled.
     """
     lost = losses(result)
     before, after = result.before.p95, result.after.p95
-    if not of_latency(result):
+    doubled = before is not None and after is not None and after > 2 * before
+    if not of_latency(result) and not doubled:
         return " · ".join(lost)
     if before is None or after is None or result.delta_s is None:
         return " · ".join((*lost, title_of(result)))
@@ -67,7 +68,10 @@ def headline(result: Result) -> str:
     if result.significant and typical and typical[0].grew[1] == "p50":
         low, high = (figure(side.p50, in_) for side in (result.before, result.after))
         change += f", p50 {low} → {high} {in_}"
-    return " · ".join((*lost, f"{title_of(result)} {change}"))
+    text = f"{title_of(result)} {change}"
+    if result.verdict == "regression" and result.delta_s < 0 and not lost:  # a fault beside it
+        return " · ".join((*(f"{one.id} {one.status}" for one in result.causes[:1]), text))
+    return " · ".join((*lost, text))
 
 
 def title_of(result: Result) -> str:
