@@ -46,7 +46,15 @@ from llmtrace.triage.result import (
     Result,
 )
 from llmtrace.triage.rows_in_order import in_order, thinned
-from llmtrace.triage.verdict import COUNTS, NEW_SHARE, Judged, beside_a_fault, in_time, judge, of_a_kind
+from llmtrace.triage.verdict import (
+    COUNTS,
+    NEW_SHARE,
+    Judged,
+    beside_a_fault,
+    in_time,
+    judge,
+    of_a_kind,
+)
 from llmtrace.triage.windows import highest_stretch
 from llmtrace.triage.windows.candidates import TRAFFIC
 from llmtrace.triage.windows.choose import FEW
@@ -57,6 +65,7 @@ Q: Final = 0.95
 
 _MAX_DRAWS: Final = 10_000
 _STAGED: Final[tuple[Metric, ...]] = ("ttft", "tpot")  # e2e is mostly how long a response is
+_WAITS: Final[tuple[Metric, ...]] = (*_STAGED, "e2e")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,10 +230,12 @@ def _others(
             for name in _STAGED
             if name != found.sides.about and found.sides.compared[name].change.rose
         )
-    given = (settings.before, settings.after, settings.at, case.before, case.after)
+    given = (settings.before, settings.after, case.before, case.after)
+    at, blind = settings.at, found.look.chosen.found is None
     if all(one is None for one in given):
         yield from (_weigh(case, one, metric, quick, report)
-                    for one in look_elsewhere(found.look, case))  # fmt: skip
+                    for one in look_elsewhere(found.look, case)
+                    if at is None or blind or one.chosen.near(at))  # fmt: skip
 
 
 def _weigh(
@@ -277,7 +288,7 @@ def _compare(look: Look, metric: Metric | None) -> _Sides:
     sides = _compared(look, metric, look.alarm, look.alarm_of_outcomes)
     if sides.change.significant and sides.change.grew[0] < 0:
         strict = _compared(look, metric, (CERTAIN, LEAST), CERTAIN / 2)
-        worst = max(METRICS, key=lambda name: strict.compared[name].change.grew[0])
+        worst = max(_WAITS, key=lambda name: strict.compared[name].change.grew[0])
         if strict.outcomes.significant or strict.outcomes.gave_up:
             return replace(strict, about=metric or worst)
         return strict if strict.compared[strict.about].change.rose else sides

@@ -158,6 +158,15 @@ def test_a_time_inside_the_incident_is_enough():
     assert (result.verdict, largest(result)) == ("regression", "queue")
 
 
+def test_a_calm_time_is_answered_by_what_stands_out_elsewhere():
+    """An alert may be late, or early; its windows are never without requests."""
+    case = day(after=Kind(queued_share=0.2), windows=False, n=(6000, 1500))
+    result = triage(case, replace(QUICK, at=case.rows.start[300] / 1e9))
+
+    assert (result.verdict, largest(result)) == ("regression", "queue")
+    assert result.quality.warnings[0].startswith("nothing stands out at 20")
+
+
 def test_a_window_before_can_be_found_for_one_after():
     """And one after for one before."""
     case = day(after=Kind(queued_share=0.2))

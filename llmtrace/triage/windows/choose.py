@@ -15,6 +15,7 @@ import numpy as np
 
 from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import Columns
+from llmtrace.display.summary_tables import date_and_zone
 from llmtrace.stats.arrays import Floats
 from llmtrace.triage.attribution.components import METRICS
 from llmtrace.triage.comparison.outcomes import ENDINGS
@@ -38,6 +39,7 @@ _QUIET_SHARE: Final = 0.2
 _FOR_A_P95: Final = 72
 _MOSTLY: Final = 0.5  # of the time
 _HEAD: Final = 0.05  # of the requests: with fewer before it a level is what the data begin with
+_NEAR: Final = 3.0  # bins
 _CLEARER: Final = 1.5  # times the score from which on another is clearer by far
 EARLIER_DAYS: Final = (1, 7)
 FEW: Final = 1000  # rows, from which a search that finds nothing is to be believed
@@ -65,6 +67,11 @@ class Chosen:
     dated: bool = True
     by: str = ""
 
+    def near(self, at: float) -> bool:
+        """Return whether a time is of the incident, or as near as an edge may be off."""
+        slack = _NEAR * (self.after.seconds if self.found is None else self.found.bin_s)
+        return self.after.start - slack <= at <= self.after.end + slack
+
 
 def choose(
     rows: Columns,
@@ -78,7 +85,7 @@ def choose(
     every: Floats | None = None,
     gaps: Sequence[Window] = (),
 ) -> Chosen:
-    """Choose the windows.
+    """Choose the windows: at a time that is given, unless what stands out is elsewhere.
 
     Args:
         rows: that are searched, by start.
@@ -98,6 +105,14 @@ def choose(
     if after is not None:
         found, warning = _before(t, every, after, 0.0)
         return Chosen(found, after, None, searched=False, warnings=warning)
+    alone: Chosen | None = None
+    if at is not None and before is None:
+        alone = choose(
+            rows, series, before=None, after=None, at=None, metric=metric, incidents=incidents,
+            every=every, gaps=gaps,
+        )  # fmt: skip
+        if alone.found is not None and alone.near(at):
+            return alone
     since = None if before is None else before.end
     highest = _search(rows, series, since, at, metric)
     spike = highest if highest is not None and highest.score >= CERTAIN else None
@@ -122,6 +137,13 @@ def choose(
         before = recorded_part(before, gaps, t)
         after = from_gap(before, after, gaps)
         warnings += more
+    if (
+        alone is not None
+        and spike is None
+        and (alone.found is not None or _count(t, before) < _FOR_A_P95)
+    ):
+        said = f"nothing stands out at {date_and_zone(at)}; all of the time was searched"
+        return replace(alone, warnings=(said, *alone.warnings))
     return Chosen(before, after, spike, searched=True, warnings=warnings)
 
 
@@ -318,8 +340,9 @@ def earlier(window: Window) -> Iterator[tuple[int, Window]]:
 
 
 def _around(t: Floats, at: float) -> Window:
+    first, end = (float(t[0]), float(t[-1]) + 1e-3) if len(t) else (-math.inf, math.inf)
     for half in _AT_S:
-        window = Window(at - half, at + half)
+        window = Window(max(at - half, first), min(at + half, end))
         if _count(t, window) >= _ENOUGH:
             break
     return window
