@@ -88,7 +88,7 @@ class Impact:
         tenants_hit: how many tenants that is in all; `None` = not reported.
         budget_used: share of the error budget of the whole time searched that these used up.
         now_s: p95 of the last requests.
-        worst_s, worst_at: the highest p95 of as many requests in a row, and when.
+        worst_s, worst_at: the highest p95 of the bins that the page draws, and when.
     """
 
     limit_s: float | None

@@ -7,19 +7,22 @@ from dataclasses import replace
 from html import unescape
 from io import StringIO
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from llmtrace.core.errors import ConfigError, SourceError
-from llmtrace.dataset.case import Case, Event, Facts
+from llmtrace.dataset.case import Case, Event, Facts, signals_from
 from llmtrace.dataset.columns import concatenate
 from llmtrace.triage.pipeline import Settings, triage
+from llmtrace.triage.report.charts import _ticks
 from llmtrace.triage.report.html import page, write_page
 from llmtrace.triage.report.links import Links
 from llmtrace.triage.report.naming import headline, signed, unit, verdict_words
 from llmtrace.triage.report.runbooks import summary_of
 from llmtrace.triage.report.sentences import facts
 from llmtrace.triage.report.terminal import screen
+from llmtrace.triage.report.timeline import timeline
 from llmtrace.triage.result import VERDICTS, Cohort, Finding, Outcomes, Point, Result
 from tests.triage.days import START, Kind, day, requests
 
@@ -238,7 +241,7 @@ def test_what_is_over_is_not_called_now(past):
     assert result.state == "over"
     assert "it is over" in text.splitlines()[0]
     assert re.search(r"over since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", text)
-    assert re.search(r"p95 of the last requests [\d,.]+ ms; worst [\d,]+, \d{4}-", text)
+    assert re.search(r"p95 of the last requests [\d,.]+ ms; it peaked at [\d,]+ ms, \d{4}-", text)
     assert not re.search(r"\bnow\b", text)
     assert ">now<" not in written
     assert "p95 now" not in written
@@ -285,7 +288,7 @@ def test_a_link_that_cannot_be_is_said(given):
 
 
 def test_the_incident_is_in_view_on_a_narrow_page(past):
-    """Its picture is drawn for the width, and shows the incident and what is around it."""
+    """Its picture is drawn for the width, and shows the incident and all it is compared with."""
     case, result = past
     written = page(result, case)
     narrow = re.search(r'<svg class="narrow".*?</svg>', written, re.DOTALL)[0]
@@ -293,7 +296,33 @@ def test_the_incident_is_in_view_on_a_narrow_page(past):
                       r'<text [^>]*>then', narrow)  # fmt: skip
 
     assert "min-width: 40rem" not in written
-    assert float(shade[1]) > 340 / 8
+    assert float(shade[1]) > 340 / 10
+
+
+def test_the_picture_is_of_the_headline_and_of_all_it_compares():
+    """Failures, from the window before on, to the end of the signals; of no requests a gap."""
+    rows = day(after=Kind(failed=0.5), windows=False, n=(2000, 600)).rows
+    end = float(rows.start[-1]) / 1e9 + 500
+    sample = {"t": end, "instance": "vllm-0", "signal": "running", "value": 0.0}
+    signals, _ = signals_from([sample])
+    case = Case(rows, signals)
+    result = triage(case, SETTINGS)
+    seen = timeline(case, result)
+
+    assert seen.title.startswith("failed")
+    assert seen.span == (max(result.before.window.start, rows.start[0] / 1e9), end)
+    assert np.isnan(seen.lines["failed"][-1])
+    ticks = np.array([t for _, t in _ticks(*seen.span, 5)])
+    assert len({*np.diff(ticks)}) == 1
+    assert not (ticks % 60).any()
+
+
+def test_the_peak_is_the_highest_that_is_drawn(slow, result):
+    """And is not below the p95 of all requests."""
+    drawn = timeline(slow, result).lines["p95"]
+
+    assert result.impact.worst_s == pytest.approx(np.nanmax(drawn))
+    assert result.impact.worst_s >= result.after.p95
 
 
 # --- what users lose comes first -----------------------------------------------------------------

@@ -79,10 +79,7 @@ def write_page(path: Path, result: Result, case: Case, links: Links | None = Non
 def page(result: Result, case: Case, links: Links | None = None) -> str:
     """Return the page of a result and the case it is of; `links` as of `write_page`."""
     links = links or Links()
-    rows = case.rows
-    if case.searched is not None:  # without those of earlier days
-        rows = rows.within(case.searched.start, case.searched.end)
-    seen = timeline(rows, result)
+    seen = timeline(case, result)
     parts = [
         _head(result),
         "" if seen is None else charts.over_time(result, seen),

@@ -54,7 +54,7 @@ def headline(result: Result) -> str:
     """
     lost = losses(result)
     before, after = result.before.p95, result.after.p95
-    doubled = before is not None and after is not None and after > 2 * before
+    doubled = before is not None and (result.delta_s or 0.0) > before
     if not of_latency(result) and not doubled:
         return " · ".join(lost)
     if before is None or after is None or result.delta_s is None:

@@ -93,7 +93,8 @@ def _course(result: Result) -> Iterator[str]:
     if impact is not None and impact.worst_s is not None and impact.worst_at is not None:
         in_ = unit(result)
         last = f"p95 of the last requests {figure(impact.now_s, in_)} {in_}"
-        yield f"{last}; worst {figure(impact.worst_s, in_)}, {date_and_zone(impact.worst_at)}"
+        peak = f"{figure(impact.worst_s, in_)} {in_}, {date_and_zone(impact.worst_at)}"
+        yield f"{last}; it peaked at {peak}"
 
 
 def _side(name: str, side: Side, in_: str) -> str:

@@ -139,6 +139,7 @@ def choose(
         warnings += more
     if (
         alone is not None
+        and at is not None
         and spike is None
         and (alone.found is not None or _count(t, before) < _FOR_A_P95)
     ):
