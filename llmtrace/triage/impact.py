@@ -94,14 +94,19 @@ def _tenants(rows: Columns, hit: Mask) -> tuple[Mapping[str, int], int | None]:
     )
 
 
+def last_requests(one: Values, incident: Window) -> int | None:
+    """Return how many requests say what it is like now; `None` = there are fewer."""
+    n = int(((one.t >= incident.start) & (one.t < incident.end)).sum())
+    size = max(_FEWEST, n // _CHUNKS)
+    return size if n >= size else None
+
+
 def _now_and_worst(
     one: Values, incident: Window
 ) -> tuple[float | None, float | None, float | None]:
     """Return the p95 of the last requests, the highest of any bin that is drawn, and its time."""
-    inside = (one.t >= incident.start) & (one.t < incident.end)
-    n, bins = int(inside.sum()), bins_for(one.t)
-    size = max(_FEWEST, n // _CHUNKS)
-    if n < size or bins is None:
+    size, bins = last_requests(one, incident), bins_for(one.t)
+    if size is None or bins is None:
         return None, None, None
     now = quantile(one.value[-size:], _HIGH, one.weight[-size:])
     _, p95 = p50_and_p95(one.t, one.value, bins.edges)

@@ -109,6 +109,16 @@ def share(name: str, before: float | None, after: float | None) -> str:
     return f"{name} {percent(before, 1)} → {percent(after, 1)}"
 
 
+def number_of(number: int | None, word: str = "request") -> str:
+    """Write a number of things.
+
+    Example:
+        >>> number_of(1), number_of(5601), number_of(0, "tenant")
+        ('1 request', '5,601 requests', '0 tenants')
+    """
+    return f"{number or 0:,} {word}{'' if number == 1 else 's'}"
+
+
 def percent(part: float, decimals: int = 0) -> str:
     """Write a share.
 

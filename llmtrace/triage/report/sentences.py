@@ -17,6 +17,7 @@ from llmtrace.triage.report.naming import (
     duration,
     figure,
     latest,
+    number_of,
     of_latency,
     percent,
     share,
@@ -83,8 +84,8 @@ def _course(result: Result) -> Iterator[str]:
             lasted = duration(result.recovered_at - onset.best)
             yield f"over since {date_and_zone(result.recovered_at)}, after {lasted}"
         elif result.quiet_since is not None:
-            since = f"{result.requests_since:,} requests since {date_and_zone(result.quiet_since)}"
-            yield f"not known yet whether it is over: only {since}"
+            since = f"{date_and_zone(result.quiet_since)}, for {number_of(result.requests_since)}"
+            yield f"not seen since {since}: not known yet whether it is over"
         elif result.state == "ongoing" and window is not None:
             lasts = duration(max(window.end - onset.best, 0.0))
             word = "faster until" if result.verdict == "improvement" else "ongoing at"
@@ -94,6 +95,10 @@ def _course(result: Result) -> Iterator[str]:
         in_ = unit(result)
         last = f"p95 of the last requests {figure(impact.now_s, in_)} {in_}"
         peak = f"{figure(impact.worst_s, in_)} {in_}, {date_and_zone(impact.worst_at)}"
+        metric = METRIC_NAMES.get(onset.metric if onset is not None else "", "")
+        other = result.state == "ongoing" and onset is not None and onset.metric != result.metric
+        as_before = impact.now_s is not None and impact.now_s <= (result.before.p95 or 0.0)
+        last += f", as before, but {metric} is not as before" if other and as_before else ""
         yield f"{last}; it peaked at {peak}"
 
 
