@@ -62,9 +62,10 @@ def impact_of(
     hit = inside & (bad | cancelled)
     tenants, count = _tenants(rows, hit)
     now, worst, worst_at = _now_and_worst(one, incident)
-    objective = _HIGH if budget is None else budget.objective
-    allowed = (1 - objective) * float(rows.weights.sum())
+    allowed = 0.0 if budget is None else (1 - budget.objective) * float(rows.weights.sum())
     return Impact(
+        since=incident.start,
+        until=incident.end,
         limit_s=limit,
         from_budget=given is not None,
         requests=round(float(rows.weights[hit].sum())),

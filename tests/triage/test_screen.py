@@ -20,7 +20,7 @@ from llmtrace.triage.report.html import page, write_page
 from llmtrace.triage.report.links import Links
 from llmtrace.triage.report.naming import headline, signed, unit, verdict_words
 from llmtrace.triage.report.runbooks import summary_of
-from llmtrace.triage.report.sentences import facts
+from llmtrace.triage.report.sentences import facts, when
 from llmtrace.triage.report.terminal import screen
 from llmtrace.triage.report.timeline import timeline
 from llmtrace.triage.result import VERDICTS, Cohort, Finding, Outcomes, Point, Result
@@ -206,6 +206,16 @@ def test_the_page_draws_the_change(result, slow):
     assert written.count("<svg") == 4  # each for a wide page, and for a narrow one
 
 
+def test_requests_that_report_no_metric_are_counted(result):
+    """Failures have no latency, and are requests."""
+    ended = {"before": {"success": result.before.n}, "after": {"success": 9, "error": 90}}
+    outcomes = replace(GAVE_UP, **ended)
+    lines = when(replace(result, outcomes=outcomes, after=replace(result.after, n=9)))
+
+    assert "99 requests, 9 of them with time to first token" in lines[-2]
+    assert f": {result.before.n:,} requests, p95" in lines[-1]
+
+
 @pytest.mark.parametrize("verdict", VERDICTS)
 def test_every_verdict_has_words(result, slow, verdict):
     """None is missing on the screen or the page."""
@@ -248,16 +258,17 @@ def test_what_is_over_is_not_called_now(past):
 
 
 def test_impact_and_changes_are_on_the_screen(past):
-    """How many requests and tenants, of the error budget how much, and what was deployed."""
+    """How many requests and tenants, over which limit, and what was deployed."""
     case, result = past
     began = result.onset.best
     event = Event(began - 60, "deploy", "gateway 2.31")
     result = triage(replace(case, facts=Facts({}, (event,))), SETTINGS)
     text = " ".join(shown(result, width=200).split())
+    hit = f"{result.impact.requests:,} of {result.impact.of:,} requests had time to first token"
 
-    assert f"{result.impact.requests:,} of {result.impact.of:,} requests took over" in text
+    assert hit in text
     assert "6 tenants" in text
-    assert "error budget" in text
+    assert "error budget" not in text
     assert re.search(r"deploy: gateway 2\.31, \d+ s before it began", text)
 
 
@@ -370,7 +381,7 @@ def test_requests_that_do_not_come_are_the_headline(result):
     assert "confirmed cause: traffic_lost on region=eu" in text
     assert re.search(r"^affected +region=eu, by the evidence for traffic_lost", text, re.MULTILINE)
     assert re.search(r"^impact +about 3,700 requests did not come", text, re.MULTILINE)
-    assert "took over" not in text
+    assert "had time" not in text
 
 
 def test_an_improvement_is_not_called_ongoing(result):

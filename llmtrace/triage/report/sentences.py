@@ -52,7 +52,11 @@ def when(result: Result) -> list[str]:
     """
     texts = [*_course(result)]
     in_ = unit(result)
-    texts += [_side(latest(result), result.after, in_), _side("before", result.before, in_)]
+    ended = result.outcomes
+    counts = (ended.after, ended.before) if ended is not None else ({}, {})
+    sides = ((latest(result), result.after), ("before", result.before))
+    texts += [_side(name, side, in_, sum(known.values()), result.metric or "")
+              for (name, side), known in zip(sides, counts, strict=True)]  # fmt: skip
     return texts
 
 
@@ -87,9 +91,10 @@ def _course(result: Result) -> Iterator[str]:
             since = f"{date_and_zone(result.quiet_since)}, for {number_of(result.requests_since)}"
             yield f"not seen since {since}: not known yet whether it is over"
         elif result.state == "ongoing" and window is not None:
-            lasts = duration(max(window.end - onset.best, 0.0))
+            end = window.end if result.impact is None else result.impact.until
+            lasts = duration(max(end - onset.best, 0.0))
             word = "faster until" if result.verdict == "improvement" else "ongoing at"
-            yield f"{word} {date_and_zone(window.end)}, the end of the data, for {lasts}"
+            yield f"{word} {date_and_zone(end)}, the end of the data, for {lasts}"
     impact = result.impact if result.metric in result.moved and of_latency(result) else None
     if impact is not None and impact.worst_s is not None and impact.worst_at is not None:
         in_ = unit(result)
@@ -102,7 +107,7 @@ def _course(result: Result) -> Iterator[str]:
         yield f"{last}; it peaked at {peak}"
 
 
-def _side(name: str, side: Side, in_: str) -> str:
+def _side(name: str, side: Side, in_: str, all_: int, metric: str) -> str:
     window = side.window
     span = "no rows" if window is None else time_span(window.start, window.end)
     low, high = side.p95_ci
@@ -111,7 +116,8 @@ def _side(name: str, side: Side, in_: str) -> str:
         if low is None or high is None
         else f", p95 95% CI {figure(low, in_)} to {figure(high, in_)} {in_}"
     )
-    return f"{name} {span}: {side.n:,} requests{interval}"
+    of = f", {side.n:,} of them with {METRIC_NAMES.get(metric, 'latency')}"
+    return f"{name} {span}: {number_of(max(all_, side.n))}{of if all_ > side.n else ''}{interval}"
 
 
 def has_split(result: Result) -> bool:
@@ -209,21 +215,21 @@ def impact_text(result: Result) -> Iterator[str]:
     ways = ["failed", f"were cancelled ({impact.cancelled:,})"][: 1 + (impact.cancelled > 0)]
     if impact.limit_s is not None:
         in_, source = unit(result), "the budget" if impact.from_budget else "the p95 before"
-        ways = [f"took over {figure(impact.limit_s, in_)} {in_} ({source})", *ways]
+        name = METRIC_NAMES.get(result.metric or "", "latency")
+        ways = [f"had {name} over {figure(impact.limit_s, in_)} {in_} ({source})", *ways]
     said = " or ".join(filter(None, (", ".join(ways[:-1]), ways[-1])))
     parts = [lost] if impact.lost else []
-    parts.append(f"{impact.requests:,} of {impact.of:,} requests {said}")
+    span = time_span(impact.since, impact.until)
+    parts.append(f"{impact.requests:,} of {number_of(impact.of)} {said}, {span}")
     if impact.tenants_hit:
         named = list(impact.tenants.items())[:_MAX_TENANTS]
         listed = ", ".join(f"{name} {count:,}" for name, count in named)
         more = impact.tenants_hit - len(named)
         rest = f", {more} more" if more > 0 else ""
-        word = "tenant" if impact.tenants_hit == 1 else "tenants"
-        parts.append(f"{impact.tenants_hit} {word}: {listed}{rest}")
+        parts.append(f"{number_of(impact.tenants_hit, 'tenant')}: {listed}{rest}")
     if impact.budget_used is not None:
-        size = "" if impact.from_budget else ": 5 % of its requests"
         used = percent(impact.budget_used)
-        parts.append(f"used {used} of the error budget (of the time searched{size})")
+        parts.append(f"used {used} of the error budget (of the time searched)")
     yield " · ".join(parts)
 
 
