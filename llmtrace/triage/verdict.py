@@ -10,7 +10,7 @@ from llmtrace.dataset.case import Window
 from llmtrace.triage.attribution.attribute import Attribution, Spread
 from llmtrace.triage.detectable_change import TOO_COARSE
 from llmtrace.triage.over_time import Incident
-from llmtrace.triage.report.naming import duration, figure, unit_of
+from llmtrace.triage.report.naming import duration, figure, number_of, unit_of
 from llmtrace.triage.result import (
     OF_THE_WORK,
     OF_TRAFFIC,
@@ -74,7 +74,7 @@ def judge(
     if min(change.before.n, change.after.n) < fewest and not change.significant:
         return Judged(
             "not_enough_data",
-            f"{change.before.n:,} requests before and {change.after.n:,} after report "
+            f"{number_of(change.before.n)} before and {change.after.n:,} after report "
             f"{change.metric}; a p95 needs {fewest} in each to have an interval.",
         )
     if not change.significant:

@@ -15,6 +15,7 @@ from llmtrace.dataset.columns import from_dicts
 from llmtrace.triage.named_causes import with_proof
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.report.naming import headline, losses
+from llmtrace.triage.report.sentences import facts
 from llmtrace.triage.result import SURE, Finding, Point, Result
 from llmtrace.triage.verdict import Judged
 
@@ -297,3 +298,32 @@ def test_a_time_in_a_short_incident_is_compared_with_what_was_before_it():
 
     assert headline(result).startswith("failed requests 0.0 % → 98.5 %")
     assert result.before.n > 0
+
+
+def test_what_only_answers_tell_makes_no_failed_requests_a_group():
+    """They name the client's default provider, and have no lengths: that is no kind of request."""
+
+    def change(row: Row, dice: np.random.Generator) -> Row:
+        if dice.random() < 0.7:
+            return row
+        unanswered = {k: v for k, v in failed(row).items() if not k.endswith("_tokens")}
+        return unanswered | {"provider": "openai"}
+
+    one = case(change)
+    provider = one.rows.words["provider"]
+    codes, names = provider.codes.copy(), [*provider.names, "vllm"]
+    codes[codes < 0] = len(names) - 1
+    words = {**one.rows.words, "provider": replace(provider, codes=codes, names=tuple(names))}
+    result = triaged(replace(one, rows=replace(one.rows, words=words)))
+
+    assert result.outcomes.significant
+    assert result.cohorts == ()
+    assert not any("are new" in text for text in result.quality.warnings)
+
+
+def test_a_window_without_requests_is_said_to_have_none():
+    """Not that its rows lack models and outcomes."""
+    texts = dict(facts(triaged(case(lambda _row, _dice: None))))
+
+    assert texts["affected"] == "no requests now"
+    assert texts["outcomes"].endswith("no requests now")

@@ -142,7 +142,7 @@ def _cohort(one: Cohort, in_: str) -> str:
         f'<div class="two"><i style="width:{100 * min(max(share, 0.0), 1.0):.1f}%;'
         f'background:{colour}"></i></div><div class="soft">{percent(share)} of {whose}</div>'
         for share, whose, colour in (
-            (one.excess_share, f"what {what} beyond expectation", OVER),
+            (min(one.excess_share, 1.0), f"what {what} beyond expectation", OVER),
             (one.traffic_share, "traffic", NEUTRAL),
         )
     )

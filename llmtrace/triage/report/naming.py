@@ -104,9 +104,11 @@ def losses(result: Result) -> list[str]:
 
 def share(name: str, before: float | None, after: float | None) -> str:
     """Say how a share of all requests moved."""
-    if before is None or after is None:
+    if before is None and after is None:
         return f"{name}: not reported"
-    return f"{name} {percent(before, 1)} → {percent(after, 1)}"
+    return f"{name} " + " → ".join(
+        "-" if one is None else percent(one, 1) for one in (before, after)
+    )
 
 
 def number_of(number: int | None, word: str = "request") -> str:

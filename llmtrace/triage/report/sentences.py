@@ -6,7 +6,7 @@ Every time has its date and zone. What is over is never called "now".
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, get_args
 
 from llmtrace.dataset.case import Window
@@ -152,7 +152,7 @@ def facts(result: Result) -> Iterator[tuple[str, str]]:
     for number, one in enumerate(grew):
         yield ("" if number else "grew"), growth_text(one, result)
     if result.outcomes is not None:
-        yield "outcomes", endings(result.outcomes)
+        yield "outcomes", endings(result.outcomes, [*_without_requests(result)])
     others = [METRIC_NAMES[name] for name in get_args(Metric)
               if name in result.moved and name != result.metric]  # fmt: skip
     if others:
@@ -331,7 +331,8 @@ def affected(result: Result) -> str:
         named = one.status in SURE and not set(one.group.items()) <= set(known)
         texts += [f"{group_text(one)}, by the evidence for {one.id}"] if named else []
         known += one.group.items()
-    return "; ".join(texts) or everyone
+    gone = latest(result) in _without_requests(result)
+    return "; ".join(texts) or (f"no requests {latest(result)}" if gone else everyone)
 
 
 def group_text(one: Finding) -> str:
@@ -358,16 +359,26 @@ def cohort_text(cohort: Cohort, in_: str) -> str:
     if cohort.p95_without is not None:
         without = f"; p95 without it: {figure(cohort.p95_without, in_)} {in_}"
     return (
-        f"{names}: {percent(cohort.excess_share)} of what {what} beyond expectation, "
+        f"{names}: {percent(min(cohort.excess_share, 1.0))} of what {what} beyond expectation, "
         f"{percent(cohort.traffic_share)} of traffic{without}"
     )
 
 
-def endings(outcomes: Outcomes) -> str:
-    """Say how requests ended, before and in the incident."""
+def _without_requests(result: Result) -> Iterator[str]:
+    """Yield the windows in which no request began."""
+    for name, word in (("before", "before"), ("after", latest(result))):
+        load = result.load.get(name)
+        if load is not None and not load.requests_per_s:
+            yield word
+
+
+def endings(outcomes: Outcomes, empty: Sequence[str] = ()) -> str:
+    """Say how requests ended, before and in the incident; `empty` are windows without any."""
+    if empty and (outcomes.failed_before, outcomes.failed_after) == (None, None):
+        return f"no requests {' and '.join(empty)}"
     failed = share("failed", outcomes.failed_before, outcomes.failed_after)
     cancelled = share("cancelled", outcomes.cancelled_before, outcomes.cancelled_after)
-    return f"{failed} · {cancelled}"
+    return " · ".join((failed, cancelled, *(f"no requests {word}" for word in empty)))
 
 
 def rest_text(result: Result, shown: int) -> str:
