@@ -350,6 +350,7 @@ class Result:
             have shown, 5 % being expected.
         settle: what data would settle what is open.
         similar: past reports that look alike, where `triage serve` keeps them.
+        about: what was triaged, where that is not all requests: an alert, a filter.
     """
 
     verdict: Verdict
@@ -385,6 +386,7 @@ class Result:
     smallest_visible_share: float | None = None
     settle: tuple[str, ...] = ()
     similar: tuple[Similar, ...] = ()
+    about: tuple[str, ...] = ()
 
 
 def as_json(result: Result) -> dict[str, Any]:

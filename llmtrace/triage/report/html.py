@@ -102,8 +102,9 @@ def _head(result: Result) -> str:
         f'<p><a href="#causes"><b>{escape(line)}</b></a></p>' for line in first_cause(result)
     )
     lines = "".join(f'<p class="soft">{escape(line)}</p>' for line in when(result))
+    about = f"<p>{escape('; '.join(result.about))}</p>" if result.about else ""
     return (
-        "<h1>Triage report</h1>"
+        f"<h1>Triage report</h1>{about}"
         f'<p class="verdict"><span class="pill" style="--c:{colour}">{escape(words)}</span> '
         f"{escape(headline(result))}</p>"
         f"<p>{escape(result.reason)}</p>{cause}{lines}"

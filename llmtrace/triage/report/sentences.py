@@ -60,6 +60,12 @@ def when(result: Result) -> list[str]:
     return texts
 
 
+def only(filters: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Say by what rows were filtered, for the top of a report; nothing where by nothing."""
+    named = [f"{name}={' or '.join(words)}" for name, words in filters.items()]
+    return (f"only {', '.join(named)}",) if named else ()
+
+
 def first_cause(result: Result) -> Iterator[str]:
     """Yield the cause named first, for the top of a report; nothing where none is."""
     named = [one for one in result.causes if one.status in NAMED]

@@ -84,7 +84,8 @@ def _head(result: Result) -> RenderableType:
     words, style = naming.verdict_words(result)
     head = Text("", "bold").append(words, style).append(f": {naming.headline(result)}")
     lines = [Text(result.reason), *(Text(line, "bold") for line in first_cause(result))]
-    return Group(head, *lines, *(Text(line, "dim") for line in when(result)))
+    about = [Text("; ".join(result.about), "dim")] if result.about else []
+    return Group(*about, head, *lines, *(Text(line, "dim") for line in when(result)))
 
 
 # --- where the change is -------------------------------------------------------------------------
