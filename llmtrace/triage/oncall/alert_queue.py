@@ -19,7 +19,7 @@ import numpy as np
 
 from llmtrace.core.errors import LlmtraceError
 from llmtrace.dataset.case import Case, Window
-from llmtrace.dataset.columns import WORDS, Columns
+from llmtrace.dataset.columns import WORDS
 from llmtrace.display.summary_tables import date_and_zone
 from llmtrace.triage.attribution.components import METRICS
 from llmtrace.triage.oncall.alert import Alert
@@ -229,8 +229,6 @@ def triage_alert(case: Case, alert: Alert, now: float) -> Result:
     result says so, as what the alert is and when it began.
     """
     rows, filters, about = case.rows, {}, [f"alert {alert.name} of {date_and_zone(alert.started)}"]
-    if rows.n and not _around(rows, alert.started):
-        about.append("no request began within a minute of it")
     for name, value in alert.labels.items():
         if name in WORDS and name not in _NOT_FILTERS and value:
             mask = rows.words[name].where(value)
@@ -241,9 +239,9 @@ def triage_alert(case: Case, alert: Alert, now: float) -> Result:
     slo = alert.labels.get("slo")
     metric = next((name for name in METRICS if name == slo), None)
     result = triage(replace(case, rows=rows), Settings(at=min(alert.started, now), metric=metric))
+    window = result.after.window
+    if rows.n and not (np.abs(rows.start / 1e9 - alert.started) <= _NEAR_S).any():
+        about.append("no request began within a minute of it")
+    elif window and not window.start - _NEAR_S <= alert.started <= window.end + _NEAR_S:
+        about.append("what stands out is at another time")
     return replace(result, about=(about[0], *only(filters), *about[1:]))
-
-
-def _around(rows: Columns, at: float) -> bool:
-    """Return whether a request began within a minute of a time."""
-    return bool((np.abs(rows.start / 1e9 - at) <= _NEAR_S).any())

@@ -137,10 +137,11 @@ def choose(
         before = recorded_part(before, gaps, t)
         after = from_gap(before, after, gaps)
         warnings += more
+    there = spike is not None and (alone is None or not _overlap(after, alone.after))
     if (
         alone is not None
         and at is not None
-        and spike is None
+        and not there
         and (alone.found is not None or _count(t, before) < _FOR_A_P95)
     ):
         said = f"nothing stands out at {date_and_zone(at)}; all of the time was searched"
@@ -338,6 +339,11 @@ def earlier(window: Window) -> Iterator[tuple[int, Window]]:
     for days in EARLIER_DAYS:
         if window.seconds <= days * _DAY_S:
             yield days, Window(window.start - days * _DAY_S, window.end - days * _DAY_S)
+
+
+def _overlap(one: Window, other: Window) -> bool:
+    """Return whether two windows have time in common."""
+    return one.start < other.end and other.start < one.end
 
 
 def _around(t: Floats, at: float) -> Window:
