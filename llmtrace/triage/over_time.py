@@ -22,7 +22,8 @@ Searched = Literal["ttft", "tpot", "e2e", "render", "errors", "cancelled", "traf
 class Onset:
     """When the change began: the likeliest time, in an interval that holds it in 95 % of cases.
 
-    `metric` is the one it is dated on, the clearest; `end` is when it ended, `None` = it lasts.
+    `metric` is the one it is dated on, the clearest; `end` is when it ended, `None` = it lasts;
+    `gap_s` the longest time in the interval in which no request began.
     """
 
     earliest: float
@@ -30,6 +31,7 @@ class Onset:
     latest: float
     end: float | None
     metric: str
+    gap_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

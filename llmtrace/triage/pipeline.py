@@ -31,7 +31,7 @@ from llmtrace.triage.mix_growth import growth_of
 from llmtrace.triage.named_causes import COUNTED, named_causes, with_proof
 from llmtrace.triage.onset_and_impact import with_onset_and_impact
 from llmtrace.triage.quality import quality_of
-from llmtrace.triage.report.naming import duration
+from llmtrace.triage.report.naming import duration, number_of, utc
 from llmtrace.triage.result import (
     NOTHING_FOUND,
     OF_TRAFFIC,
@@ -444,19 +444,33 @@ def _result(found: _Weighed, *, quality: Quality, seed: int) -> Result:
         estimates=estimates_of(sides.rows, seed),
         smallest_visible=compared.visible,
         smallest_visible_share=compared.visible_share,
-        settle=_settle(judged.verdict, both),
+        settle=_settle(judged.verdict, both, sides.windows),
         grew=growth_of(sides.rows, both, max(compared.design)),
     )
 
 
-def _settle(verdict: str, both: tuple[Values, Values]) -> tuple[str, ...]:
+def _settle(
+    verdict: str, both: tuple[Values, Values], windows: tuple[Window, Window]
+) -> tuple[str, ...]:
     if verdict == "not_enough_data":
         needed = least_values(Q)
         return tuple(
-            f"{needed - len(one):,} more requests {when} that report {one.metric}"
-            for when, one in zip(("before", "after"), both, strict=True)
+            f"{number_of(needed - len(one), 'more request')} {when} that report {one.metric}{how}"
+            for when, one, how in zip(
+                ("before", "after"), both, (_earlier(both[0], windows, needed), ""), strict=True
+            )
             if len(one) < needed
         )
     if verdict == "new_workload":
         return ("a window before in which the same kinds of request were made",)
     return ()
+
+
+def _earlier(one: Values, windows: tuple[Window, Window], needed: int) -> str:
+    """Return how to compare with a window before that has enough requests, at the rate it had."""
+    before, after = windows
+    if not len(one):
+        return ": give a time with requests by `--before START/END`"
+    longer = replace(before, start=before.end - 1.1 * before.seconds * needed / len(one))
+    named = (f"{utc(window.start)}/{utc(window.end)}" for window in (longer, after))
+    return ": `--before {} --after {}`".format(*named)

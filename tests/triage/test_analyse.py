@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 
@@ -303,6 +305,13 @@ def test_too_few_requests_are_not_enough(n):
     assert not any(one.significant for one in result.contributions)
     assert not {one.status for one in result.causes} & SURE
     assert result.settle
+    if n == (9, 4000):  # the past gets no more requests: a longer window has them
+        start, end, after = re.findall(r"`--before (\S+)/(\S+) --after (\S+)`", result.settle[0])[
+            0
+        ]
+        longer = [datetime.fromisoformat(one).timestamp() for one in (start, end)]
+        assert longer[1] - longer[0] == pytest.approx(8.8 * result.before.window.seconds, abs=1)
+        assert datetime.fromisoformat(after.split("/")[0]).timestamp() >= longer[1]
 
 
 def test_far_fewer_requests_in_windows_that_are_given_are_traffic_that_is_lost():
@@ -352,7 +361,7 @@ def test_requests_cut_short_are_counted_and_named():
     assert result.quality.censored == (0, 200)
     assert result.after.n == 400
     assert result.changes[0].share_above > 0.3
-    assert any("ended before their" in warning for warning in result.quality.warnings)
+    assert any("200 requests ended before ttft" in warning for warning in result.quality.warnings)
 
 
 @pytest.mark.parametrize(

@@ -213,6 +213,7 @@ def test_no_rows_are_no_requests_where_there_are_no_signals():
 
     assert result.verdict == "traffic"
     assert result.load["after"].requests_per_s == 0
+    assert result.onset.best == pytest.approx(ONSET, abs=10)
     assert next(iter(result.causes)).id == "traffic_lost"
 
 

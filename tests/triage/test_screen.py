@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from llmtrace.core.errors import ConfigError, SourceError
-from llmtrace.dataset.case import Case, Event, Facts, signals_from
+from llmtrace.dataset.case import Case, Event, Facts, Window, signals_from
 from llmtrace.dataset.columns import concatenate
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.report.charts import _ticks
@@ -334,6 +334,38 @@ def test_the_peak_is_the_highest_that_is_drawn(slow, result):
 
     assert result.impact.worst_s == pytest.approx(np.nanmax(drawn))
     assert result.impact.worst_s >= result.after.p95
+
+
+def test_where_no_interval_is_known_none_is_promised(result):
+    """Neither as a column, nor by bars as faint as noise."""
+    parts = [replace(one, ci=(None, None), significant=False) for one in result.contributions]
+    few = replace(result, contributions=tuple(parts))
+
+    assert "95% CI" in shown(result)
+    assert "95% CI " not in shown(few).split("where the change is")[1]
+    assert 'opacity="0.35"' not in page(few, day())
+
+
+def test_what_to_do_stands_under_the_cause_on_the_page(result, slow):
+    """Not below all pictures; the runbook is text, without links that open nothing."""
+    finding = Finding(id="gpu_throttle", status="likely", score=20, action="Drain the node.")
+    written = page(replace(result, causes=(finding,)), slow)
+    text = unescape(written.split('<pre class="runbook">')[1].split("</pre>")[0])
+
+    assert written.index("→ Drain the node.") < written.index("<svg")
+    assert "What to do now" in text
+    assert not re.search(r"\]\(|```|^#", text, re.MULTILINE)
+
+
+def test_time_without_requests_is_said_of_an_onset(past):
+    """It began after it, or in it; and what changed before the data start is not known."""
+    _, result = past
+    onset = replace(result.onset, earliest=result.onset.best - 600, gap_s=540.0)
+    data = Window(result.onset.best - 650, result.onset.best + 900)
+    text = " ".join(shown(replace(result, onset=onset, data=data), width=250).split())
+
+    assert re.search(r"95 % interval \d{4}-.*, of which 9 min have no requests", text)
+    assert re.search(r"none reported or seen from \d{4}-.* UTC, when the data start,", text)
 
 
 # --- what users lose comes first -----------------------------------------------------------------

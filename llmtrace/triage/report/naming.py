@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 from llmtrace.display.summary_tables import ms
@@ -161,6 +162,16 @@ def figure(seconds: float | None, in_: str = "ms") -> str:
         ('27.4', '51.42', '-')
     """
     return ms(seconds) if in_ != "s" or seconds is None else f"{seconds:,.2f}"
+
+
+def utc(at: float) -> str:
+    """Write a time as a command takes it.
+
+    Example:
+        >>> utc(1790000000.5)
+        '2026-09-21T14:13:20Z'
+    """
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
 
 
 def duration(seconds: float) -> str:

@@ -11,6 +11,7 @@ from typing import Final, get_args
 
 from llmtrace.dataset.case import Window
 from llmtrace.display.summary_tables import date_and_zone, time_span
+from llmtrace.triage.near_events import EVENTS_BACK_S
 from llmtrace.triage.over_time import Growth, Incident, NearEvent, Onset, Similar
 from llmtrace.triage.report.naming import (
     METRIC_NAMES,
@@ -43,6 +44,7 @@ _MAX_COHORTS: Final = 3
 _MAX_TENANTS: Final = 3
 _MAX_OTHERS: Final = 4
 _MAX_EVENTS: Final = 4
+_NEARLY_ALL: Final = 0.95  # of requests
 
 
 def when(result: Result) -> list[str]:
@@ -88,7 +90,9 @@ def _course(result: Result) -> Iterator[str]:
     elif onset is not None:
         off = ""
         if onset.latest - onset.earliest >= 1:
-            off = f" (95 %: {time_span(onset.earliest, onset.latest)})"
+            off = f"; 95 % interval {time_span(onset.earliest, onset.latest)}"
+            if 2 * onset.gap_s > onset.latest - onset.earliest:
+                off += f", of which {duration(onset.gap_s)} have no requests"
         yield f"began {date_and_zone(onset.best)}{off}"
         if result.recovered_at is not None:
             lasted = duration(result.recovered_at - onset.best)
@@ -101,6 +105,8 @@ def _course(result: Result) -> Iterator[str]:
             lasts = duration(max(end - onset.best, 0.0))
             word = "faster until" if result.verdict == "improvement" else "ongoing at"
             yield f"{word} {date_and_zone(end)}, the end of the data, for {lasts}"
+    elif result.verdict not in NOTHING_FOUND:
+        yield "when it began is not known, nor whether it is over"
     impact = result.impact if result.metric in result.moved and of_latency(result) else None
     if impact is not None and impact.worst_s is not None and impact.worst_at is not None:
         in_ = unit(result)
@@ -122,8 +128,10 @@ def _side(name: str, side: Side, in_: str, all_: int, metric: str) -> str:
         if low is None or high is None
         else f", p95 95% CI {figure(low, in_)} to {figure(high, in_)} {in_}"
     )
-    of = f", {side.n:,} of them with {METRIC_NAMES.get(metric, 'latency')}"
-    return f"{name} {span}: {number_of(max(all_, side.n))}{of if all_ > side.n else ''}{interval}"
+    if side.n < _NEARLY_ALL * all_:
+        of = f"{number_of(all_)}, {side.n:,} of them with {METRIC_NAMES.get(metric, 'latency')}"
+        return f"{name} {span}: {of}{interval}"
+    return f"{name} {span}: {number_of(side.n)}{interval}"
 
 
 def has_split(result: Result) -> bool:
@@ -150,7 +158,10 @@ def facts(result: Result) -> Iterator[tuple[str, str]]:
     for number, event in enumerate(result.events[:_MAX_EVENTS]):
         yield ("" if number else "changes"), event_text(event, result.onset)
     if result.state is not None and not result.events:
-        yield "changes", "none reported or seen from 30 min before it began to 2 min after"
+        since, onset, data = "30 min before it began", result.onset, result.data
+        if onset is not None and data is not None and onset.best - data.start < EVENTS_BACK_S:
+            since = f"{date_and_zone(data.start)}, when the data start,"
+        yield "changes", f"none reported or seen from {since} to 2 min after"
     before, after = result.load.get("before"), result.load.get("after")
     if before is not None and after is not None:
         yield "workload", load_text(before, after)
@@ -196,7 +207,7 @@ def power(result: Result) -> Iterator[tuple[str, str]]:
         if slow is not None:
             usual = percent(1 - result.quantile)
             seen += f", or {percent(slow)} of them over the p95 before ({usual} expected),"
-        yield "power", f"{seen} would have been seen"
+        yield "sensitivity", f"{seen} would have been seen"
 
 
 def _estimates(result: Result) -> Iterator[tuple[str, Estimate]]:
@@ -272,7 +283,8 @@ def other_stretches(result: Result) -> Iterator[str]:
     apart = [
         one
         for one in result.incidents
-        if (window is None or one.start >= window.end or (one.end or window.end) <= window.start)
+        if (one.metric, one.direction) != ("render", "down")
+        and (window is None or one.start >= window.end or (one.end or window.end) <= window.start)
         and not _compared_with(one, result.before.window)
     ]
     for one in apart[:_MAX_OTHERS]:
@@ -401,7 +413,10 @@ def rest_text(result: Result, shown: int) -> str:
 def short_record(one: Finding) -> str:
     """Say in few words how often a status was right; empty where that was not measured."""
     right = one.right_when_so_called
-    return "" if right is None else f", right in {right.right} of {right.of} such calls"
+    if right is None:
+        return ""
+    calls = "" if right.calls == one.id else ", of all causes"
+    return f", right in {right.right} of {right.of} simulated incidents{calls}"
 
 
 def record_text(one: Finding) -> str:
