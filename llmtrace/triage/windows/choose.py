@@ -85,7 +85,7 @@ def choose(
     every: Floats | None = None,
     gaps: Sequence[Window] = (),
 ) -> Chosen:
-    """Choose the windows: at a time that is given, unless what stands out is elsewhere.
+    """Choose the windows.
 
     Args:
         rows: that are searched, by start.
@@ -105,14 +105,6 @@ def choose(
     if after is not None:
         found, warning = _before(t, every, after, 0.0)
         return Chosen(found, after, None, searched=False, warnings=warning)
-    alone: Chosen | None = None
-    if at is not None and before is None:
-        alone = choose(
-            rows, series, before=None, after=None, at=None, metric=metric, incidents=incidents,
-            every=every, gaps=gaps,
-        )  # fmt: skip
-        if alone.found is not None and alone.near(at):
-            return alone
     since = None if before is None else before.end
     highest = _search(rows, series, since, at, metric)
     spike = highest if highest is not None and highest.score >= CERTAIN else None
@@ -137,16 +129,24 @@ def choose(
         before = recorded_part(before, gaps, t)
         after = from_gap(before, after, gaps)
         warnings += more
-    there = spike is not None and (alone is None or not _overlap(after, alone.after))
-    if (
-        alone is not None
-        and at is not None
-        and not there
-        and (alone.found is not None or _count(t, before) < _FOR_A_P95)
-    ):
-        said = f"nothing stands out at {date_and_zone(at)}; all of the time was searched"
-        return replace(alone, warnings=(said, *alone.warnings))
     return Chosen(before, after, spike, searched=True, warnings=warnings)
+
+
+def choose_at(at: float, t: Floats, found: Callable[..., Chosen]) -> Chosen:
+    """Choose the windows for a time inside the incident, of what `found` finds for a time or none.
+
+    What stands out of all that there is is preferred, if it is of that time; and so it is where
+    nothing is that stands out by itself then, or nothing came before.
+    """
+    alone = found(at=None)
+    if alone.found is not None and alone.near(at):
+        return alone
+    mine = found(at=at)
+    stands_out = mine.found is not None and not _overlap(mine.after, alone.after)
+    if stands_out or (alone.found is None and _count(t, mine.before) >= _FOR_A_P95):
+        return mine
+    said = f"nothing stands out at {date_and_zone(at)}; all of the time was searched"
+    return replace(alone, warnings=(said, *alone.warnings))
 
 
 def around(
