@@ -289,6 +289,8 @@ def test_it_is_not_faster_where_something_got_worse(recording, said):
 
     assert result.verdict == "regression"
     assert headline(result).startswith(said)
+    moved = dict(facts(result)).get("also moved", "")
+    assert "time per output token" not in moved.replace("time per output token (faster)", "")
 
 
 def test_a_time_in_a_short_incident_is_compared_with_what_was_before_it():

@@ -45,6 +45,7 @@ _MAX_TENANTS: Final = 3
 _MAX_OTHERS: Final = 4
 _MAX_EVENTS: Final = 4
 _NEARLY_ALL: Final = 0.95  # of requests
+_LONG_GAP_S: Final = 10.0
 
 
 def when(result: Result) -> list[str]:
@@ -91,7 +92,7 @@ def _course(result: Result) -> Iterator[str]:
         off = ""
         if onset.latest - onset.earliest >= 1:
             off = f"; 95 % interval {time_span(onset.earliest, onset.latest)}"
-            if 2 * onset.gap_s > onset.latest - onset.earliest:
+            if onset.gap_s > max(_LONG_GAP_S, (onset.latest - onset.earliest) / 2):
                 off += f", of which {duration(onset.gap_s)} have no requests"
         yield f"began {date_and_zone(onset.best)}{off}"
         if result.recovered_at is not None:
@@ -170,8 +171,12 @@ def facts(result: Result) -> Iterator[tuple[str, str]]:
         yield ("" if number else "grew"), growth_text(one, result)
     if result.outcomes is not None:
         yield "outcomes", endings(result.outcomes, [*_without_requests(result)])
-    others = [METRIC_NAMES[name] for name in get_args(Metric)
-              if name in result.moved and name != result.metric]  # fmt: skip
+    fell = {one.metric for one in result.changes if one.grew[0] < 0}
+    others = [
+        METRIC_NAMES[name] + (" (faster)" if name in fell else "")
+        for name in get_args(Metric)
+        if name in result.moved and name != result.metric
+    ]
     if others:
         yield "also moved", ", ".join(others)
     for number, text in enumerate(other_stretches(result)):
