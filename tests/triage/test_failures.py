@@ -295,7 +295,7 @@ def test_it_is_not_faster_where_something_got_worse(recording, said):
 
 def test_a_time_in_a_short_incident_is_compared_with_what_was_before_it():
     """The data begin half a minute before: no window of hours is laid around the time."""
-    case = without_windows("recorded_unseen/scaled-to-none")
+    case = without_windows("recorded_seventh/scaled-to-none")
     middle = float(np.median(case.rows.start[case.rows.failed])) / 1e9
     result = triage(case, Settings(bootstrap=0, at=middle))
 
