@@ -25,6 +25,7 @@ from llmtrace.display.summary_tables import console_for, date_and_zone
 from llmtrace.stats.arrays import Mask
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.report.links import TRACE, Links
+from llmtrace.triage.report.sentences import only
 from llmtrace.triage.report.terminal import screen
 from llmtrace.triage.result import Result, Verdict, as_json
 from llmtrace.triage.sources import Read
@@ -165,6 +166,7 @@ def run(case: Case, wanted: TriageOptions, out: TextIO, progress: Steps) -> int:
     if wanted.save is not None:
         write_case(wanted.save, case)
     result = triage(case, wanted.settings, progress.report)
+    result = replace(result, about=only(wanted.filters))
     progress.done()
     if wanted.html is not None:
         from llmtrace.triage.report.html import write_page

@@ -11,13 +11,14 @@ import numpy as np
 from llmtrace.budget import Budget
 from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import Columns
-from llmtrace.stats.arrays import Floats, Mask
+from llmtrace.stats.arrays import Mask
 from llmtrace.stats.significance import quantile
 from llmtrace.triage.attribution.components import Values
 from llmtrace.triage.over_time import Impact
+from llmtrace.triage.windows.bins import bins_for, p50_and_p95
 
-_CHUNKS: Final = 20  # of the incident: the worst and the last of them are compared
-_FEWEST: Final = 20  # requests a chunk
+_CHUNKS: Final = 20  # of the incident: the last of them is what it is like now
+_FEWEST: Final = 20  # requests in it
 _TENANTS: Final = 10
 _HIGH: Final = 0.95
 
@@ -61,9 +62,10 @@ def impact_of(
     hit = inside & (bad | cancelled)
     tenants, count = _tenants(rows, hit)
     now, worst, worst_at = _now_and_worst(one, incident)
-    objective = _HIGH if budget is None else budget.objective
-    allowed = (1 - objective) * float(rows.weights.sum())
+    allowed = 0.0 if budget is None else (1 - budget.objective) * float(rows.weights.sum())
     return Impact(
+        since=incident.start,
+        until=incident.end,
         limit_s=limit,
         from_budget=given is not None,
         requests=round(float(rows.weights[hit].sum())),
@@ -93,22 +95,25 @@ def _tenants(rows: Columns, hit: Mask) -> tuple[Mapping[str, int], int | None]:
     )
 
 
+def last_requests(one: Values, incident: Window) -> int | None:
+    """Return how many requests say what it is like now; `None` = there are fewer."""
+    n = int(((one.t >= incident.start) & (one.t < incident.end)).sum())
+    size = max(_FEWEST, n // _CHUNKS)
+    return size if n >= size else None
+
+
 def _now_and_worst(
     one: Values, incident: Window
 ) -> tuple[float | None, float | None, float | None]:
-    """Return the p95 of the last requests, the highest of as many in a row, and its time."""
-    inside = (one.t >= incident.start) & (one.t < incident.end)
-    n = int(inside.sum())
-    size = max(_FEWEST, n // _CHUNKS)
-    if n < size:
+    """Return the p95 of the last requests, the highest of any bin that is drawn, and its time."""
+    size, bins = last_requests(one, incident), bins_for(one.t)
+    if size is None or bins is None:
         return None, None, None
-    now = _p95(one.value[-size:], one.weight[-size:])
-    found = np.flatnonzero(inside)
-    chunks = [found[i : i + size] for i in range(n % size, n, size)]
-    worst = [_p95(one.value[chunk], one.weight[chunk]) for chunk in chunks]
-    at = int(np.argmax(worst))
-    return now, worst[at], float(np.median(one.t[chunks[at]]))
-
-
-def _p95(value: Floats, weight: Floats) -> float:
-    return round(quantile(value, _HIGH, weight), 9)
+    now = quantile(one.value[-size:], _HIGH, one.weight[-size:])
+    _, p95 = p50_and_p95(one.t, one.value, bins.edges)
+    middle = (bins.edges[:-1] + bins.edges[1:]) / 2
+    high = np.where((middle >= incident.start) & (middle < incident.end), p95, np.nan)
+    if np.isnan(high).all():
+        return None, None, None
+    at = int(np.nanargmax(high))
+    return round(now, 9), round(float(high[at]), 9), float(middle[at])

@@ -15,7 +15,7 @@ from llmtrace.dataset.case import Case, Signals, Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.triage.over_time import NearEvent
 
-_BACK_S: Final = 1800.0
+EVENTS_BACK_S: Final = 1800.0
 _LATER_S: Final = 120.0  # what comes well after the onset is no cause of it
 _MOVED_S: Final = 1.0  # of a start time: less is rounding
 _SILENT: Final = 5.0  # times the usual time between two samples
@@ -35,7 +35,7 @@ def events_near(case: Case, rows: Columns, span: Window, onset: float) -> tuple[
     near = [
         NearEvent(t=t, kind=kind, text=text, distance_s=t - onset)
         for t, kind, text in (*reported, *seen)
-        if -_BACK_S <= t - onset <= _LATER_S
+        if -EVENTS_BACK_S <= t - onset <= _LATER_S
     ]
     return tuple(sorted(near, key=lambda one: abs(one.distance_s))[:_MOST])
 
@@ -68,7 +68,7 @@ def _instances(signals: Signals, span: Window) -> Iterator[tuple[float, str, str
         if t[0] - max(first_t, span.start) > usual:
             yield float(t[0]), "scale", f"{name} is new"
         if min(last_t, span.end) - t[-1] > usual:
-            yield float(t[-1]), "scale", f"{name} reports no more"
+            yield float(t[-1]), "scale", f"{name} stopped reporting"
 
 
 def _versions(rows: Columns) -> Iterator[tuple[float, str, str]]:

@@ -12,11 +12,13 @@ from dataclasses import replace
 import numpy as np
 
 from llmtrace.dataset.case import Case, Window
+from llmtrace.dataset.columns import Columns
 from llmtrace.triage.attribution.components import METRICS, values
-from llmtrace.triage.comparison.p95_change import Compared, compare
+from llmtrace.triage.comparison.p95_change import LEAST, Compared, compare
 from llmtrace.triage.comparison.within_groups import of_kind
-from llmtrace.triage.impact import impact_of
+from llmtrace.triage.impact import impact_of, last_requests
 from llmtrace.triage.near_events import events_near
+from llmtrace.triage.over_time import Impact, Onset
 from llmtrace.triage.result import NOTHING_FOUND, Metric, Result
 from llmtrace.triage.windows.changepoint import Dated
 from llmtrace.triage.windows.moved import Moved, what_moved
@@ -29,15 +31,27 @@ def with_onset_and_impact(
     result: Result, case: Case, look: Look, compared: Mapping[Metric, Compared], about: Metric
 ) -> Result:
     """Return the result with onset, state, end, impact and events near the onset."""
-    result = replace(result, incidents=look.incidents)
+    data = Window(look.span.start, max(look.span.end, look.chosen.after.end))
+    result = replace(result, incidents=look.incidents, data=data)
     if result.verdict in NOTHING_FOUND or look.alike_days is not None:
         return result
     moved = what_moved(*_of_what_moved(look, result, compared))
     onset = date_onset(moved, look.chosen, look.mine, _ramp(look, moved))
+    onset = onset and replace(onset, gap_s=_longest_gap(look.rows, onset))
     began = onset.best if onset is not None else look.chosen.after.start
     last = max(look.span.end, look.chosen.after.end)
     state, back, since = course(moved, look.chosen, began, look.incidents, last)
     recovered = back if since is None else None
+    incident, of = Window(began, recovered or last), look.of(about)
+    impact = None
+    if result.verdict != "improvement":
+        impact = impact_of(
+            look.rows, of, incident, compared[about].threshold, case.budget,
+            gave_up="cancelled" in result.moved, usual_rate=_usual_rate(result, look),
+        )  # fmt: skip
+    size = last_requests(of, incident)
+    if size and state == "ongoing" and moved[0].metric == about and _as_before(result, impact):
+        state, back, since = "not_known", float(of.t[-size]), size
     return replace(
         result,
         onset=onset and replace(onset, end=recovered),
@@ -46,14 +60,22 @@ def with_onset_and_impact(
         quiet_since=None if since is None else back,
         requests_since=since,
         events=events_near(case, look.rows, look.span, began),
-        impact=impact_of(
-            look.rows, look.of(about), Window(began, recovered or last),
-            compared[about].threshold, case.budget,
-            gave_up="cancelled" in result.moved, usual_rate=_usual_rate(result, look),
-        )
-        if result.verdict != "improvement"
-        else None,
-    )  # fmt: skip
+        impact=impact,
+    )
+
+
+def _longest_gap(rows: Columns, onset: Onset) -> float:
+    """Return the longest time without a request in the interval of the onset."""
+    t = np.clip(rows.start / 1e9, onset.earliest, onset.latest)
+    return float(np.diff(t, append=onset.latest).max(initial=0.0))
+
+
+def _as_before(result: Result, impact: Impact | None) -> bool:
+    """Return whether the last requests are as fast as those before, though it seems to last."""
+    rose = result.significant and (result.delta_s or 0.0) > 0
+    if impact is None or impact.now_s is None or result.before.p95 is None or not rose:
+        return False
+    return impact.now_s <= (1 + LEAST) * result.before.p95
 
 
 def _of_what_moved(

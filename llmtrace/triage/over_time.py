@@ -22,7 +22,8 @@ Searched = Literal["ttft", "tpot", "e2e", "render", "errors", "cancelled", "traf
 class Onset:
     """When the change began: the likeliest time, in an interval that holds it in 95 % of cases.
 
-    `metric` is the one it is dated on, the clearest; `end` is when it ended, `None` = it lasts.
+    `metric` is the one it is dated on, the clearest; `end` is when it ended, `None` = it lasts;
+    `gap_s` the longest time in the interval in which no request began.
     """
 
     earliest: float
@@ -30,6 +31,7 @@ class Onset:
     latest: float
     end: float | None
     metric: str
+    gap_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,7 @@ class Impact:
     """What the incident meant for those who waited.
 
     Attributes:
+        since, until: from when to when requests are counted.
         limit_s: above which a request counts; of the budget, or the p95 before.
         from_budget: whether it is a budget's.
         requests, of: requests beyond the limit, failed or given up, of those that began in the
@@ -86,11 +89,14 @@ class Impact:
         lost: requests that did not come, by the rate before; 0 where they are no fewer.
         tenants: requests beyond it by tenant, most first; the first ten.
         tenants_hit: how many tenants that is in all; `None` = not reported.
-        budget_used: share of the error budget of the whole time searched that these used up.
+        budget_used: share of the error budget of the whole time searched that these used up;
+            `None` = no budget was given.
         now_s: p95 of the last requests.
-        worst_s, worst_at: the highest p95 of as many requests in a row, and when.
+        worst_s, worst_at: the highest p95 of the bins that the page draws, and when.
     """
 
+    since: float
+    until: float
     limit_s: float | None
     from_budget: bool
     requests: int

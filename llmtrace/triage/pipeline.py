@@ -24,14 +24,14 @@ from llmtrace.triage.attribution.exemplars import exemplars
 from llmtrace.triage.attribution.request_load import load_of
 from llmtrace.triage.attribution.result_parts import anatomy_of, contributions_of, estimates_of
 from llmtrace.triage.comparison.outcomes import compare_outcomes
-from llmtrace.triage.comparison.p95_change import MIN_COUNT, Compared, compare
+from llmtrace.triage.comparison.p95_change import CERTAIN, LEAST, MIN_COUNT, Compared, compare
 from llmtrace.triage.comparison.which_moved import all_moved, which_moved
 from llmtrace.triage.comparison.within_groups import Group, clearest_group
 from llmtrace.triage.mix_growth import growth_of
 from llmtrace.triage.named_causes import COUNTED, named_causes, with_proof
 from llmtrace.triage.onset_and_impact import with_onset_and_impact
 from llmtrace.triage.quality import quality_of
-from llmtrace.triage.report.naming import duration
+from llmtrace.triage.report.naming import duration, number_of, utc
 from llmtrace.triage.result import (
     NOTHING_FOUND,
     OF_TRAFFIC,
@@ -46,7 +46,15 @@ from llmtrace.triage.result import (
     Result,
 )
 from llmtrace.triage.rows_in_order import in_order, thinned
-from llmtrace.triage.verdict import COUNTS, NEW_SHARE, Judged, in_time, judge, of_a_kind
+from llmtrace.triage.verdict import (
+    COUNTS,
+    NEW_SHARE,
+    Judged,
+    beside_a_fault,
+    in_time,
+    judge,
+    of_a_kind,
+)
 from llmtrace.triage.windows import highest_stretch
 from llmtrace.triage.windows.candidates import TRAFFIC
 from llmtrace.triage.windows.choose import FEW
@@ -57,6 +65,7 @@ Q: Final = 0.95
 
 _MAX_DRAWS: Final = 10_000
 _STAGED: Final[tuple[Metric, ...]] = ("ttft", "tpot")  # e2e is mostly how long a response is
+_WAITS: Final[tuple[Metric, ...]] = (*_STAGED, "e2e")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,10 +230,12 @@ def _others(
             for name in _STAGED
             if name != found.sides.about and found.sides.compared[name].change.rose
         )
-    given = (settings.before, settings.after, settings.at, case.before, case.after)
+    given = (settings.before, settings.after, case.before, case.after)
+    at, blind = settings.at, found.look.chosen.found is None
     if all(one is None for one in given):
         yield from (_weigh(case, one, metric, quick, report)
-                    for one in look_elsewhere(found.look, case))  # fmt: skip
+                    for one in look_elsewhere(found.look, case)
+                    if at is None or blind or one.chosen.near(at))  # fmt: skip
 
 
 def _weigh(
@@ -252,10 +263,9 @@ def _weigh(
         verdict=judged.verdict, searched=look.chosen.searched, blind=look.blind, few=few,
     )  # fmt: skip
     beside = sides.outcomes.significant or mine.outside_engines >= COUNTS
-    return _Weighed(
-        look, sides, mine, spread, with_proof(judged, named, change, few=few, beside=beside),
-        cohorts, named, moved=judged.verdict not in NOTHING_FOUND,
-    )  # fmt: skip
+    moved = judged.verdict not in NOTHING_FOUND
+    judged = beside_a_fault(with_proof(judged, named, change, few=few, beside=beside), named)
+    return _Weighed(look, sides, mine, spread, judged, cohorts, named, moved=moved)
 
 
 def _look(case: Case, settings: Settings, rows: Columns, metric: Metric | None) -> Look:
@@ -271,10 +281,26 @@ def _look(case: Case, settings: Settings, rows: Columns, metric: Metric | None) 
 
 
 def _compare(look: Look, metric: Metric | None) -> _Sides:
-    """Compare every metric of the windows; `metric` is the one to explain, if that is given."""
+    """Compare every metric of the windows; `metric` is the one to explain, if that is given.
+
+    Faster is good news only where nothing else got worse, judged as in windows that were given.
+    """
+    sides = _compared(look, metric, look.alarm, look.alarm_of_outcomes)
+    if sides.change.significant and sides.change.grew[0] < 0:
+        strict = _compared(look, metric, (CERTAIN, LEAST), CERTAIN / 2)
+        worst = max(_WAITS, key=lambda name: strict.compared[name].change.grew[0])
+        if strict.outcomes.significant or strict.outcomes.gave_up:
+            return replace(strict, about=metric or worst)
+        return strict if strict.compared[strict.about].change.rose else sides
+    return sides
+
+
+def _compared(
+    look: Look, metric: Metric | None, alarm: tuple[float, float], of_outcomes: float
+) -> _Sides:
     windows = (look.chosen.before, look.chosen.after)
     rows = (thinned(look.whole[0]), thinned(look.whole[1]))
-    certain, least = look.alarm
+    certain, least = alarm
     measured = {name: (values(rows[0], name), values(rows[1], name)) for name in METRICS}
     compared = {
         name: compare(
@@ -286,19 +312,19 @@ def _compare(look: Look, metric: Metric | None) -> _Sides:
     }  # fmt: skip
     return _Sides(
         windows, rows, measured, compared,
-        outcomes=compare_outcomes(*rows, look.alarm_of_outcomes),
+        outcomes=compare_outcomes(*rows, of_outcomes),
         load={"before": load_of(rows[0], windows[0]), "after": load_of(rows[1], windows[1])},
         about=_about(metric, compared),
     )  # fmt: skip
 
 
 def _about(metric: Metric | None, compared: Mapping[Metric, Compared]) -> Metric:
-    """Return the metric to explain: one that rose where too little is known of the one given."""
+    """Return the metric to explain: one that rose where the one given fell, or is little known."""
     moved = which_moved(compared)
     if metric is None:
         return moved
     one, other = compared[metric].change, compared[moved].change
-    known = one.significant or min(one.before.n, one.after.n) >= least_values(Q)
+    known = one.rose or (not one.significant and min(one.before.n, one.after.n) >= least_values(Q))
     return moved if not known and other.rose else metric
 
 
@@ -418,19 +444,33 @@ def _result(found: _Weighed, *, quality: Quality, seed: int) -> Result:
         estimates=estimates_of(sides.rows, seed),
         smallest_visible=compared.visible,
         smallest_visible_share=compared.visible_share,
-        settle=_settle(judged.verdict, both),
+        settle=_settle(judged.verdict, both, sides.windows),
         grew=growth_of(sides.rows, both, max(compared.design)),
     )
 
 
-def _settle(verdict: str, both: tuple[Values, Values]) -> tuple[str, ...]:
+def _settle(
+    verdict: str, both: tuple[Values, Values], windows: tuple[Window, Window]
+) -> tuple[str, ...]:
     if verdict == "not_enough_data":
         needed = least_values(Q)
         return tuple(
-            f"{needed - len(one):,} more requests {when} that report {one.metric}"
-            for when, one in zip(("before", "after"), both, strict=True)
+            f"{number_of(needed - len(one), 'more request')} {when} that report {one.metric}{how}"
+            for when, one, how in zip(
+                ("before", "after"), both, (_earlier(both[0], windows, needed), ""), strict=True
+            )
             if len(one) < needed
         )
     if verdict == "new_workload":
         return ("a window before in which the same kinds of request were made",)
     return ()
+
+
+def _earlier(one: Values, windows: tuple[Window, Window], needed: int) -> str:
+    """Return how to compare with a window before that has enough requests, at the rate it had."""
+    before, after = windows
+    if not len(one):
+        return ": give a time with requests by `--before START/END`"
+    longer = replace(before, start=before.end - 1.1 * before.seconds * needed / len(one))
+    named = (f"{utc(window.start)}/{utc(window.end)}" for window in (longer, after))
+    return ": `--before {} --after {}`".format(*named)

@@ -13,6 +13,7 @@ from llmtrace.stats.quantiles import least_values
 from llmtrace.triage.attribution.components import Values
 from llmtrace.triage.attribution.divide_change import Divided
 from llmtrace.triage.comparison.p95_change import Compared
+from llmtrace.triage.report.naming import number_of
 from llmtrace.triage.result import Quality
 
 _FEW: Final = 200
@@ -102,7 +103,7 @@ def _of_the_rows(
     censored = (len(both[0].censored), len(both[1].censored))
     if censored[1] > _CENSORED * max(n[1], 1) and censored[1] > censored[0]:
         yield (
-            f"{censored[1]:,} requests ended before their {both[1].metric} was known: "
+            f"{number_of(censored[1])} ended before {both[1].metric} was known: "
             "the true p95 after is higher"
         )
 
@@ -120,8 +121,8 @@ def _without(rows: tuple[Columns, Columns], both: tuple[Values, Values]) -> Iter
     unsaid = np.isnan(rows[1].numbers["stream"][lacking[1]]).any() and metric == "ttft"
     hint = "; `stream: false` says of a request that it was not streamed" if unsaid else ""
     yield (
-        f"{lack[1]:,} of {n[1]:,} requests that succeeded after, and {lack[0]:,} of {n[0]:,} "
-        f"before, report no {metric} and are left out{hint}"
+        f"left out, as they report no {metric}: {lack[0]:,} of {number_of(n[0])} that succeeded "
+        f"before, {lack[1]:,} of {n[1]:,} after{hint}"
     )
 
 

@@ -93,6 +93,11 @@ class Contribution:
     ci: Bounds = NO_BOUNDS
     significant: bool = False
 
+    @property
+    def noise(self) -> bool:
+        """Whether its interval holds 0; without an interval that is not known."""
+        return None not in self.ci and not self.significant
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cohort:
@@ -350,6 +355,8 @@ class Result:
             have shown, 5 % being expected.
         settle: what data would settle what is open.
         similar: past reports that look alike, where `triage serve` keeps them.
+        about: what was triaged, where that is not all requests: an alert, a filter.
+        data: from the first request to the end of the time searched.
     """
 
     verdict: Verdict
@@ -385,6 +392,8 @@ class Result:
     smallest_visible_share: float | None = None
     settle: tuple[str, ...] = ()
     similar: tuple[Similar, ...] = ()
+    about: tuple[str, ...] = ()
+    data: Window | None = None
 
 
 def as_json(result: Result) -> dict[str, Any]:

@@ -10,13 +10,24 @@ from llmtrace.dataset.case import Window
 from llmtrace.triage.attribution.attribute import Attribution, Spread
 from llmtrace.triage.detectable_change import TOO_COARSE
 from llmtrace.triage.over_time import Incident
-from llmtrace.triage.report.naming import duration, figure, unit_of
-from llmtrace.triage.result import Change, Cohort, Load, Outcomes, Verdict
+from llmtrace.triage.report.naming import duration, figure, number_of, unit_of
+from llmtrace.triage.result import (
+    OF_THE_WORK,
+    OF_TRAFFIC,
+    SURE,
+    Change,
+    Cohort,
+    Finding,
+    Load,
+    Outcomes,
+    Verdict,
+)
 
 NEW_SHARE: Final = 0.3  # of requests that are of no kind seen before: nothing to compare with
 COUNTS: Final = 1 / 3  # share of the change from which a part of it is one
 MIN_TRAFFIC_S: Final = 30.0
 _CROWD: Final = 1.5  # times as many requests a second, or as few
+_DOUBLED: Final = 1.0  # a rise that even a search of all there is would have to show
 _BURSTS: Final = 3.0  # slow requests that tell as much as one: fewer need no word
 _KINDS: Final = 3  # of failures that are said
 _CANCELS: Final = 0.1  # share of the p95 that two opposite moves must each come to
@@ -64,7 +75,7 @@ def judge(
     if min(change.before.n, change.after.n) < fewest and not change.significant:
         return Judged(
             "not_enough_data",
-            f"{change.before.n:,} requests before and {change.after.n:,} after report "
+            f"{number_of(change.before.n)} before and {change.after.n:,} after report "
             f"{change.metric}; a p95 needs {fewest} in each to have an interval.",
         )
     if not change.significant:
@@ -85,11 +96,11 @@ def judge(
 def _not_seen(
     change: Change, visible: float | None, clustered: float, *, thorough: bool
 ) -> Judged:
-    coarse = visible is None or visible > TOO_COARSE
+    coarse = visible is None or visible > (TOO_COARSE if not thorough else _DOUBLED)
     bursts = " (slow requests come in bursts: wide intervals)" if clustered > _BURSTS else ""
     seen = "not even ten times" if visible is None else f"{1 + visible:.3g} times"
     return Judged(
-        "not_enough_data" if coarse and not thorough else "no_change",
+        "not_enough_data" if coarse else "no_change",
         f"{_moved(change)}: not beyond chance; all requests {seen} as slow would have been seen"
         f"{bursts if coarse else ''}.",
     )
@@ -103,6 +114,15 @@ def of_a_kind(judged: Judged, cohort: Cohort, change: Change) -> Judged:
         f"{kind} alone, {cohort.n:,} requests: {_moved(change)}. All requests together: "
         f"{judged.reason}",
     )
+
+
+def beside_a_fault(judged: Judged, causes: Sequence[Finding]) -> Judged:
+    """Return no good news where a fault is likely: what is faster may be what is left of it."""
+    fault = next((one for one in causes if one.status in SURE
+                  and one.id not in OF_THE_WORK | OF_TRAFFIC), None)  # fmt: skip
+    if judged.verdict != "improvement" or fault is None:
+        return judged
+    return Judged("regression", f"{fault.id} is {fault.status}, though faster: {judged.reason}")
 
 
 def of_the_work(judged: Judged, change: Change, explained: str) -> Judged:

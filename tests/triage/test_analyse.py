@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 
@@ -158,6 +160,15 @@ def test_a_time_inside_the_incident_is_enough():
     assert (result.verdict, largest(result)) == ("regression", "queue")
 
 
+def test_a_calm_time_is_answered_by_what_stands_out_elsewhere():
+    """An alert may be late, or early; its windows are never without requests."""
+    case = day(after=Kind(queued_share=0.2), windows=False, n=(6000, 1500))
+    result = triage(case, replace(QUICK, at=case.rows.start[300] / 1e9))
+
+    assert (result.verdict, largest(result)) == ("regression", "queue")
+    assert result.quality.warnings[0].startswith("nothing stands out at 20")
+
+
 def test_a_window_before_can_be_found_for_one_after():
     """And one after for one before."""
     case = day(after=Kind(queued_share=0.2))
@@ -294,6 +305,13 @@ def test_too_few_requests_are_not_enough(n):
     assert not any(one.significant for one in result.contributions)
     assert not {one.status for one in result.causes} & SURE
     assert result.settle
+    if n == (9, 4000):  # the past gets no more requests: a longer window has them
+        start, end, after = re.findall(r"`--before (\S+)/(\S+) --after (\S+)`", result.settle[0])[
+            0
+        ]
+        longer = [datetime.fromisoformat(one).timestamp() for one in (start, end)]
+        assert longer[1] - longer[0] == pytest.approx(8.8 * result.before.window.seconds, abs=1)
+        assert datetime.fromisoformat(after.split("/")[0]).timestamp() >= longer[1]
 
 
 def test_far_fewer_requests_in_windows_that_are_given_are_traffic_that_is_lost():
@@ -343,7 +361,7 @@ def test_requests_cut_short_are_counted_and_named():
     assert result.quality.censored == (0, 200)
     assert result.after.n == 400
     assert result.changes[0].share_above > 0.3
-    assert any("ended before their" in warning for warning in result.quality.warnings)
+    assert any("200 requests ended before ttft" in warning for warning in result.quality.warnings)
 
 
 @pytest.mark.parametrize(

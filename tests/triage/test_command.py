@@ -78,7 +78,7 @@ def test_what_is_saved_is_the_same_incident(folder, tmp_path, capsys):
 def test_only_some_rows(folder, capsys):
     """`--where` keeps the rows with these words; what no row has is an error that helps."""
     assert run("--case", folder, "--where", "replica=vllm-1", "--where", "replica=vllm-2") == 0
-    capsys.readouterr()
+    assert capsys.readouterr().out.startswith("only replica=vllm-1 or vllm-2\n")
     assert run("--case", folder, "--where", "replica=none") == 1
     assert "rows have vllm-0, vllm-1" in capsys.readouterr().err
     assert run("--case", folder, "--where", "colour=red") == 2

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from llmtrace.dataset.case import Case, Window, no_signals
+from llmtrace.dataset.case import Case, Window, no_signals, read_case
 from llmtrace.dataset.columns import from_dicts
 from llmtrace.triage.named_causes import with_proof
 from llmtrace.triage.pipeline import Settings, triage
-from llmtrace.triage.report.naming import losses
+from llmtrace.triage.report.naming import headline, losses
+from llmtrace.triage.report.sentences import facts
 from llmtrace.triage.result import SURE, Finding, Point, Result
 from llmtrace.triage.verdict import Judged
 
@@ -210,6 +213,7 @@ def test_no_rows_are_no_requests_where_there_are_no_signals():
 
     assert result.verdict == "traffic"
     assert result.load["after"].requests_per_s == 0
+    assert result.onset.best == pytest.approx(ONSET, abs=10)
     assert next(iter(result.causes)).id == "traffic_lost"
 
 
@@ -265,3 +269,64 @@ def test_tokens_that_came_in_one_chunk_make_no_incident_of_a_few_requests():
         return row | {"tpot_s": 0.0 if second == 595 else float(dice.lognormal(-4, 0.3))}
 
     assert [one for one in searched(600, change).incidents if one.requests < 10] == []
+
+
+def without_windows(recording: str) -> Case:
+    """Return a recording as a search of its time gets it."""
+    one = read_case(Path(__file__).parent / recording)
+    return replace(one, before=None, after=None, metric=None)
+
+
+@pytest.mark.parametrize(
+    ("recording", "said"),
+    [("recorded_fourth/one-of-two-killed",
+      "failed requests 0.0 % → 12.2 % · time to first token p95 of all requests 1,293 → 7,431 ms"),
+     ("recorded/proxy-gzip", "proxy_buffering confirmed · time per output token p95 20.5 → 1.7")],
+)  # fmt: skip
+def test_it_is_not_faster_where_something_got_worse(recording, said):
+    """Fewer tokens at once are faster, if an engine is dead; the headline says what was lost."""
+    result = triage(without_windows(recording), Settings(bootstrap=0))
+
+    assert result.verdict == "regression"
+    assert headline(result).startswith(said)
+    moved = dict(facts(result)).get("also moved", "")
+    assert "time per output token" not in moved.replace("time per output token (faster)", "")
+
+
+def test_a_time_in_a_short_incident_is_compared_with_what_was_before_it():
+    """The data begin half a minute before: no window of hours is laid around the time."""
+    case = without_windows("recorded_seventh/scaled-to-none")
+    middle = float(np.median(case.rows.start[case.rows.failed])) / 1e9
+    result = triage(case, Settings(bootstrap=0, at=middle))
+
+    assert headline(result).startswith("failed requests 0.0 % → 98.5 %")
+    assert result.before.n > 0
+
+
+def test_what_only_answers_tell_makes_no_failed_requests_a_group():
+    """They name the client's default provider, and have no lengths: that is no kind of request."""
+
+    def change(row: Row, dice: np.random.Generator) -> Row:
+        if dice.random() < 0.7:
+            return row
+        unanswered = {k: v for k, v in failed(row).items() if not k.endswith("_tokens")}
+        return unanswered | {"provider": "openai"}
+
+    one = case(change)
+    provider = one.rows.words["provider"]
+    codes, names = provider.codes.copy(), [*provider.names, "vllm"]
+    codes[codes < 0] = len(names) - 1
+    words = {**one.rows.words, "provider": replace(provider, codes=codes, names=tuple(names))}
+    result = triaged(replace(one, rows=replace(one.rows, words=words)))
+
+    assert result.outcomes.significant
+    assert result.cohorts == ()
+    assert not any("are new" in text for text in result.quality.warnings)
+
+
+def test_a_window_without_requests_is_said_to_have_none():
+    """Not that its rows lack models and outcomes."""
+    texts = dict(facts(triaged(case(lambda _row, _dice: None))))
+
+    assert texts["affected"] == "no requests now"
+    assert texts["outcomes"].endswith("no requests now")

@@ -22,6 +22,7 @@ from starlette.testclient import TestClient
 
 from llmtrace.core.errors import ConfigError, DataError, SourceError
 from llmtrace.dataset.case import Case, Window
+from llmtrace.display.summary_tables import date_and_zone
 from llmtrace.triage.oncall.alert import MAX_BYTES, Alert, read_alerts
 from llmtrace.triage.oncall.alert_queue import AlertQueue, Full, QueueSettings, triage_alert
 from llmtrace.triage.oncall.command import serve
@@ -31,7 +32,7 @@ from llmtrace.triage.oncall.similar import similar_reports
 from llmtrace.triage.oncall.web import make_app
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.report.html import page
-from llmtrace.triage.result import Finding, as_json
+from llmtrace.triage.result import Finding
 from llmtrace.triage.sources import reader
 from tests.support.certificates import needs_openssl, self_signed
 from tests.support.waiting import until
@@ -319,6 +320,20 @@ def test_the_labels_say_whose_requests(slow, at):
     assert result.verdict in ("no_change", "not_enough_data")  # by what so few would have shown
     assert not result.significant
     assert 0 < result.quality.n[1] < slow.rows.n / 3
+    assert result.about == (
+        f"alert LlmtraceTtftBurn of {date_and_zone(at)}", "only replica=vllm-1",
+        "not filtered by model=unknown, which no request has",
+    )  # fmt: skip
+    assert "only replica=vllm-1" in summary(alert, result, None)
+
+
+def test_an_alert_of_another_day_is_said_to_be_of_none(slow, at):
+    """What is found is then not what the alert was about; so it is said of a calm time."""
+    times = {"no request began within a minute of it": at + 40 * 86_400,
+             "what stands out is at another time": slow.rows.start[9] / 1e9}  # fmt: skip
+    for said, started in times.items():
+        [alert] = read_alerts(notification(firing(started)))
+        assert said in triage_alert(slow, alert, at).about
 
 
 def test_only_so_many_reports_are_kept(tmp_path):
@@ -389,9 +404,9 @@ def test_what_was_seen_before_is_found(result, slow, tmp_path):
     reports = Reports(tmp_path)
     result = replace(result, causes=(Finding(id="cold_start", status="likely"),))
     past = {
-        "week": ("LlmtraceTtftBurn", as_json(result)),
-        "other": ("Another", as_json(result)),
-        "fails": ("LlmtraceTtftBurn", {**as_json(result), "causes": []}),
+        "week": ("LlmtraceTtftBurn", result),
+        "other": ("Another", result),
+        "fails": ("LlmtraceTtftBurn", replace(result, causes=())),
     }
     for number, (name, (alert, flat)) in enumerate(past.items()):
         [one] = read_alerts(notification(firing(1e9 + number, alertname=alert)))
@@ -509,6 +524,9 @@ def test_over_http(slow, at, tmp_path):
         assert answer["reports"] == [link]
         assert "Refresh" not in page.headers
         assert "LlmtraceTtftBurn" in index
+        assert f">{bare.get(f'/{link}.json').json()['title']}</a>" in index
+        assert re.search(r"a regression.*: time to first token p95 .*<td>began \d{4}-", index)
+        assert f"alert LlmtraceTtftBurn of {date_and_zone(at)}" in page.text
         assert "vllm-0" in page.text
         assert "default-src 'none'" in page.headers["Content-Security-Policy"]
         assert bare.get(f"/{link}.json").json()["result"]["verdict"] == "regression"

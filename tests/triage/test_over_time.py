@@ -6,12 +6,13 @@ p95 ____/‾‾‾\______/‾‾‾‾‾‾    each stretch kept, the last of t
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from llmtrace.budget import Budget
-from llmtrace.dataset.case import Case, Event, Facts, Window, no_signals, signals_from
+from llmtrace.dataset.case import Case, Event, Facts, Window, no_signals, read_case, signals_from
 from llmtrace.dataset.columns import Columns, concatenate
 from llmtrace.triage.over_time import Incident, NearEvent, Onset
 from llmtrace.triage.pipeline import Settings, triage
@@ -148,7 +149,7 @@ def test_a_few_quick_requests_at_the_end_are_counted_and_prove_nothing():
                        after=Window(START + 1800, START + 3600)), QUICK)  # fmt: skip
 
     assert (result.state, result.recovered_at, result.requests_since) == ("not_known", None, 12)
-    assert any("only 12 requests since" in line for line in when(result))
+    assert any("UTC, for 12 requests: not known yet" in line for line in when(result))
     assert "over" not in verdict_words(result)[0]
 
 
@@ -449,6 +450,17 @@ def test_the_impact_is_counted_against_the_budget():
     assert impact.tenants_hit == 6
     assert sum(impact.tenants.values()) == impact.requests
     assert impact.budget_used == pytest.approx(impact.requests / (0.05 * len(rows)))
+
+
+def test_it_is_not_called_ongoing_while_the_last_requests_are_as_before():
+    """One in 15 is slow, in bursts; that none of the last is says neither that it is over."""
+    case = read_case(Path(__file__).parent / "recorded_fifth" / "machine-frozen")
+    result = triage(case, QUICK)
+
+    assert (result.state, result.requests_since) == ("not_known", 22)
+    assert result.impact.now_s < result.before.p95
+    assert any("not seen since 2026-11-23 20:44:41 UTC, for 22 requests" in one
+               for one in when(result))  # fmt: skip
 
 
 def test_now_is_compared_with_the_worst_of_it():

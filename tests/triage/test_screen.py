@@ -7,19 +7,22 @@ from dataclasses import replace
 from html import unescape
 from io import StringIO
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from llmtrace.core.errors import ConfigError, SourceError
-from llmtrace.dataset.case import Case, Event, Facts
+from llmtrace.dataset.case import Case, Event, Facts, Window, signals_from
 from llmtrace.dataset.columns import concatenate
 from llmtrace.triage.pipeline import Settings, triage
+from llmtrace.triage.report.charts import _ticks
 from llmtrace.triage.report.html import page, write_page
 from llmtrace.triage.report.links import Links
 from llmtrace.triage.report.naming import headline, signed, unit, verdict_words
 from llmtrace.triage.report.runbooks import summary_of
-from llmtrace.triage.report.sentences import facts
+from llmtrace.triage.report.sentences import facts, when
 from llmtrace.triage.report.terminal import screen
+from llmtrace.triage.report.timeline import timeline
 from llmtrace.triage.result import VERDICTS, Cohort, Finding, Outcomes, Point, Result
 from tests.triage.days import START, Kind, day, requests
 
@@ -203,6 +206,16 @@ def test_the_page_draws_the_change(result, slow):
     assert written.count("<svg") == 4  # each for a wide page, and for a narrow one
 
 
+def test_requests_that_report_no_metric_are_counted(result):
+    """Failures have no latency, and are requests."""
+    ended = {"before": {"success": result.before.n}, "after": {"success": 9, "error": 90}}
+    outcomes = replace(GAVE_UP, **ended)
+    lines = when(replace(result, outcomes=outcomes, after=replace(result.after, n=9)))
+
+    assert "99 requests, 9 of them with time to first token" in lines[-2]
+    assert f": {result.before.n:,} requests, p95" in lines[-1]
+
+
 @pytest.mark.parametrize("verdict", VERDICTS)
 def test_every_verdict_has_words(result, slow, verdict):
     """None is missing on the screen or the page."""
@@ -238,23 +251,24 @@ def test_what_is_over_is_not_called_now(past):
     assert result.state == "over"
     assert "it is over" in text.splitlines()[0]
     assert re.search(r"over since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", text)
-    assert re.search(r"p95 of the last requests [\d,.]+ ms; worst [\d,]+, \d{4}-", text)
+    assert re.search(r"p95 of the last requests [\d,.]+ ms; it peaked at [\d,]+ ms, \d{4}-", text)
     assert not re.search(r"\bnow\b", text)
     assert ">now<" not in written
     assert "p95 now" not in written
 
 
 def test_impact_and_changes_are_on_the_screen(past):
-    """How many requests and tenants, of the error budget how much, and what was deployed."""
+    """How many requests and tenants, over which limit, and what was deployed."""
     case, result = past
     began = result.onset.best
     event = Event(began - 60, "deploy", "gateway 2.31")
     result = triage(replace(case, facts=Facts({}, (event,))), SETTINGS)
     text = " ".join(shown(result, width=200).split())
+    hit = f"{result.impact.requests:,} of {result.impact.of:,} requests had time to first token"
 
-    assert f"{result.impact.requests:,} of {result.impact.of:,} requests took over" in text
+    assert hit in text
     assert "6 tenants" in text
-    assert "error budget" in text
+    assert "error budget" not in text
     assert re.search(r"deploy: gateway 2\.31, \d+ s before it began", text)
 
 
@@ -285,7 +299,7 @@ def test_a_link_that_cannot_be_is_said(given):
 
 
 def test_the_incident_is_in_view_on_a_narrow_page(past):
-    """Its picture is drawn for the width, and shows the incident and what is around it."""
+    """Its picture is drawn for the width, and shows the incident and all it is compared with."""
     case, result = past
     written = page(result, case)
     narrow = re.search(r'<svg class="narrow".*?</svg>', written, re.DOTALL)[0]
@@ -293,7 +307,65 @@ def test_the_incident_is_in_view_on_a_narrow_page(past):
                       r'<text [^>]*>then', narrow)  # fmt: skip
 
     assert "min-width: 40rem" not in written
-    assert float(shade[1]) > 340 / 8
+    assert float(shade[1]) > 340 / 10
+
+
+def test_the_picture_is_of_the_headline_and_of_all_it_compares():
+    """Failures, from the window before on, to the end of the signals; of no requests a gap."""
+    rows = day(after=Kind(failed=0.5), windows=False, n=(2000, 600)).rows
+    end = float(rows.start[-1]) / 1e9 + 500
+    sample = {"t": end, "instance": "vllm-0", "signal": "running", "value": 0.0}
+    signals, _ = signals_from([sample])
+    case = Case(rows, signals)
+    result = triage(case, SETTINGS)
+    seen = timeline(case, result)
+
+    assert seen.title.startswith("failed")
+    assert seen.span == (max(result.before.window.start, rows.start[0] / 1e9), end)
+    assert np.isnan(seen.lines["failed"][-1])
+    ticks = np.array([t for _, t in _ticks(*seen.span, 5)])
+    assert len({*np.diff(ticks)}) == 1
+    assert not (ticks % 60).any()
+
+
+def test_the_peak_is_the_highest_that_is_drawn(slow, result):
+    """And is not below the p95 of all requests."""
+    drawn = timeline(slow, result).lines["p95"]
+
+    assert result.impact.worst_s == pytest.approx(np.nanmax(drawn))
+    assert result.impact.worst_s >= result.after.p95
+
+
+def test_where_no_interval_is_known_none_is_promised(result):
+    """Neither as a column, nor by bars as faint as noise."""
+    parts = [replace(one, ci=(None, None), significant=False) for one in result.contributions]
+    few = replace(result, contributions=tuple(parts))
+
+    assert "95% CI" in shown(result)
+    assert "95% CI " not in shown(few).split("where the change is")[1]
+    assert 'opacity="0.35"' not in page(few, day())
+
+
+def test_what_to_do_stands_under_the_cause_on_the_page(result, slow):
+    """Not below all pictures; the runbook is text, without links that open nothing."""
+    finding = Finding(id="gpu_throttle", status="likely", score=20, action="Drain the node.")
+    written = page(replace(result, causes=(finding,)), slow)
+    text = unescape(written.split('<pre class="runbook">')[1].split("</pre>")[0])
+
+    assert written.index("→ Drain the node.") < written.index("<svg")
+    assert "What to do now" in text
+    assert not re.search(r"\]\(|```|^#", text, re.MULTILINE)
+
+
+def test_time_without_requests_is_said_of_an_onset(past):
+    """It began after it, or in it; and what changed before the data start is not known."""
+    _, result = past
+    onset = replace(result.onset, earliest=result.onset.best - 600, gap_s=540.0)
+    data = Window(result.onset.best - 650, result.onset.best + 900)
+    text = " ".join(shown(replace(result, onset=onset, data=data), width=250).split())
+
+    assert re.search(r"95 % interval \d{4}-.*, of which 9 min have no requests", text)
+    assert re.search(r"none reported or seen from \d{4}-.* UTC, when the data start,", text)
 
 
 # --- what users lose comes first -----------------------------------------------------------------
@@ -341,7 +413,7 @@ def test_requests_that_do_not_come_are_the_headline(result):
     assert "confirmed cause: traffic_lost on region=eu" in text
     assert re.search(r"^affected +region=eu, by the evidence for traffic_lost", text, re.MULTILINE)
     assert re.search(r"^impact +about 3,700 requests did not come", text, re.MULTILINE)
-    assert "took over" not in text
+    assert "had time" not in text
 
 
 def test_an_improvement_is_not_called_ongoing(result):

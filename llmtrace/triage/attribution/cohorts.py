@@ -31,6 +31,7 @@ ATTRIBUTES: Final = (
     "replica", "region", "tenant", "route", "model", "version", "client", "gateway", "provider",
     "server", "service", "operation", "response_model",
 )  # fmt: skip
+_BY_ANSWER: Final = {"provider", "response_model"}
 _MAX_VALUES: Final = 50
 _MIN_COUNT: Final = 30
 _MIN_SLOW: Final = 5
@@ -155,7 +156,21 @@ def failing_cohorts(
         rows, (before, after), same, threshold=0.5,
         q=1 - (float(before.value.mean()) + float(after.value.mean())) / 2, design=design,
     )  # fmt: skip
-    return tuple(replace(one, p95_without=None, fails=True) for one in found)
+    return tuple(
+        replace(one, p95_without=None, fails=True) for one in found if _answered(one, rows)
+    )
+
+
+def _answered(one: Cohort, rows: tuple[Columns, Columns]) -> bool:
+    """Return whether a field that answers set has values that a request which succeeded had.
+
+    Until an answer names the provider it is the client's default: that says who failed, not why.
+    """
+    succeeded = [side.take(side.words["outcome"].where("success")) for side in rows]
+    return all(
+        any(side.words[name].where(one.attributes[name]).any() for side in succeeded)
+        for name in _BY_ANSWER & one.attributes.keys()
+    )
 
 
 def _sides(

@@ -144,20 +144,25 @@ def _kinds_and_lengths(
 def _in_both(
     kinds: Mapping[str, Codes], lengths: Mapping[str, Floats], is_after: Mask, rows: Columns
 ) -> tuple[Mask, list[tuple[str, float]]]:
-    """Return which rows are of kinds that both windows have, and the kinds that are new."""
+    """Return which rows are of kinds that both windows have, and the kinds that are new.
+
+    What is not reported, as of requests that failed, is no kind.
+    """
     left = np.ones(len(is_after), bool)
     new: list[tuple[str, float]] = []
     for name, found in kinds.items():
         appeared, gone = _only_in_one(found, is_after)
         left &= ~np.isin(found, [*appeared, *gone])
-        for code in appeared:
-            word = "unknown" if code < 0 else rows.words[name].names[code]
-            new.append((f"{name}={word}", _share(found == code, is_after)))
+        new += [
+            (f"{name}={rows.words[name].names[code]}", _share(found == code, is_after))
+            for code in appeared
+            if code >= 0
+        ]
     for name, column in lengths.items():
         steps = np.maximum(np.floor(column * _STEPS_AN_OCTAVE), -1).astype(np.int64)
         appeared, gone = _only_in_one(steps, is_after)
         left &= ~np.isin(steps, [*appeared, *gone])
-        mine = np.isin(steps, appeared) & is_after
+        mine = np.isin(steps, appeared) & is_after & (column >= 0)
         if mine.any():
             low, high = (2 ** float(bound(column[mine])) - 1 for bound in (np.min, np.max))
             new.append((f"{name} {low:,.0f} to {high:,.0f}", _share(mine, is_after)))

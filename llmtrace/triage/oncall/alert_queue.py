@@ -20,6 +20,7 @@ import numpy as np
 from llmtrace.core.errors import LlmtraceError
 from llmtrace.dataset.case import Case, Window
 from llmtrace.dataset.columns import WORDS
+from llmtrace.display.summary_tables import date_and_zone
 from llmtrace.triage.attribution.components import METRICS
 from llmtrace.triage.oncall.alert import Alert
 from llmtrace.triage.oncall.notify import Notifier, as_report
@@ -28,12 +29,14 @@ from llmtrace.triage.oncall.similar import similar_reports
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.report.html import page
 from llmtrace.triage.report.links import Links
-from llmtrace.triage.result import Result, as_json
+from llmtrace.triage.report.sentences import only
+from llmtrace.triage.result import Result
 from llmtrace.triage.sources import Progress
 
 logger = logging.getLogger("llmtrace.oncall")
 
 _HOUR_S: Final = 3600.0
+_NEAR_S: Final = 60.0
 _MAX_KNOWN: Final = 10_000
 _NOT_FILTERS: Final = frozenset({"outcome", "finish_reason", "error_type"})
 
@@ -177,7 +180,7 @@ class AlertQueue:
         result = replace(result, similar=similar_reports(self._reports, result, alert, name))
         self._reports.keep(
             name,
-            as_report(name, alert, as_json(result), time.time()),
+            as_report(name, alert, result, time.time()),
             page(result, case, self._links),
         )
         self.counts["triaged"] += 1
@@ -222,14 +225,23 @@ class AlertQueue:
 def triage_alert(case: Case, alert: Alert, now: float) -> Result:
     """Triage the time of an alert, for the requests and the metric its labels name.
 
-    Labels that no row has are not filtered by: they are of the rule, and not of requests.
+    Labels that no row has are not filtered by: they are of the rule, and not of requests. The
+    result says so, as what the alert is and when it began.
     """
-    rows = case.rows
+    rows, filters, about = case.rows, {}, [f"alert {alert.name} of {date_and_zone(alert.started)}"]
     for name, value in alert.labels.items():
         if name in WORDS and name not in _NOT_FILTERS and value:
             mask = rows.words[name].where(value)
             if np.any(mask):
-                rows = rows.take(mask)
+                rows, filters[name] = rows.take(mask), [value]
+            else:
+                about.append(f"not filtered by {name}={value}, which no request has")
     slo = alert.labels.get("slo")
     metric = next((name for name in METRICS if name == slo), None)
-    return triage(replace(case, rows=rows), Settings(at=min(alert.started, now), metric=metric))
+    result = triage(replace(case, rows=rows), Settings(at=min(alert.started, now), metric=metric))
+    window = result.after.window
+    if rows.n and not (np.abs(rows.start / 1e9 - alert.started) <= _NEAR_S).any():
+        about.append("no request began within a minute of it")
+    elif window and not window.start - _NEAR_S <= alert.started <= window.end + _NEAR_S:
+        about.append("what stands out is at another time")
+    return replace(result, about=(about[0], *only(filters), *about[1:]))

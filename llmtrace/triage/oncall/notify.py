@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import urllib.request
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
@@ -28,7 +27,7 @@ from llmtrace.triage.report.sentences import (
     similar_text,
     when,
 )
-from llmtrace.triage.result import NAMED, Result
+from llmtrace.triage.result import NAMED, Result, as_json
 
 _TIMEOUT_S: Final = 10.0
 _MS: Final = 1000
@@ -45,7 +44,8 @@ class Notifier(Protocol):
 
 def summary(alert: Alert, result: Result, link: str | None) -> str:
     """Say in a few lines what was found, for a chat or an annotation."""
-    lines = [f"{alert.name}: {verdict_words(result)[0]}: {headline(result)}", result.reason]
+    lines = [f"{alert.name}: {verdict_words(result)[0]}: {headline(result)}", *result.about[1:]]
+    lines.append(result.reason)
     lines += when(result)[:-2]
     moved = sorted(
         (one for one in result.contributions if one.significant), key=lambda one: -abs(one.seconds)
@@ -145,11 +145,12 @@ class Annotated:
             )
 
 
-def as_report(name: str, alert: Alert, triaged: Mapping[str, Any], at: float) -> dict[str, Any]:
-    """Return what is kept of a report: the alert, when it was triaged, and the result."""
+def as_report(name: str, alert: Alert, result: Result, at: float) -> dict[str, Any]:
+    """Return what is kept of a report: the alert, when it was triaged, its title, the result."""
     return {
         "name": name,
         "alert": {"name": alert.name, "started": alert.started, "labels": dict(alert.labels)},
         "triaged": at,
-        "result": dict(triaged),
+        "title": f"{verdict_words(result)[0]}: {headline(result)}",
+        "result": as_json(result),
     }

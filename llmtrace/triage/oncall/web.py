@@ -28,10 +28,13 @@ from llmtrace.display.summary_tables import date_and_zone
 from llmtrace.triage.oncall.alert import MAX_BYTES, Alert, read_alerts
 from llmtrace.triage.oncall.alert_queue import AlertQueue, Full
 from llmtrace.triage.oncall.report_store import Reports
-from llmtrace.triage.report.naming import VERDICTS
 from llmtrace.triage.result import NAMED
 
 _LISTED: Final = 100
+# On a phone each report is a paragraph, not a row of a table wider than the screen.
+_STYLE: Final = """a { color: inherit; } td { white-space: normal; overflow-wrap: anywhere; }
+@media (max-width: 40rem) { tr:has(th) { display: none; } table, tbody, tr, td { display: block; }
+  tr { padding: .6rem 0; } td { border: 0; padding: .1rem 0; } }"""
 _BODY_S: Final = 30.0
 _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
@@ -154,13 +157,13 @@ def _none(name: str) -> Response:
 
 def _index(reports: Reports, unfinished: Sequence[Alert], failed: int = 0) -> str:
     rows = "".join(
-        f"<tr><td>{escape(alert.name)}</td><td>{date_and_zone(alert.started)}</td>"
-        "<td>being triaged: this page renews itself</td><td>-</td></tr>"
+        "<tr><td>being triaged: this page renews itself</td>"
+        f"<td>{escape(alert.name)}, {date_and_zone(alert.started)}</td><td>-</td><td>-</td></tr>"
         for alert in unfinished
     )
     rows += "".join(map(_row, filter(None, map(reports.content, reports.names()[:_LISTED]))))
     table = (
-        "<table><tr><th>alert</th><th>began</th><th>verdict</th><th>first causes</th></tr>"
+        "<table><tr><th>report</th><th>alert</th><th></th><th>first causes</th></tr>"
         f"{rows}</table>"
         if rows
         else "<p>None yet. Point an Alertmanager's webhook at /alerts.</p>"
@@ -168,17 +171,19 @@ def _index(reports: Reports, unfinished: Sequence[Alert], failed: int = 0) -> st
     if failed:
         table += f"<p>Could not be triaged: {failed}. The log of this server says why.</p>"
     body = f'<h1>Triage reports</h1><section><div class="scroll">{table}</div></section>'
-    return document("Triage reports", body, "a { color: inherit; }")
+    return document("Triage reports", body, _STYLE)
 
 
 def _row(report: dict[str, Any]) -> str:
     alert, result = report["alert"], report["result"]
     named = [f"{one['id']} ({one['status']})" for one in result["causes"]
              if one["status"] in NAMED]  # fmt: skip
-    began = date_and_zone(alert["started"])
-    words = VERDICTS.get(result["verdict"], (result["verdict"], ""))[0]
-    return (
-        f'<tr><td><a href="reports/{escape(report["name"])}">{escape(alert["name"])}</a></td>'
-        f"<td>{began}</td><td>{escape(words)}</td>"
-        f"<td>{escape(', '.join(named[:2]) or '-')}</td></tr>"
+    onset = result.get("onset")
+    title = report.get("title", result["verdict"])  # as of this version
+    cells = (
+        f"{escape(alert['name'])}, {date_and_zone(alert['started'])}",
+        f"began {date_and_zone(onset['best'])}" if onset else "-",
+        escape(", ".join(named[:2]) or "-"),
     )
+    link = f'<a href="reports/{escape(report["name"])}">{escape(title)}</a>'
+    return f"<tr><td>{link}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"

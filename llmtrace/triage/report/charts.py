@@ -25,7 +25,11 @@ STYLE: Final = files(__package__).joinpath("charts.css").read_text(encoding="utf
 _COLOURS: Final = (OVER, NEUTRAL)
 _LATE: Final = 0.7
 _MAX_MARK: Final = 24
-_AROUND: Final = 2.0  # times the incident that are shown before and after it
+_EDGE: Final = 40.0  # pixels from an edge, within which a time is written beside its tick
+_MINUTE_S: Final = 60.0
+_DAY_S: Final = 86_400.0
+_CLOCK_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600,
+                   43_200)  # fmt: skip
 _STEPS: Final = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 
 
@@ -43,7 +47,7 @@ class Size:
 
 SIZES: Final = (
     Size("wide", 960.0, 64.0, 130.0, 220.0, 5),
-    Size("narrow", 340.0, 52.0, 92.0, 62.0, 3),
+    Size("narrow", 340.0, 52.0, 92.0, 62.0, 4),
 )
 
 
@@ -52,7 +56,7 @@ SIZES: Final = (
 
 def over_time(result: Result, seen: Timeline) -> str:
     """Draw lines bin by bin, the windows as shades, the onset and events as upright lines."""
-    start, end = _shown(result, seen)
+    start, end = seen.span
     finite = [v for line in seen.lines.values() for t, v in zip(seen.t, line, strict=True)
               if math.isfinite(v) and start <= t <= end]  # fmt: skip
     if not finite or end <= start:
@@ -67,18 +71,6 @@ def over_time(result: Result, seen: Timeline) -> str:
         "</small></h2>"
         f"{pictures}</section>"
     )
-
-
-def _shown(result: Result, seen: Timeline) -> tuple[float, float]:
-    """Return the time to draw: the incident, and twice as much around it."""
-    first, last = float(seen.t[0]), float(seen.t[-1])
-    began = result.onset.best if result.onset is not None else None
-    if began is None or not result.after.window:
-        return first, last
-    until = result.recovered_at or result.after.window.end
-    apart = _AROUND * max(until - began, (last - first) / 50)
-    low, high = max(first, began - apart), min(last, until + apart)
-    return (low, high) if high > low else (first, last)
 
 
 def _over_time(
@@ -115,12 +107,11 @@ def _over_time(
             f'stroke-linejoin="round"><title>{name}</title></path>'
         )
     drawn += _marks(result, span, x, size, (top, height - bottom))
-    count = size.ticks
-    ticks = [start + place / (count - 1) * (end - start) for place in range(count)]
-    for place, (t, label) in enumerate(zip(ticks, _labels(ticks), strict=True)):
-        anchor = "start" if place == 0 else ("end" if place == count - 1 else "middle")
-        text = f"{label} {zone(t)}" if place == count - 1 else label
-        drawn.append(f'<text x="{x(t):.1f}" y="{height - 6}" text-anchor="{anchor}">{text}</text>')
+    for label, t in _ticks(start, end, size.ticks):
+        at = x(t)
+        edge = "end" if at > size.width - _EDGE else "middle"
+        anchor = "start" if at < size.left + _EDGE else edge
+        drawn.append(f'<text x="{at:.1f}" y="{height - 6}" text-anchor="{anchor}">{label}</text>')
     return (
         f'<svg class="{size.name}" viewBox="0 0 {size.width} {height}" role="img" '
         f'aria-label="{seen.title} over time">{"".join(drawn)}</svg>'
@@ -162,14 +153,18 @@ def _marks(
     return drawn
 
 
-def _labels(times: Sequence[float]) -> list[str]:
-    """Write times so that no two are alike: with seconds, or the day, where it takes that."""
-    labels: list[str] = []
-    for form in ("%H:%M", "%H:%M:%S", "%m-%d %H:%M", "%Y-%m-%d %H:%M:%S"):
-        labels = [time.strftime(form, time.localtime(t)) for t in times]
-        if len(set(labels)) == len(labels):
-            break
-    return labels
+def _ticks(start: float, end: float, most: int) -> list[tuple[str, float]]:
+    """Return round times between two, evenly spaced, with their labels; the last has the zone."""
+    steps = [*_CLOCK_S, *(_DAY_S * 2**n for n in range(12))]
+    step = next((one for one in steps if (end - start) / one <= most), steps[-1])
+    shift = time.localtime(start).tm_gmtoff
+    first = math.ceil((start + shift) / step) * step - shift
+    times = [first + step * n for n in range(int((end - first) / step) + 1)]
+    form = "%H:%M" if step >= _MINUTE_S else "%H:%M:%S"
+    form = f"%m-%d {form}" if end - start > _DAY_S else form
+    zones = [""] * (len(times) - 1) + [f" {zone(t)}" for t in times[-1:]]
+    return [(time.strftime(form, time.localtime(t)) + name, t)
+            for t, name in zip(times, zones, strict=True)]  # fmt: skip
 
 
 def _shade(name: str, window: Window, x: Callable[[float], float], top: float, low: float) -> str:

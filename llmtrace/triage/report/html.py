@@ -7,6 +7,7 @@ and fetches nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from html import escape
 from importlib.resources import files
@@ -55,6 +56,7 @@ _STATUS_COLOURS: Final[dict[Status, str]] = {
     "ruled_out": NEUTRAL,
     "unknown": NEUTRAL,
 }
+_LINK: Final = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 _STYLE: Final = files(__package__).joinpath("report.css").read_text(encoding="utf-8")
 
 
@@ -79,10 +81,7 @@ def write_page(path: Path, result: Result, case: Case, links: Links | None = Non
 def page(result: Result, case: Case, links: Links | None = None) -> str:
     """Return the page of a result and the case it is of; `links` as of `write_page`."""
     links = links or Links()
-    rows = case.rows
-    if case.searched is not None:  # without those of earlier days
-        rows = rows.within(case.searched.start, case.searched.end)
-    seen = timeline(rows, result)
+    seen = timeline(case, result)
     parts = [
         _head(result),
         "" if seen is None else charts.over_time(result, seen),
@@ -105,8 +104,11 @@ def _head(result: Result) -> str:
         f'<p><a href="#causes"><b>{escape(line)}</b></a></p>' for line in first_cause(result)
     )
     lines = "".join(f'<p class="soft">{escape(line)}</p>' for line in when(result))
+    actions = [*next_steps(result), *(one.action for one in result.causes if one.status in NAMED)]
+    cause += "".join(f'<p class="action">→ {_marked(text)}</p>' for text in actions[:1] if text)
+    about = f"<p>{escape('; '.join(result.about))}</p>" if result.about else ""
     return (
-        "<h1>Triage report</h1>"
+        f"<h1>Triage report</h1>{about}"
         f'<p class="verdict"><span class="pill" style="--c:{colour}">{escape(words)}</span> '
         f"{escape(headline(result))}</p>"
         f"<p>{escape(result.reason)}</p>{cause}{lines}"
@@ -118,7 +120,7 @@ def _head(result: Result) -> str:
 
 def _facts(result: Result) -> str:
     lines = "".join(
-        f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in facts(result)
+        f"<dt>{escape(name)}</dt><dd>{_marked(text)}</dd>" for name, text in facts(result)
     )
     return (
         "<section><h2>Who is hit, and by what work</h2>"
@@ -145,7 +147,7 @@ def _cohort(one: Cohort, in_: str) -> str:
         f'<div class="two"><i style="width:{100 * min(max(share, 0.0), 1.0):.1f}%;'
         f'background:{colour}"></i></div><div class="soft">{percent(share)} of {whose}</div>'
         for share, whose, colour in (
-            (one.excess_share, f"what {what} beyond expectation", OVER),
+            (min(one.excess_share, 1.0), f"what {what} beyond expectation", OVER),
             (one.traffic_share, "traffic", NEUTRAL),
         )
     )
@@ -241,10 +243,16 @@ def _runbooks(result: Result, links: Links) -> str:
     mine = [one.id for one in result.causes if one.status in NAMED and one.id in RULES]
     texts = "".join(
         f'<details id="runbook-{escape(cause)}" open><summary>{escape(cause)}</summary>'
-        f'<pre class="runbook">{escape(runbook(cause))}</pre></details>'
+        f'<pre class="runbook">{escape(_plain(runbook(cause)))}</pre></details>'
         for cause in mine
     )
     return f"<section><h2>Runbooks</h2>{texts}</section>" if texts else ""
+
+
+def _plain(markdown: str) -> str:
+    """Return a runbook to be read as text: without its title, links and fences."""
+    text = _LINK.sub(r"\1", markdown.split("\n\n", 2)[2])
+    return re.sub(r"^(```\w*\n?|#+ )", "", text, flags=re.MULTILINE).strip()
 
 
 def _data(result: Result, links: Links) -> str:
@@ -253,11 +261,8 @@ def _data(result: Result, links: Links) -> str:
 
 def _data_lines(result: Result, links: Links) -> Iterator[str]:
     yield f"<p>{escape(quality_text(result))}</p>"
-    for text in (
-        *result.quality.warnings,
-        *(f"would settle it: {one}" for one in would_settle(result)),
-    ):
-        yield f"<p>! {escape(text)}</p>"
+    yield from (f"<p>! {escape(text)}</p>" for text in result.quality.warnings)
+    yield from (f"<p>! would settle it: {_marked(text)}</p>" for text in would_settle(result))
     lines = "".join(
         f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in for_experts(result)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 from llmtrace.display.summary_tables import ms
@@ -50,11 +51,12 @@ def verdict_words(result: Result) -> tuple[str, str]:
 def headline(result: Result) -> str:
     """Say what users lose: requests that no longer come, fail or are cancelled; then latency.
 
-    Beside lost requests, latency is said only if it rose: those that came were as fast or faster.
+    Beside lost requests, latency is said only if it rose beyond chance, or more than doubled.
     """
     lost = losses(result)
     before, after = result.before.p95, result.after.p95
-    if not of_latency(result):
+    doubled = before is not None and (result.delta_s or 0.0) > before
+    if not of_latency(result) and not doubled:
         return " · ".join(lost)
     if before is None or after is None or result.delta_s is None:
         return " · ".join((*lost, title_of(result)))
@@ -67,7 +69,10 @@ def headline(result: Result) -> str:
     if result.significant and typical and typical[0].grew[1] == "p50":
         low, high = (figure(side.p50, in_) for side in (result.before, result.after))
         change += f", p50 {low} → {high} {in_}"
-    return " · ".join((*lost, f"{title_of(result)} {change}"))
+    text = f"{title_of(result)} {change}"
+    if result.verdict == "regression" and result.delta_s < 0 and not lost:  # a fault beside it
+        return " · ".join((*(f"{one.id} {one.status}" for one in result.causes[:1]), text))
+    return " · ".join((*lost, text))
 
 
 def title_of(result: Result) -> str:
@@ -100,9 +105,21 @@ def losses(result: Result) -> list[str]:
 
 def share(name: str, before: float | None, after: float | None) -> str:
     """Say how a share of all requests moved."""
-    if before is None or after is None:
+    if before is None and after is None:
         return f"{name}: not reported"
-    return f"{name} {percent(before, 1)} → {percent(after, 1)}"
+    return f"{name} " + " → ".join(
+        "-" if one is None else percent(one, 1) for one in (before, after)
+    )
+
+
+def number_of(number: int | None, word: str = "request") -> str:
+    """Write a number of things.
+
+    Example:
+        >>> number_of(1), number_of(5601), number_of(0, "tenant")
+        ('1 request', '5,601 requests', '0 tenants')
+    """
+    return f"{number or 0:,} {word}{'' if number == 1 else 's'}"
 
 
 def percent(part: float, decimals: int = 0) -> str:
@@ -145,6 +162,16 @@ def figure(seconds: float | None, in_: str = "ms") -> str:
         ('27.4', '51.42', '-')
     """
     return ms(seconds) if in_ != "s" or seconds is None else f"{seconds:,.2f}"
+
+
+def utc(at: float) -> str:
+    """Write a time as a command takes it.
+
+    Example:
+        >>> utc(1790000000.5)
+        '2026-09-21T14:13:20Z'
+    """
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
 
 
 def duration(seconds: float) -> str:

@@ -6,17 +6,19 @@ Every time has its date and zone. What is over is never called "now".
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, get_args
 
 from llmtrace.dataset.case import Window
 from llmtrace.display.summary_tables import date_and_zone, time_span
+from llmtrace.triage.near_events import EVENTS_BACK_S
 from llmtrace.triage.over_time import Growth, Incident, NearEvent, Onset, Similar
 from llmtrace.triage.report.naming import (
     METRIC_NAMES,
     duration,
     figure,
     latest,
+    number_of,
     of_latency,
     percent,
     share,
@@ -42,6 +44,8 @@ _MAX_COHORTS: Final = 3
 _MAX_TENANTS: Final = 3
 _MAX_OTHERS: Final = 4
 _MAX_EVENTS: Final = 4
+_NEARLY_ALL: Final = 0.95  # of requests
+_LONG_GAP_S: Final = 10.0
 
 
 def when(result: Result) -> list[str]:
@@ -51,8 +55,18 @@ def when(result: Result) -> list[str]:
     """
     texts = [*_course(result)]
     in_ = unit(result)
-    texts += [_side(latest(result), result.after, in_), _side("before", result.before, in_)]
+    ended = result.outcomes
+    counts = (ended.after, ended.before) if ended is not None else ({}, {})
+    sides = ((latest(result), result.after), ("before", result.before))
+    texts += [_side(name, side, in_, sum(known.values()), result.metric or "")
+              for (name, side), known in zip(sides, counts, strict=True)]  # fmt: skip
     return texts
+
+
+def only(filters: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Say by what rows were filtered, for the top of a report; nothing where by nothing."""
+    named = [f"{name}={' or '.join(words)}" for name, words in filters.items()]
+    return (f"only {', '.join(named)}",) if named else ()
 
 
 def first_cause(result: Result) -> Iterator[str]:
@@ -77,26 +91,36 @@ def _course(result: Result) -> Iterator[str]:
     elif onset is not None:
         off = ""
         if onset.latest - onset.earliest >= 1:
-            off = f" (95 %: {time_span(onset.earliest, onset.latest)})"
+            off = f"; 95 % interval {time_span(onset.earliest, onset.latest)}"
+            if onset.gap_s > max(_LONG_GAP_S, (onset.latest - onset.earliest) / 2):
+                off += f", of which {duration(onset.gap_s)} have no requests"
         yield f"began {date_and_zone(onset.best)}{off}"
         if result.recovered_at is not None:
             lasted = duration(result.recovered_at - onset.best)
             yield f"over since {date_and_zone(result.recovered_at)}, after {lasted}"
         elif result.quiet_since is not None:
-            since = f"{result.requests_since:,} requests since {date_and_zone(result.quiet_since)}"
-            yield f"not known yet whether it is over: only {since}"
+            since = f"{date_and_zone(result.quiet_since)}, for {number_of(result.requests_since)}"
+            yield f"not seen since {since}: not known yet whether it is over"
         elif result.state == "ongoing" and window is not None:
-            lasts = duration(max(window.end - onset.best, 0.0))
+            end = window.end if result.impact is None else result.impact.until
+            lasts = duration(max(end - onset.best, 0.0))
             word = "faster until" if result.verdict == "improvement" else "ongoing at"
-            yield f"{word} {date_and_zone(window.end)}, the end of the data, for {lasts}"
+            yield f"{word} {date_and_zone(end)}, the end of the data, for {lasts}"
+    elif result.verdict not in NOTHING_FOUND:
+        yield "when it began is not known, nor whether it is over"
     impact = result.impact if result.metric in result.moved and of_latency(result) else None
     if impact is not None and impact.worst_s is not None and impact.worst_at is not None:
         in_ = unit(result)
         last = f"p95 of the last requests {figure(impact.now_s, in_)} {in_}"
-        yield f"{last}; worst {figure(impact.worst_s, in_)}, {date_and_zone(impact.worst_at)}"
+        peak = f"{figure(impact.worst_s, in_)} {in_}, {date_and_zone(impact.worst_at)}"
+        metric = METRIC_NAMES.get(onset.metric if onset is not None else "", "")
+        other = result.state == "ongoing" and onset is not None and onset.metric != result.metric
+        as_before = impact.now_s is not None and impact.now_s <= (result.before.p95 or 0.0)
+        last += f", as before, but {metric} is not as before" if other and as_before else ""
+        yield f"{last}; it peaked at {peak}"
 
 
-def _side(name: str, side: Side, in_: str) -> str:
+def _side(name: str, side: Side, in_: str, all_: int, metric: str) -> str:
     window = side.window
     span = "no rows" if window is None else time_span(window.start, window.end)
     low, high = side.p95_ci
@@ -105,7 +129,10 @@ def _side(name: str, side: Side, in_: str) -> str:
         if low is None or high is None
         else f", p95 95% CI {figure(low, in_)} to {figure(high, in_)} {in_}"
     )
-    return f"{name} {span}: {side.n:,} requests{interval}"
+    if side.n < _NEARLY_ALL * all_:
+        of = f"{number_of(all_)}, {side.n:,} of them with {METRIC_NAMES.get(metric, 'latency')}"
+        return f"{name} {span}: {of}{interval}"
+    return f"{name} {span}: {number_of(side.n)}{interval}"
 
 
 def has_split(result: Result) -> bool:
@@ -132,7 +159,10 @@ def facts(result: Result) -> Iterator[tuple[str, str]]:
     for number, event in enumerate(result.events[:_MAX_EVENTS]):
         yield ("" if number else "changes"), event_text(event, result.onset)
     if result.state is not None and not result.events:
-        yield "changes", "none reported or seen from 30 min before it began to 2 min after"
+        since, onset, data = "30 min before it began", result.onset, result.data
+        if onset is not None and data is not None and onset.best - data.start < EVENTS_BACK_S:
+            since = f"{date_and_zone(data.start)}, when the data start,"
+        yield "changes", f"none reported or seen from {since} to 2 min after"
     before, after = result.load.get("before"), result.load.get("after")
     if before is not None and after is not None:
         yield "workload", load_text(before, after)
@@ -140,9 +170,13 @@ def facts(result: Result) -> Iterator[tuple[str, str]]:
     for number, one in enumerate(grew):
         yield ("" if number else "grew"), growth_text(one, result)
     if result.outcomes is not None:
-        yield "outcomes", endings(result.outcomes)
-    others = [METRIC_NAMES[name] for name in get_args(Metric)
-              if name in result.moved and name != result.metric]  # fmt: skip
+        yield "outcomes", endings(result.outcomes, [*_without_requests(result)])
+    fell = {one.metric for one in result.changes if one.grew[0] < 0}
+    others = [
+        METRIC_NAMES[name] + (" (faster)" if name in fell else "")
+        for name in get_args(Metric)
+        if name in result.moved and name != result.metric
+    ]
     if others:
         yield "also moved", ", ".join(others)
     for number, text in enumerate(other_stretches(result)):
@@ -178,7 +212,7 @@ def power(result: Result) -> Iterator[tuple[str, str]]:
         if slow is not None:
             usual = percent(1 - result.quantile)
             seen += f", or {percent(slow)} of them over the p95 before ({usual} expected),"
-        yield "power", f"{seen} would have been seen"
+        yield "sensitivity", f"{seen} would have been seen"
 
 
 def _estimates(result: Result) -> Iterator[tuple[str, Estimate]]:
@@ -203,21 +237,21 @@ def impact_text(result: Result) -> Iterator[str]:
     ways = ["failed", f"were cancelled ({impact.cancelled:,})"][: 1 + (impact.cancelled > 0)]
     if impact.limit_s is not None:
         in_, source = unit(result), "the budget" if impact.from_budget else "the p95 before"
-        ways = [f"took over {figure(impact.limit_s, in_)} {in_} ({source})", *ways]
+        name = METRIC_NAMES.get(result.metric or "", "latency")
+        ways = [f"had {name} over {figure(impact.limit_s, in_)} {in_} ({source})", *ways]
     said = " or ".join(filter(None, (", ".join(ways[:-1]), ways[-1])))
     parts = [lost] if impact.lost else []
-    parts.append(f"{impact.requests:,} of {impact.of:,} requests {said}")
+    span = time_span(impact.since, impact.until)
+    parts.append(f"{impact.requests:,} of {number_of(impact.of)} {said}, {span}")
     if impact.tenants_hit:
         named = list(impact.tenants.items())[:_MAX_TENANTS]
         listed = ", ".join(f"{name} {count:,}" for name, count in named)
         more = impact.tenants_hit - len(named)
         rest = f", {more} more" if more > 0 else ""
-        word = "tenant" if impact.tenants_hit == 1 else "tenants"
-        parts.append(f"{impact.tenants_hit} {word}: {listed}{rest}")
+        parts.append(f"{number_of(impact.tenants_hit, 'tenant')}: {listed}{rest}")
     if impact.budget_used is not None:
-        size = "" if impact.from_budget else ": 5 % of its requests"
         used = percent(impact.budget_used)
-        parts.append(f"used {used} of the error budget (of the time searched{size})")
+        parts.append(f"used {used} of the error budget (of the time searched)")
     yield " · ".join(parts)
 
 
@@ -254,7 +288,8 @@ def other_stretches(result: Result) -> Iterator[str]:
     apart = [
         one
         for one in result.incidents
-        if (window is None or one.start >= window.end or (one.end or window.end) <= window.start)
+        if (one.metric, one.direction) != ("render", "down")
+        and (window is None or one.start >= window.end or (one.end or window.end) <= window.start)
         and not _compared_with(one, result.before.window)
     ]
     for one in apart[:_MAX_OTHERS]:
@@ -319,7 +354,8 @@ def affected(result: Result) -> str:
         named = one.status in SURE and not set(one.group.items()) <= set(known)
         texts += [f"{group_text(one)}, by the evidence for {one.id}"] if named else []
         known += one.group.items()
-    return "; ".join(texts) or everyone
+    gone = latest(result) in _without_requests(result)
+    return "; ".join(texts) or (f"no requests {latest(result)}" if gone else everyone)
 
 
 def group_text(one: Finding) -> str:
@@ -346,16 +382,26 @@ def cohort_text(cohort: Cohort, in_: str) -> str:
     if cohort.p95_without is not None:
         without = f"; p95 without it: {figure(cohort.p95_without, in_)} {in_}"
     return (
-        f"{names}: {percent(cohort.excess_share)} of what {what} beyond expectation, "
+        f"{names}: {percent(min(cohort.excess_share, 1.0))} of what {what} beyond expectation, "
         f"{percent(cohort.traffic_share)} of traffic{without}"
     )
 
 
-def endings(outcomes: Outcomes) -> str:
-    """Say how requests ended, before and in the incident."""
+def _without_requests(result: Result) -> Iterator[str]:
+    """Yield the windows in which no request began."""
+    for name, word in (("before", "before"), ("after", latest(result))):
+        load = result.load.get(name)
+        if load is not None and not load.requests_per_s:
+            yield word
+
+
+def endings(outcomes: Outcomes, empty: Sequence[str] = ()) -> str:
+    """Say how requests ended, before and in the incident; `empty` are windows without any."""
+    if empty and (outcomes.failed_before, outcomes.failed_after) == (None, None):
+        return f"no requests {' and '.join(empty)}"
     failed = share("failed", outcomes.failed_before, outcomes.failed_after)
     cancelled = share("cancelled", outcomes.cancelled_before, outcomes.cancelled_after)
-    return f"{failed} · {cancelled}"
+    return " · ".join((failed, cancelled, *(f"no requests {word}" for word in empty)))
 
 
 def rest_text(result: Result, shown: int) -> str:
@@ -372,7 +418,10 @@ def rest_text(result: Result, shown: int) -> str:
 def short_record(one: Finding) -> str:
     """Say in few words how often a status was right; empty where that was not measured."""
     right = one.right_when_so_called
-    return "" if right is None else f", right in {right.right} of {right.of} such calls"
+    if right is None:
+        return ""
+    calls = "" if right.calls == one.id else ", of all causes"
+    return f", right in {right.right} of {right.of} simulated incidents{calls}"
 
 
 def record_text(one: Finding) -> str:

@@ -84,7 +84,8 @@ def _head(result: Result) -> RenderableType:
     words, style = naming.verdict_words(result)
     head = Text("", "bold").append(words, style).append(f": {naming.headline(result)}")
     lines = [Text(result.reason), *(Text(line, "bold") for line in first_cause(result))]
-    return Group(head, *lines, *(Text(line, "dim") for line in when(result)))
+    about = [Text("; ".join(result.about), "dim")] if result.about else []
+    return Group(*about, head, *lines, *(Text(line, "dim") for line in when(result)))
 
 
 # --- where the change is -------------------------------------------------------------------------
@@ -97,7 +98,8 @@ def _split(result: Result, *, explain: bool) -> Iterator[RenderableType]:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("where the change is")
     table.add_column(in_, justify="right")
-    table.add_column("95% CI", justify="right")
+    known = any(None not in one.ci for one in result.contributions)
+    table.add_column("95% CI" if known else "", justify="right")
     table.add_column("")
     largest = max((abs(one.seconds) for one in result.contributions), default=0.0)
     still = [one.name for one in result.contributions if not one.seconds]
@@ -118,9 +120,9 @@ def _split(result: Result, *, explain: bool) -> Iterator[RenderableType]:
 
 
 def _contribution(one: Contribution, largest: float, in_: str) -> tuple[RenderableType, ...]:
-    style = "" if one.significant else "dim"
+    style = "dim" if one.noise else ""
     width = round(_BAR * abs(one.seconds) / largest) if largest > 0 else 0
-    colour = STAGE_COLOURS.get(one.name, "default") if one.significant else "dim"
+    colour = "dim" if one.noise else STAGE_COLOURS.get(one.name, "default")
     low, high = one.ci
     noise = low is not None and high is not None and low <= 0 <= high
     note = " within noise" if noise and width else ""

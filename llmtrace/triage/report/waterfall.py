@@ -31,9 +31,11 @@ def change(result: Result) -> str:
     pictures = "".join(_waterfall(result, before, after, one) for one in SIZES)
     still = [one.name for one in result.contributions if not one.seconds]
     note = f'<p class="soft">No part in it: {escape(", ".join(still))}.</p>' if still else ""
+    known = any(None not in one.ci for one in result.contributions)
+    faint = "faint = within noise" if known else "too few requests for intervals"
     return (
         "<section><h2>Where the change is <small>the parts add up to it exactly; "
-        f"faint = within noise</small></h2>{pictures}{note}</section>"
+        f"{faint}</small></h2>{pictures}{note}</section>"
     )
 
 
@@ -82,7 +84,7 @@ def _step(
 ) -> str:
     left, right = sorted((x(at), x(at + one.seconds)))
     colour = STAGE_COLOURS.get(one.name, "#4C8BB0")
-    strength = "1" if one.significant else "0.35"
+    strength = "0.35" if one.noise else "1"
     interval = between(one.ci, in_) if size.name == "wide" else ""
     text = f"{signed(one.seconds, in_)} {_short(in_)}" + (f"  ({interval})" if interval else "")
     return (

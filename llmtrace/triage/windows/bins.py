@@ -39,3 +39,17 @@ def bins_for(t: Floats) -> Bins | None:
     last = float(np.nextafter(t[-1], np.inf))
     edges = np.unique(np.append(t[: len(t) - per + 1 : per], last))
     return Bins(edges, float(np.median(np.diff(edges))))
+
+
+def p50_and_p95(t: Floats, value: Floats, edges: Floats) -> tuple[Floats, Floats]:
+    """Return the p50 and the p95 of each bin; NaN where it has fewer than five requests."""
+    count = len(edges) - 1
+    where = np.clip(np.searchsorted(edges, t, "right") - 1, 0, count - 1)
+    p50, p95 = np.full(count, np.nan), np.full(count, np.nan)
+    order = np.argsort(where, kind="stable")
+    borders = np.searchsorted(where[order], np.arange(count + 1))
+    for i in range(count):
+        inside = value[order[borders[i] : borders[i + 1]]]
+        if len(inside) >= PER_BIN:
+            p50[i], p95[i] = np.quantile(inside, (0.5, 0.95))
+    return p50, p95

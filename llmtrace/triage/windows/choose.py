@@ -15,6 +15,7 @@ import numpy as np
 
 from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import Columns
+from llmtrace.display.summary_tables import date_and_zone
 from llmtrace.stats.arrays import Floats
 from llmtrace.triage.attribution.components import METRICS
 from llmtrace.triage.comparison.outcomes import ENDINGS
@@ -38,6 +39,7 @@ _QUIET_SHARE: Final = 0.2
 _FOR_A_P95: Final = 72
 _MOSTLY: Final = 0.5  # of the time
 _HEAD: Final = 0.05  # of the requests: with fewer before it a level is what the data begin with
+_NEAR: Final = 3.0  # bins
 _CLEARER: Final = 1.5  # times the score from which on another is clearer by far
 EARLIER_DAYS: Final = (1, 7)
 FEW: Final = 1000  # rows, from which a search that finds nothing is to be believed
@@ -64,6 +66,11 @@ class Chosen:
     share: float | None = None
     dated: bool = True
     by: str = ""
+
+    def near(self, at: float) -> bool:
+        """Return whether a time is of the incident, or as near as an edge may be off."""
+        slack = _NEAR * (self.after.seconds if self.found is None else self.found.bin_s)
+        return self.after.start - slack <= at <= self.after.end + slack
 
 
 def choose(
@@ -123,6 +130,23 @@ def choose(
         after = from_gap(before, after, gaps)
         warnings += more
     return Chosen(before, after, spike, searched=True, warnings=warnings)
+
+
+def choose_at(at: float, t: Floats, found: Callable[..., Chosen]) -> Chosen:
+    """Choose the windows for a time inside the incident, of what `found` finds for a time or none.
+
+    What stands out of all that there is is preferred, if it is of that time; and so it is where
+    nothing is that stands out by itself then, or nothing came before.
+    """
+    alone = found(at=None)
+    if alone.found is not None and alone.near(at):
+        return alone
+    mine = found(at=at)
+    stands_out = mine.found is not None and not _overlap(mine.after, alone.after)
+    if stands_out or (alone.found is None and _count(t, mine.before) >= _FOR_A_P95):
+        return mine
+    said = f"nothing stands out at {date_and_zone(at)}; all of the time was searched"
+    return replace(alone, warnings=(said, *alone.warnings))
 
 
 def around(
@@ -317,9 +341,15 @@ def earlier(window: Window) -> Iterator[tuple[int, Window]]:
             yield days, Window(window.start - days * _DAY_S, window.end - days * _DAY_S)
 
 
+def _overlap(one: Window, other: Window) -> bool:
+    """Return whether two windows have time in common."""
+    return one.start < other.end and other.start < one.end
+
+
 def _around(t: Floats, at: float) -> Window:
+    first, end = (float(t[0]), float(t[-1]) + 1e-3) if len(t) else (-math.inf, math.inf)
     for half in _AT_S:
-        window = Window(at - half, at + half)
+        window = Window(max(at - half, first), min(at + half, end))
         if _count(t, window) >= _ENOUGH:
             break
     return window

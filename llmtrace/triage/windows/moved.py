@@ -55,7 +55,8 @@ def what_moved(look: Look, result: Result, compared: Mapping[Metric, Compared]) 
     found = [Moved(name, up=True, t=t, shows=look.rows.words["outcome"].where(*ENDINGS[name]))
              for name in broken]  # fmt: skip
     if result.verdict == "traffic":
-        both = np.append(t, np.linspace(look.span.start, look.span.end, _TICKS * len(t) + 2))
+        end = max(look.span.end, look.chosen.after.end)  # no request need be in the window after
+        both = np.append(t, np.linspace(look.span.start, end, _TICKS * len(t) + 2))
         order = np.argsort(both, kind="stable")
         requests = Moved("traffic", up=True, t=both[order], shows=order < len(t))
         found = [requests, replace(requests, up=False, shows=~requests.shows)]

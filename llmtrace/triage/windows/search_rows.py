@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Final
 
 import numpy as np
@@ -21,7 +21,7 @@ from llmtrace.triage.rows_in_order import thinned
 from llmtrace.triage.windows.all_stretches import find_all, overlapping
 from llmtrace.triage.windows.bins import max_bins
 from llmtrace.triage.windows.candidates import candidates
-from llmtrace.triage.windows.choose import FEW, Chosen, around, choose
+from llmtrace.triage.windows.choose import FEW, Chosen, around, choose, choose_at
 from llmtrace.triage.windows.highest_stretch import SURE
 from llmtrace.triage.windows.same_work import Series, searched_series
 
@@ -127,10 +127,14 @@ def look_at(
         return list(searched_series(fewer, values(fewer, name)))
 
     incidents = find_all(mine, series, span, metric, gaps)
-    chosen = choose(
-        mine, series, before=before, after=after, at=at, metric=metric, incidents=incidents,
+    find = partial(
+        choose, mine, series, before=before, after=after, metric=metric, incidents=incidents,
         every=rows.start / 1e9, gaps=gaps,
     )  # fmt: skip
+    if at is None or before is not None or after is not None:
+        chosen = find(at=at)
+    else:
+        chosen = choose_at(at, mine.start / 1e9, find)
     alike = None
     there = overlapping(incidents, chosen.after)
     if chosen.found is not None and before is None and there:
