@@ -66,7 +66,8 @@ def named_causes(
     evidence = gather(
         rows, case.signals, case.facts, *windows, metric=about, contributions=seconds,
         ongoing=len(start) > 0 and float(start.max()) / 1e9 < windows[1].end,
-        coarse=verdict == "not_enough_data", risen=frozenset(f"{one}_s" for one in risen),
+        coarse=verdict == "not_enough_data", searched=searched,
+        risen=frozenset(f"{one}_s" for one in risen),
     )  # fmt: skip
     # Where there are signals, but none of this time, it may be the recording that stopped.
     sampled = case.signals.t

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtrace.triage.evidence.changes import Share, as_z, foreseen, matched, one_more_z, shift
+from llmtrace.triage.evidence.changes import (
+    STANDS_OUT,
+    Share,
+    as_z,
+    foreseen,
+    matched,
+    one_more_z,
+    shift,
+)
 
 T = np.arange(400.0)
 
@@ -145,7 +153,7 @@ def test_a_level_that_wanders_hardly_ever_stands_out():
         rng = np.random.default_rng(seed)
         levels = np.repeat(rng.normal(1000, 150, 10), 60)
         tokens = rng.lognormal(np.log(levels), 0.3)
-        found.append(shift(tokens[:400], T, tokens[400:], T[:200]).stands_out)
+        found.append(shift(tokens[:400], T, tokens[400:], T[:200]).stretch_z >= STANDS_OUT)
 
     assert np.mean(found) <= 0.01
 
@@ -165,7 +173,7 @@ def test_what_is_far_beyond_all_stretches_before_stands_out(times):
     """Twice as long as in any of them; shorter is no rise."""
     found = shift(lognormal(1), T, lognormal(2, times)[:100], T[:100])
 
-    assert found.stands_out == (times > 1)
+    assert (found.stretch_z >= STANDS_OUT) == (times > 1)
 
 
 def test_a_stretch_is_judged_by_the_order_of_time():
@@ -174,5 +182,5 @@ def test_a_stretch_is_judged_by_the_order_of_time():
     before[200:270] *= 2.0
     shuffled = np.random.default_rng(1).permutation(T)
 
-    assert not shift(before, T, after, T[:70]).stands_out
-    assert shift(before, shuffled, after, T[:70]).stands_out
+    assert shift(before, T, after, T[:70]).stretch_z < STANDS_OUT
+    assert shift(before, shuffled, after, T[:70]).stretch_z >= STANDS_OUT

@@ -23,7 +23,7 @@ from llmtrace.triage.causes import (
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.look_alikes import RELATIONS, look_alikes
 from llmtrace.triage.causes.scoring import LIKELY, with_points
-from llmtrace.triage.evidence.changes import STANDS_OUT
+from llmtrace.triage.evidence import changes
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.patterns import cache_fell_first, cache_shrank
 from llmtrace.triage.result import NAMED, OF_THE_WORK, OF_TRAFFIC, SURE, Finding, Point
@@ -148,7 +148,7 @@ def _if_moved(evidence: Evidence, finding: Finding) -> Finding:
 def _of_the_metric(evidence: Evidence, finding: Finding) -> Finding:
     """Take points off causes that cannot affect the metric in question."""
     outside = OUTSIDE.get(evidence.metric or "", ())
-    # Longer responses keep their seats, for which others queue.
+    # Longer responses keep their slots, for which others queue.
     queues = finding.id == "longer_outputs" and evidence.gate("queue")
     if finding.status not in NAMED or finding.id not in outside or queues:
         return finding
@@ -185,15 +185,17 @@ def _is_usual(evidence: Evidence, cause: str) -> str:
     """Say what of a cause is no rarer than stretches of the time before; empty = nothing."""
     of = _MADE_OF.get(cause)
     moved = None if of is None else evidence.row(of)
+    # The stretch that a search takes has the longest requests of many.
+    bar = changes.SURE if evidence.searched and cause in OF_THE_WORK else changes.STANDS_OUT
     if (
         moved is not None
-        and not moved.stands_out
+        and moved.stretch_z < bar
         and not (cause == "head_of_line" and workload.far_more_long(evidence))
     ):
         return f"stretches of the time before differ as much in `{of}`"
     if cause in _BY_LOAD and evidence.is_burst:
         return "bursts of requests as large came before"
-    usual = abs(evidence.count_z) < _FAR or abs(evidence.stretches_z) < STANDS_OUT
+    usual = abs(evidence.count_z) < _FAR or abs(evidence.stretches_z) < changes.STANDS_OUT
     if cause in OF_TRAFFIC and not usual and evidence.changes_slowly:
         return "their number changes little by little, as over a day"
     if cause in OF_TRAFFIC and usual:

@@ -354,7 +354,7 @@ def lora_slots(e: Evidence) -> Finding:
     lines = [
         gate(e.gate("queue"), say.durations("queue", e.row("queue_s")),
              "the engine's queue time per request"),
-        required(apart or left or compete or (_slots_full(e) and bool(e.gate("queue")))
+        required(apart or left or compete or bool(_slots_full(e) and e.gate("queue"))
                  if known else None, _models_text(slow, calm)
                  + ("; no KV blocks are fetched" if left else ""), "the rows' `model`"),
         support(compete, f"requests wait though there is room, and {say.amount(wanted[0])} → "
@@ -505,7 +505,7 @@ def _models(e: Evidence) -> tuple[list[str], list[str], bool]:
 
 
 def _compete(e: Evidence, deferred: float | None) -> bool:
-    """Return whether more models are in demand than before, and requests wait for no seat."""
+    """Return whether more models are in demand than before, and slots to run are free."""
     before, after = _models_wanted(e)
     waits = _wait_with_room(e) or (
         (deferred or 0.0) >= HALF and (e.part_of_metric("queue_s") or 0.0) >= HALF)  # fmt: skip

@@ -140,6 +140,8 @@ def client_gate(e: Evidence) -> Finding:
     local = e.local("client", "client_delay_s") or e.local("service", "client_delay_s")
     running = e.gauge("running")
     share = e.part_of_metric("network_and_client_s")  # a semaphore's wait is in no network
+    still, any_time = _stands_still(e), _comes_with_load(e, "client_delay_s") is False
+    by_limit = not (still or any_time)
     part = None
     if wait is not None and whole is not None:
         grown = max(whole.mean_change, 1e-9)
@@ -151,14 +153,14 @@ def client_gate(e: Evidence) -> Finding:
                  or wait.grew(e.floor("client_delay_s")),
                  say.durations("wait in the client", wait),
                  "`client_s` and `network_client_wait_s` (HTTP client hooks)"),
-        proof(None if part is None else part >= 0.5,
+        proof(None if part is None else part >= 0.5 and by_limit,
               f"it is {say.percent(min(part or 0, 1))} of what network and client grew by"),
         steady(support(None if running is None else not running.rose(0.0, 0.2),
                        "the engines are not busier: " + say.gauge("running", running))),
         support(None if local is None else True, f"only {local}"),
-        against(_stands_still(e), _STANDS_STILL, strongly=True),
-        against(_comes_with_load(e, "client_delay_s") is False,
-                "who waits does not come while more requests are in progress", strongly=True),
+        against(still, _STANDS_STILL, strongly=True),
+        against(any_time, "who waits does not come while more requests are in progress",
+                strongly=True),
         against(None if part is None else part < 0.2,
                 f"it is only {say.percent(max(part or 0, 0))} of what network and client grew by"),
         against((e.carried("network") if share is None else share) < 0.4,

@@ -18,7 +18,7 @@ from llmtrace.triage.result import Finding
 _CALM_KV = 0.8
 _HALF_EMPTY = 0.5  # so full a cache is at most: what is preempted then makes no room in it
 _SURE = 3.0  # standard errors
-_ROOM = 0.7  # of its seats are taken at most: there is room
+_ROOM = 0.7  # of its slots are taken at most: there is room
 _FEW_STEPS = 8
 
 
@@ -71,7 +71,7 @@ def queue_saturation(e: Evidence) -> Finding:
                 say.gauge("prompt tokens a second", tokens)),
         scoring.steady(against(full and not volume and not full_batch, say.gauge("KV usage", kv)
                        + ", running is below its limit, and load is no reason")),
-        against(bool(waits) and _seats_free(e, running),
+        against(bool(waits) and _slots_free(e, running),
                 f"requests wait though there is room: {limit}", strongly=True),
         against(_preempted(e) and not e.more_load,
                 say.counted("preemptions", e.counted("preemptions"))),
@@ -335,7 +335,7 @@ def _filled(e: Evidence, running: Moved | None) -> tuple[float, str] | None:
     return found
 
 
-def _seats_free(e: Evidence, running: Moved | None) -> bool:
+def _slots_free(e: Evidence, running: Moved | None) -> bool:
     """Return whether every engine runs far fewer than it may."""
     share = _filled(e, running)
     return share is not None and share[0] < _ROOM

@@ -103,7 +103,8 @@ def provider_errors(e: Evidence) -> Finding:
     Looks like:
         5xx without a word of a quota, connections that are refused or time out, or requests that
         wait for longer than nearly all responses took and then time out. No engine can be seen,
-        as with a hosted API. Of several providers, regions or models only one fails, as a rule.
+        as with a hosted API, of which only one region or model fails, as a rule; or every engine
+        goes on, and what is before them answers: a circuit breaker, a limit of connections.
 
     Confirm:
             sum by (provider, model, outcome) (rate(llmtrace_requests_total[5m]))
@@ -144,10 +145,11 @@ def provider_errors(e: Evidence) -> Finding:
         required(failed.rose(_FEW) or server_errors_again(e) or (None if unsaid else False),
                  f"not served: {said or 'none'}", "the rows' `http_status` or `error_type`"),
         support(not own, "no engine is seen that serves them"),
-        support(own and not down, "every engine goes on: what is before them answers"),
+        support(own and not down, "every engine goes on: what is before them, or their front end"),
         against(down, "an engine was restarted, or reports no more", strongly=True),
-        proof(answered.rose(_FEW) and answered.after_k >= HALF * failed.after_k,
+        proof(answered.rose(_FEW) and answered.after_k >= HALF * failed.after_k and not own,
               f"5xx in place of a response: {answered}"),
+        support(own and answered.rose(_FEW), f"5xx in place of a response: {answered}"),
         support(server_errors_again(e), "what is sent again gets 5xx, and no limit is named"),
         against(cut.together >= HALF and cut.n >= _SEVERAL,
                 "streams ended at one instant: a machine of those that serve died"),

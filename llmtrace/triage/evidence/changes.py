@@ -75,11 +75,6 @@ class Shift:
     source: str = ""
 
     @property
-    def stands_out(self) -> bool:
-        """Whether the mean is higher than stretches of the time before have it by themselves."""
-        return self.stretch_z >= STANDS_OUT
-
-    @property
     def change(self) -> float:
         """What the median changed by, or the p95 where that is more: signed."""
         return max(self.after_p50 - self.before_p50, self.after_p95 - self.before_p95, key=abs)

@@ -44,6 +44,7 @@ _PART: Final = 0.1  # of what the metric grew by: less is not its cause
 _ALONE: Final = 0.5  # of a typical wait before: felt by itself, whatever else happened
 _PER_TOKEN: Final = frozenset({"tpot_s", "wait_per_token_s"})
 _COUNTED: Final = {"queue_s": "queue", "prefill_s": "prefill"}
+_OF_ENGINES: Final = ("queue_s", "prefill_s", "spec_drafted", "first_chunk_kv_transfer_s")
 _AFTER_FIRST: Final = ("decode", "render", "tool", "max_gap", "e2e", "held")
 
 _FEW_STRETCHES: Final = 3  # that say how far one more may be
@@ -89,6 +90,7 @@ class Evidence:
         of_means: whether a row is no request, but the means of as many as its weight says.
         coarse: whether there are too few requests to see that nothing moved.
         risen: the metrics that rose by the verdict: no rule sees that they did not.
+        searched: whether a search took this time, for it is the most unusual there is.
     """
 
     before: Side
@@ -102,6 +104,7 @@ class Evidence:
     of_means: bool = False
     coarse: bool = False
     risen: frozenset[str] = frozenset()
+    searched: bool = False
     _kept: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def once(self, key: Any, make: Callable[[], _T]) -> _T:
@@ -737,7 +740,9 @@ class Evidence:
     @property
     def sees_engines(self) -> bool:
         """Whether anything is known of engines: which there are, or what a request did in one."""
-        return bool(self.instances) or any(self.row(name) is not None for name in _COUNTED)
+        signals = any(not name.startswith("gateway") for name in self.signals.signal.names)
+        rows = any(self.after.known(name) for name in _OF_ENGINES)
+        return bool(self.instances) or signals or rows
 
     def fact(self, name: str, instance: str | None = None) -> Any:
         """Return a fact of one instance, or the one that all instances share; `None` = unknown."""
@@ -780,6 +785,7 @@ def gather(
     of_means: bool = False,
     coarse: bool = False,
     risen: frozenset[str] = frozenset(),
+    searched: bool = False,
 ) -> Evidence:
     """Lay out a case for the rules; nothing is computed before a rule needs it.
 
@@ -795,6 +801,7 @@ def gather(
         of_means: whether a row is the means of as many requests as its weight says.
         coarse: whether there are too few requests to see that nothing moved.
         risen: the metrics that rose by the verdict.
+        searched: whether a search took the windows.
     """
     sides, turns = [], []
     for window in (before, after):
@@ -807,5 +814,5 @@ def gather(
         before=sides[0], after=sides[1], signals=signals, facts=facts,
         turns=(turns[0], turns[1]), metric=None if metric is None else f"{metric}_s",
         contributions=dict(contributions or {}), ongoing=ongoing, of_means=of_means,
-        coarse=coarse, risen=risen,
+        coarse=coarse, risen=risen, searched=searched,
     )  # fmt: skip

@@ -713,7 +713,9 @@ def shares_of_replicas(e: Evidence) -> Mapping[str, Share]:
 
 def _shares_by_rows(e: Evidence) -> Mapping[str, Share]:
     words = e.after.rows.words["replica"]
-    names = sorted({words.names[c] for c in np.unique(words.codes[words.codes >= 0])})
+    before = e.before.rows.words["replica"]
+    names = sorted({one.names[c] for one in (before, words)
+                    for c in np.unique(one.codes[one.codes >= 0])})  # fmt: skip
     shares = {name: e.share(f"replica {name}", partial(on_replica, name=name)) for name in names}
     return shares if len(shares) > 1 else {}
 
