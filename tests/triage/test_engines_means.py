@@ -117,10 +117,6 @@ def test_what_lies_within_an_engine_is_open_where_none_is_seen(cause):
     assert "signals of the engine" in found.missing
 
 
-SEEN = pytest.mark.xfail(strict=True, reason="only queue, prefill and `running` count as seen")
-
-
-@SEEN
 def test_an_engine_is_seen_by_its_gpu():
     """An exporter of GPUs is read, and no page of an engine."""
     made = hand_made.gpu_throttle()
@@ -132,7 +128,6 @@ def test_an_engine_is_seen_by_its_gpu():
     assert made.findings()["gpu_throttle"].status == "confirmed"
 
 
-@SEEN
 @pytest.mark.parametrize("cause", ["low_spec_acceptance", "disaggregated_kv"])
 def test_an_engine_is_seen_by_what_its_requests_say_of_it(cause):
     """Drafts and transfers are figures of an engine, as queue and prefill are."""

@@ -243,7 +243,6 @@ def test_a_wait_for_a_semaphore_is_not_everything_else_that_got_slower():
     assert not any("got slower too" in point.text for point in found["client_gate"].against)
 
 
-@pytest.mark.xfail(strict=True, reason="proof of the client's wait outweighs it: a tie at best")
 def test_a_client_in_which_requests_wait_and_responses_stand_still_is_busy():
     """Who waits for a semaphore reads meanwhile what others receive."""
     found = waits_for_a_slot(still=True).findings(metric="ttft")
