@@ -111,6 +111,7 @@ def test_what_lies_within_an_engine_is_open_where_none_is_seen(cause):
     one = getattr(hand_made, cause)()
     for row in one.rows:
         row["replica"] = "vllm-0"
+    one.forget_rows("spec_drafted", "spec_accepted")
     found = hand_made.hosted(one).findings()[cause]
 
     assert found.status == "unknown"

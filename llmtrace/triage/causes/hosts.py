@@ -68,9 +68,7 @@ def gpu_throttle(e: Evidence) -> Finding:
     reported = [one for one in (fell, throttled, xid) if one is not None]
     curve, prefill = e.on_curve(), e.at_same("prefill_s", "computed_tokens")
     local = e.local("replica", "tpot_s") or e.local("replica", "ttft_s")
-    less, more = sorted((curve or 0.0, prefill or 0.0))
-    # No GPU is seen; but what each token of a prompt takes, and each step of a batch, is.
-    unseen = less >= _SLOWED and more >= _FAR_SLOWED and _no_other_reason(e)
+    unseen = _is_slower(e, curve or 0.0, prefill or 0.0)
     lines = [
         # One of many replicas is hardly felt by all requests, but where it is.
         gate(local is not None or e.gate(*_ENGINE_STAGES),
@@ -82,7 +80,7 @@ def gpu_throttle(e: Evidence) -> Finding:
         proof(bool(throttled and fell) or bool(xid) if reported else None,
               "a new XID error" if xid else "the clock fell, and a throttle reason is set"),
         support(throttled if reported else None, "a throttle reason is set that was not"),
-        proof(None if fell is None else bool(fell) and more >= _SLOWED,
+        proof(None if fell is None else bool(fell) and max(curve or 0, prefill or 0) >= _SLOWED,
               "the same work takes longer at a lower clock"),
         support(None if curve is None else curve >= _SLOWED,
                 f"time per token is {say.amount(curve or 0)} times what the batch explains"),
@@ -99,7 +97,7 @@ def gpu_throttle(e: Evidence) -> Finding:
     ]  # fmt: skip
     at = clock.most(down=True)[0] if clock is not None and fell else None
     action = (
-        f"Reroute: drain {at or 'the node whose clock fell'}; look at cooling, power and XIDs."
+        f"Reroute: drain {at or 'the node whose clock fell'}, look at cooling, power and XIDs."
     )
     found = judge("gpu_throttle", lines, action, group=local or _only(e, at))
     return _barely(found) if unseen and not reported else found
@@ -112,14 +110,16 @@ def _barely(found: Finding) -> Finding:
     return with_points(found, points) if found.status in NAMED else found
 
 
-def _no_other_reason(e: Evidence) -> bool:
-    """Return whether no GPU is seen, and nothing else makes an engine take longer for its work.
+def _is_slower(e: Evidence, *times: float) -> bool:
+    """Return whether no GPU is seen, but that each token of a prompt and each step takes longer.
 
-    Where cached tokens are not reported, prompts take longer that are no longer cached.
+    By so many times, and nothing else makes an engine take longer for its work. Where cached
+    tokens are not reported, prompts take longer that are no longer cached.
     """
     seen = any(e.has(f"gpu_{name}") for name in ("sm_clock_mhz", "throttle", "util", "power_w"))
     halts = slept(e) or bool(patterns.starts(e)) or bool(patterns.held_up(e))
-    return not (seen or halts) and e.after.known("cached_tokens")
+    slower = min(times) >= _SLOWED and max(times) >= _FAR_SLOWED
+    return slower and not (seen or halts) and e.after.known("cached_tokens")
 
 
 def slept(e: Evidence) -> bool | None:

@@ -331,7 +331,7 @@ def _filled(e: Evidence, running: Moved | None) -> tuple[float, str] | None:
         if limit and len(series.value):
             highest = float(np.percentile(series.value, 90))
             text = f"{name} runs {say.amount(highest)} of at most {say.amount(limit)}"
-            found = max(found or (0.0, text), (highest / limit, text))
+            found = max(found or (0.0, text), (highest / limit, text), key=lambda one: one[0])
     return found
 
 

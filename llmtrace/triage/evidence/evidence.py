@@ -741,7 +741,7 @@ class Evidence:
     def sees_engines(self) -> bool:
         """Whether anything is known of engines: which there are, or what a request did in one."""
         signals = any(not name.startswith("gateway") for name in self.signals.signal.names)
-        rows = any(self.after.known(name) for name in _OF_ENGINES)
+        rows = any((self.after.number(name) > 0).any() for name in _OF_ENGINES)
         return bool(self.instances) or signals or rows
 
     def fact(self, name: str, instance: str | None = None) -> Any:
