@@ -73,7 +73,7 @@ def network_path(e: Evidence) -> Finding:
         gate(e.gate("network"), say.durations("network", whole), "network hooks of the client"),
         required(None if path is None or whole is None else
                  path.rose(floor) or path.grew(floor) or (
-                     e.carried("network") >= HALF
+                     bool(e.moved) and e.carried("network") >= HALF
                      and path.mean_change >= max(HALF * whole.mean_change, floor)),
                  say.durations("network without one's own pool", path)
                  + (f"; {moved}" if longer and not longer_path else ""),
