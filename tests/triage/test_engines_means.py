@@ -5,7 +5,12 @@ Each incident is made by hand: rows without an engine's stages, beside its sums 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
+
+from llmtrace.dataset.columns import Words
 
 from . import hand_made
 from .incidents import AFTER, REPLICAS, Incident, quiet
@@ -116,6 +121,14 @@ def test_what_lies_within_an_engine_is_open_where_none_is_seen(cause):
 
     assert found.status == "unknown"
     assert "signals of the engine" in found.missing
+
+
+def test_names_of_signals_without_a_sample_show_no_engine():
+    """A store knows the names of all its signals, of whatever engines; nor do GPUs alone."""
+    evidence = hand_made.batch_size_missing().evidence()
+    named = replace(evidence.signals, signal=Words(np.empty(0, np.int32), ("running",)))
+
+    assert not replace(evidence, signals=named).sees_engines
 
 
 def test_an_engine_is_seen_by_its_gpu():

@@ -740,7 +740,9 @@ class Evidence:
     @property
     def sees_engines(self) -> bool:
         """Whether anything is known of engines: which there are, or what a request did in one."""
-        signals = any(not name.startswith("gateway") for name in self.signals.signal.names)
+        names = self.signals.signal.names
+        sampled = {names[code] for code in np.unique(self.signals.signal.codes)}
+        signals = not all(name.startswith(("gateway", "gpu")) for name in sampled)
         rows = any((self.after.number(name) > 0).any() for name in _OF_ENGINES)
         return bool(self.instances) or signals or rows
 
