@@ -9,6 +9,7 @@ from llmtrace.dataset.case import Case, Window, no_signals
 from llmtrace.dataset.columns import concatenate
 from llmtrace.triage.attribution.components import Values, values
 from llmtrace.triage.comparison.extreme_waits import far_beyond
+from llmtrace.triage.comparison.p95_change import CERTAIN
 from llmtrace.triage.comparison.within_groups import clearest_group
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.result import NOTHING_FOUND
@@ -52,6 +53,16 @@ def test_a_burst_counts_once():
     long = with_long(usual(60, 101), [20, 21, 22, 23, 24, 26], 3.0)
 
     assert far_beyond(usual(60, 1), long) == 1.0
+
+
+def test_one_outage_of_half_a_minute_counts_where_many_wait_for_its_end():
+    """Twenty that come within it wait for its end; a hiccup that three wait for is none."""
+    t = np.arange(100.0)
+    held = np.where((t >= 40) & (t < 75) & (t % 2 == 0), 75.0 - t, 0.1)
+    hiccup = np.where((t >= 40) & (t < 43), 44.0 - t, 0.1)
+
+    assert far_beyond(usual(60, 1), waits(t, held)) < CERTAIN
+    assert far_beyond(usual(60, 1), waits(t, hiccup)) == 1.0
 
 
 @pytest.mark.parametrize("spread", [0.4, 1.0, 2.0])

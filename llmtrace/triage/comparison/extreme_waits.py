@@ -19,6 +19,9 @@ _FAR: Final = (2.0, 4.0)  # times the longest before
 _FEWEST: Final = 30  # requests before
 _TAIL: Final = 0.2  # of the requests before, from which their tail is known
 _WAITS: Final = 3  # apart in time, that are no single mishap
+_VERY_FAR: Final = 10.0  # times the longest before ...
+_MANY: Final = 8  # ... by so many requests, over so much of the time: one outage is enough
+_LONG: Final = 1 / 3
 
 
 def far_beyond(before: Values, after: Values) -> float:
@@ -40,14 +43,24 @@ def far_beyond(before: Values, after: Values) -> float:
     order = np.argsort(t, kind="stable")
     t, value = t[order], np.concatenate([after.value, after.at_least])[order]
     chance = 1.0
-    for times in _FAR:
+    for times in (*_FAR, _VERY_FAR):
         limit = float(longest[-1]) * times
         apart = math.log(limit / float(longest[0])) / spread
         share = tail / count * (1 + apart / tail) ** -tail
         waits = _waits(t, value, limit)
-        if waits >= _WAITS:
+        if waits >= _WAITS or (times == _VERY_FAR and _lasts(t, value, limit)):
             chance = min(chance, poisson_tail(waits, share * len(t)))
-    return min(1.0, chance * len(_FAR))
+    return min(1.0, chance * (len(_FAR) + 1))
+
+
+def _lasts(t: Floats, value: Floats, limit: float) -> bool:
+    """Return whether many wait beyond a limit, for a good part of the time."""
+    far = value > limit
+    if far.sum() < _MANY:
+        return False
+    begun, ended = t[far], np.maximum.accumulate(t[far] + value[far])
+    held = (ended - np.maximum(begun, np.append(-np.inf, ended[:-1]))).clip(0.0).sum()
+    return bool(held >= _LONG * float(np.ptp(t)))
 
 
 def _waits(t: Floats, value: Floats, limit: float) -> int:
