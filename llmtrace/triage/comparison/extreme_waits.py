@@ -22,6 +22,7 @@ _WAITS: Final = 3  # apart in time, that are no single mishap
 _VERY_FAR: Final = 10.0  # times the longest before ...
 _MANY: Final = 8  # ... by so many requests, over so much of the time: one outage is enough
 _LONG: Final = 1 / 3
+_JUST: Final = 0.99  # of what so many wait for
 
 
 def far_beyond(before: Values, after: Values) -> float:
@@ -42,13 +43,14 @@ def far_beyond(before: Values, after: Values) -> float:
     t = np.concatenate([after.t, after.censored_t])
     order = np.argsort(t, kind="stable")
     t, value = t[order], np.concatenate([after.value, after.at_least])[order]
-    chance = 1.0
-    for times in (*_FAR, _VERY_FAR):
+    chance, several = 1.0, float(np.sort(value)[-_MANY:][0])
+    very_far = max(_VERY_FAR, _JUST * several / float(longest[-1]))
+    for times in (*_FAR, very_far):
         limit = float(longest[-1]) * times
         apart = math.log(limit / float(longest[0])) / spread
         share = tail / count * (1 + apart / tail) ** -tail
         waits = _waits(t, value, limit)
-        if waits >= _WAITS or (times == _VERY_FAR and _lasts(t, value, limit)):
+        if waits >= _WAITS or (times == very_far and _lasts(t, value, limit)):
             chance = min(chance, poisson_tail(waits, share * len(t)))
     return min(1.0, chance * (len(_FAR) + 1))
 
