@@ -137,7 +137,7 @@ def test_an_engines_own_metrics_are_read_by_its_profile(tmp_path: Path, page: st
     [
         # How many slots there are, no metric says: it is named, and not confirmed.
         ("saturation-severe", "queue_saturation possible|likely"),
-        ("batch-size-mild", "batch_size possible"),
+        ("batch-size-mild", "batch_size likely"),
         ("long-prompts-mild", "long_prompts confirmed"),
         ("kv-preempted-mild", "kv_exhaustion confirmed"),
         ("kv-preempted-severe", "kv_exhaustion confirmed"),
