@@ -145,7 +145,7 @@ def provider_errors(e: Evidence) -> Finding:
         required(failed.rose(_FEW) or server_errors_again(e) or (None if unsaid else False),
                  f"not served: {said or 'none'}", "the rows' `http_status` or `error_type`"),
         support(not own, "no engine is seen that serves them"),
-        support(own and not down, "every engine goes on: what is before them, or their front end"),
+        support(own and not down, "every engine goes on: what is before them answers"),
         against(down, "an engine was restarted, or reports no more", strongly=True),
         proof(answered.rose(_FEW) and answered.after_k >= HALF * failed.after_k and not own,
               f"5xx in place of a response: {answered}"),
