@@ -244,21 +244,13 @@ def _comes_with_load(e: Evidence, name: str) -> bool | None:
     That is how a limit makes requests wait; a process that starts makes them wait at any time.
     `None` = too few wait.
     """
-    wait, busy = e.after.number(name), _in_progress(e.after)
+    wait, busy = e.after.number(name), in_progress(e.after, "client")
     usual = e.row(name)
     slow = wait > (np.inf if usual is None else max(usual.before_p95, e.floor("network_s")))
     others = np.isfinite(wait) & ~slow
     if min(slow.sum(), others.sum()) < MIN_COUNT:
         return None
     return bool(np.nanmean(busy[slow]) >= _BUSIER * np.nanmean(busy[others]))
-
-
-def _in_progress(side: Side) -> Floats:
-    """Return how many requests of the same client are in progress when each one starts."""
-    found = np.full(len(side), np.nan)
-    for mine, count in in_progress(side, "client"):
-        found[mine] = count
-    return found
 
 
 def _fades(side: Side, versions: Sequence[str], usual: float) -> bool | None:

@@ -301,15 +301,20 @@ class Evidence:
         )
         return bool(abs(first - last) < _STEP * abs(high - low))
 
+    @property
+    def _stretches(self) -> tuple[int, float]:
+        """Into how many stretches the time before is cut, and how much longer that after is."""
+        before, after = self.before.window.seconds, self.after.window.seconds
+        count = max(changes.STRETCHES, int(before / after))
+        return count, after * count / before
+
     @cached_property
     def stretches_z(self) -> float:
         """How far the requests a second are from those of stretches of the time before, as a z."""
         low, high = self.request_rate
-        window, length = self.before.window, self.after.window.seconds
-        count = max(changes.STRETCHES, int(window.seconds / length))
+        count, longer = self._stretches
         rates = self._rates(self.before, count)
-        least = math.sqrt(low * count / window.seconds)  # of requests that come by chance
-        longer = length * count / window.seconds
+        least = math.sqrt(low * count / self.before.window.seconds)  # by chance
         return changes.one_more_z(rates, high, least, longer)
 
     def _rates(self, side: Side, count: int) -> Floats:
@@ -700,7 +705,7 @@ class Evidence:
         `None` = not counted, or scraped too seldom to know any stretches.
         """
         window, now = self.before.window, self._ratio(above, below, 0.0, instance)
-        count = max(changes.STRETCHES, int(window.seconds / self.after.window.seconds))
+        count, longer = self._stretches
         edges = np.linspace(window.start, window.end, count + 1).tolist()
         both = [
             [self._grown([one for name, one in self.rates(signal).items()
@@ -710,7 +715,6 @@ class Evidence:
         stretches = np.array([high / low for high, low in zip(*both, strict=True) if low > 0])
         if now is None or len(stretches) < _FEW_STRETCHES:
             return None
-        longer = self.after.window.seconds * count / window.seconds
         return changes.one_more_z(stretches, now.after, _SMALL * abs(now.before), longer)
 
     def series(self, signal: str) -> Mapping[str, Series]:

@@ -620,10 +620,10 @@ def _served(side: Side, name: str, since: float) -> int:
 def _resets(e: Evidence) -> Mapping[str, float]:
     """Return when counters of engines began anew, where no start is reported: the process did."""
     found: dict[str, float] = {}
-    for signal in _KEPT:
+    for signal in () if e.has("started") else _KEPT:
         for name, one in gauges(e.signals, signal).items():
             fell = np.flatnonzero(one.value[1:] < _ANEW * one.value[:-1])
-            if len(fell) and not e.has("started"):
+            if len(fell):
                 found.setdefault(name, float(one.t[fell[-1]]))
     return found
 
@@ -639,11 +639,10 @@ def standing_start(e: Evidence) -> tuple[str, float] | None:
         tokens, waiting = next(filter(None, counters), None), e.series("waiting").get(name)
         if tokens is None or waiting is None:
             continue
-        since = Window(at, e.served.end)
-        made, waits = tokens.within(since), waiting.within(since)
+        made = tokens.within(Window(at, e.served.end))
         first = made.t[made.value > 0]
-        until = float(first[0]) if len(first) else since.end
-        held = waits.within(Window(at, until)).value
+        until = float(first[0]) if len(first) else e.served.end
+        held = waiting.within(Window(at, until)).value
         if len(held) and held.max() >= 1 and (found is None or until - at > found[1]):
             found = (name, until - at)
     return found

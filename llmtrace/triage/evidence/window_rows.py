@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, TypeVar
@@ -134,21 +134,16 @@ def _unread(side: Side) -> Floats:
     return np.where(known, np.maximum(_or_zero(late), 0.0), np.nan)
 
 
-def in_progress(side: Side, by: str) -> Iterator[tuple[Mask, Floats]]:
-    """Yield rows that share a word of a column, and how many are in progress as each starts."""
-    codes, ends = side.rows.words[by].codes, side.ends
+def in_progress(side: Side, by: str = "replica") -> Floats:
+    """Return how many requests with the same word are in progress as each starts, itself included.
+
+    On the same engine, if nothing else is given.
+    """
+    codes, ends, found = side.rows.words[by].codes, side.ends, np.full(len(side), np.nan)
     for code in np.unique(codes):
         mine = (codes == code) & np.isfinite(ends)
         begun = np.searchsorted(np.sort(side.t[mine]), side.t[mine], side="right")
-        over = np.searchsorted(np.sort(ends[mine]), side.t[mine], side="right")
-        yield mine, (begun - over).astype(np.float64)
-
-
-def _in_progress(side: Side) -> Floats:
-    """Requests on the same engine that are in progress when each one starts, itself included."""
-    found = np.full(len(side), np.nan)
-    for mine, count in in_progress(side, "replica"):
-        found[mine] = count
+        found[mine] = begun - np.searchsorted(np.sort(ends[mine]), side.t[mine], side="right")
     return found
 
 
@@ -180,7 +175,7 @@ DERIVED: Final[Mapping[str, Callable[[Side], Floats]]] = {
     "network_and_client_s": _network_and_client,
     "gateway_once_s": _gateway_once,
     "render_own_s": _render_own,
-    "in_progress": _in_progress,
+    "in_progress": in_progress,
     "tool_waste_s": _tool_waste,
     "unread_s": _unread,
     "wait_per_token_s": _wait_per_token,
