@@ -125,6 +125,17 @@ class Site:
         return _children(self.server.pid)
 
 
+@contextlib.contextmanager
+def _meanwhile(act: Callable[[], None]) -> Iterator[None]:
+    """Do something in a thread of its own, and wait until it is done."""
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(act)
+        try:
+            yield
+        finally:
+            done.result()
+
+
 def _children(parent: int) -> list[int]:
     def parent_of(entry: Path) -> int:
         try:
@@ -351,12 +362,8 @@ def _dies(site: Site, value: float) -> Iterator[None]:
 @contextlib.contextmanager
 def _restarts(site: Site, _value: float) -> Iterator[str]:
     """Restart the engine while requests come, which a proxy holds until it accepts them."""
-    with haproxy(site.server.url, HOLDS) as url, ThreadPoolExecutor(1) as pool:
-        done = pool.submit(site.restart, site.flags)
-        try:
-            yield url
-        finally:
-            done.result()
+    with haproxy(site.server.url, HOLDS) as url, _meanwhile(lambda: site.restart(site.flags)):
+        yield url
 
 
 @contextlib.contextmanager
@@ -469,12 +476,8 @@ def _crashes(site: Site, value: float) -> Iterator[None]:
         time.sleep(4.0)
         site.restart(site.flags)
 
-    with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(crash)
-        try:
-            yield None
-        finally:
-            done.result()
+    with _meanwhile(crash):
+        yield None
 
 
 @contextlib.contextmanager
@@ -720,12 +723,8 @@ def _until_cancelled(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) 
 @contextlib.contextmanager
 def _restarts_bare(site: Site, _value: float) -> Iterator[None]:
     """Restart the engine while requests come, which nothing holds."""
-    with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(site.restart, site.flags)
-        try:
-            yield None
-        finally:
-            done.result()
+    with _meanwhile(lambda: site.restart(site.flags)):
+        yield None
 
 
 @contextlib.contextmanager
@@ -739,12 +738,8 @@ def _second_replaced(site: Site, _value: float) -> Iterator[str]:
         site.second = _started(site.flags, port)
 
     changes = {**HOLDS, **_shared_out(site)}
-    with haproxy(site.server.url, changes) as url, ThreadPoolExecutor(1) as pool:
-        done = pool.submit(replace)
-        try:
-            yield url
-        finally:
-            done.result()
+    with haproxy(site.server.url, changes) as url, _meanwhile(replace):
+        yield url
 
 
 @contextlib.contextmanager
@@ -761,12 +756,8 @@ def _api_server_killed(site: Site, value: float) -> Iterator[None]:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 0)
         site.restart(site.flags)
 
-    with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(crash)
-        try:
-            yield None
-        finally:
-            done.result()
+    with _meanwhile(crash):
+        yield None
 
 
 @contextlib.contextmanager
