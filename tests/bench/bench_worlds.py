@@ -60,6 +60,7 @@ BARS: Final = {
     "< quiet days with a likely or confirmed cause": (0.01, 0.01),
     "confirmed causes that are true": (0.95, 0.95),
     "likely causes that are true": (0.75, 0.75),
+    "onset intervals that hold the fault's begin": (0.90, 0.90),
 }
 
 
@@ -88,11 +89,13 @@ class Said:
         named: causes with status and points, best first.
         grounded: whether what the first of them rests on is gone without the fault; `None` = the
             first is not the fault.
+        dated: whether the interval of the onset holds the fault's begin; `None` = no onset.
     """
 
     verdict: str
     named: tuple[tuple[str, str, int], ...]
     grounded: bool | None = None
+    dated: bool | None = None
 
     @property
     def top(self) -> tuple[str, ...]:
@@ -179,7 +182,10 @@ def answer(task: Task) -> Answer:
         sound = replace(play(task, sound=True).case, metric=played.case.metric)
         same = next(one for one in _triaged(sound).causes if one.id == first.id)
         grounded = _carries(first) > _carries(same)
-    return replace(head, said=(replace(_said(given), grounded=grounded), _said(found)))
+    began = played.case.after.start if played.case.after else 0.0
+    return replace(
+        head, said=(replace(_said(given, began), grounded=grounded), _said(found, began))
+    )
 
 
 def _not_counted(task: Task, played: Simulated) -> str | None:
@@ -236,11 +242,14 @@ def _carries(found: Finding) -> int:
     return sum(one.points for one in found.evidence if one.points >= WEIGHTS["required"][0])
 
 
-def _said(result: Result) -> Said:
-    named = [one for one in result.causes if one.status in NAMED]
-    return Said(
-        verdict=result.verdict, named=tuple((one.id, one.status, one.score) for one in named)
-    )
+def _said(result: Result, began: float) -> Said:
+    """Return what a result says; between two requests an onset cannot be told from another."""
+    named = tuple((one.id, one.status, one.score) for one in result.causes if one.status in NAMED)
+    onset = result.onset
+    if onset is None:
+        return Said(result.verdict, named)
+    held = onset.earliest - onset.gap_s <= began <= onset.latest + onset.gap_s
+    return Said(result.verdict, named, dated=held)
 
 
 def report(answers: Sequence[Answer], *, details: bool) -> dict[str, tuple[float, ...]]:
@@ -260,6 +269,11 @@ def report(answers: Sequence[Answer], *, details: bool) -> dict[str, tuple[float
     grounds = [one.said[0].grounded for one in faults if one.said[0].grounded is not None]
     if grounds:
         print(f"evidence of the right cause is the fault's: {sum(grounds)} of {len(grounds)}")
+    dated = [[one.said[way].dated for one in faults] for way in range(2)]
+    held = [[one for one in way if one is not None] for way in dated]
+    if all(held):
+        name = "onset intervals that hold the fault's begin"
+        figures[name] = tuple(float(np.mean(way)) for way in held)
     shifts = [one for one in kept if one.kind == "shift"]
     pairs = [one for one in kept if one.kind == "pair"]
     quiet = [one for one in kept if one.kind == "quiet"]
@@ -368,8 +382,7 @@ def record(answers: Sequence[Answer]) -> dict[str, Any]:
 def _answer(flat: dict[str, Any]) -> Answer:
     """Read an answer that an earlier run kept."""
     said = tuple(
-        Said(one["verdict"], tuple(map(tuple, one["named"])), one["grounded"])
-        for one in flat.pop("said")
+        Said(**{**one, "named": tuple(map(tuple, one["named"]))}) for one in flat.pop("said")
     )
     truth, kinds = tuple(flat.pop("truth")), tuple(flat.pop("traits"))
     return Answer(**flat, truth=truth, traits=kinds, said=said)

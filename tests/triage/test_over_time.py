@@ -232,6 +232,41 @@ def test_the_onset_of_an_incident_is_an_interval(seed):
     assert onset.latest - onset.earliest < 60
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_an_onset_is_dated_where_running_requests_feel_it(seed):
+    """Steps take 2.5 times as long from a moment on, in responses of a minute that run, too."""
+    rows = course((1500, Kind(decode=10)), (900, Kind(decode=10)), seed=seed)
+    began = START + 1500
+    decode = rows.numbers["decode_s"]
+    first = rows.start / 1e9 + rows.numbers["ttft_s"]
+    done = np.clip((began - first) / decode, 0.0, 1.0)  # of the response, by then
+    longer = 1 + 1.5 * (1 - done)
+    numbers = {
+        **rows.numbers,
+        "decode_s": decode * longer,
+        "tpot_s": rows.numbers["tpot_s"] * longer,
+        "e2e_s": rows.numbers["ttft_s"] + decode * longer,
+    }
+    onset = triage(of(replace(rows, numbers=numbers)), QUICK).onset
+
+    assert onset.metric in ("tpot", "e2e")
+    assert onset.earliest <= began <= onset.latest
+    assert onset.latest - onset.earliest < 120
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_an_onset_is_where_a_gradual_rise_begins(seed):
+    """A queue that builds up makes requests slow only when it is long."""
+    rng = np.random.default_rng(seed)
+    t = np.sort(rng.uniform(0, 2400, 4000))
+    wait = np.clip((t - 1500) * 0.05, 0, 8)
+    windows = {"before": Window(START, START + 1500), "after": Window(START + 1500, START + 2400)}
+    onset = triage(of(rows_of(1 + wait, t), **windows), QUICK).onset
+
+    assert onset.earliest - 2 <= START + 1500 <= onset.latest + 2
+    assert onset.latest - onset.earliest < 60
+
+
 # --- ramps ---------------------------------------------------------------------------------------
 
 
@@ -457,7 +492,7 @@ def test_it_is_not_called_ongoing_while_the_last_requests_are_as_before():
     case = read_case(Path(__file__).parent / "recorded_fifth" / "machine-frozen")
     result = triage(case, QUICK)
 
-    assert (result.state, result.requests_since) == ("not_known", 22)
+    assert (result.state, result.requests_since) == ("not_known", 21)
     assert result.impact.now_s < result.before.p95
     assert any("not seen since 2026-11-23 20:44:41 UTC, for 22 requests" in one
                for one in when(result))  # fmt: skip

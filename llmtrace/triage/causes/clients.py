@@ -246,11 +246,12 @@ def _comes_with_load(e: Evidence, name: str) -> bool | None:
     """
     wait, busy = e.after.number(name), in_progress(e.after, "client")
     usual = e.row(name)
+    known = np.isfinite(wait) & np.isfinite(busy)
     slow = wait > (np.inf if usual is None else max(usual.before_p95, e.floor("network_s")))
-    others = np.isfinite(wait) & ~slow
-    if min(slow.sum(), others.sum()) < MIN_COUNT:
+    waited, others = busy[known & slow], busy[known & ~slow]
+    if min(len(waited), len(others)) < MIN_COUNT:
         return None
-    return bool(np.nanmean(busy[slow]) >= _BUSIER * np.nanmean(busy[others]))
+    return bool(waited.mean() >= _BUSIER * others.mean())
 
 
 def _fades(side: Side, versions: Sequence[str], usual: float) -> bool | None:

@@ -26,15 +26,20 @@ _AS_CLEAR: Final = 0.5
 class Moved:
     """A metric, `errors`, `cancelled` or `traffic`, and which requests show that it moved.
 
-    `t` is when requests began, ascending; `clear` how much likelier both windows are if the share
-    that shows it changed, a logarithm.
+    Attributes:
+        t: when requests began, unix seconds, ascending.
+        known: when each had shown it or not: its first token came, or it ended.
+        clear: how much likelier both windows are if the share that shows it changed, a logarithm.
+        sooner: the same of lower bounds, which a gradual rise crosses first.
     """
 
     metric: str
     up: bool
     t: Floats
+    known: Floats
     shows: Mask
     clear: float = 0.0
+    sooner: tuple[Mask, ...] = ()
 
     def of(self, window: Window) -> tuple[float, float]:
         """Return how many requests of a window show it, and how many there are."""
@@ -49,16 +54,19 @@ def what_moved(look: Look, result: Result, compared: Mapping[Metric, Compared]) 
     is slow for requests, too, that began before.
     """
     t = look.rows.start / 1e9
+    ended = t + np.nan_to_num(look.rows.numbers["e2e_s"])
     broken = [name for name in ENDINGS if name in result.moved]
     about = next((name for name in METRICS if name == result.metric), METRICS[0])
     down = result.significant and compared[about].change.grew[0] < 0 and not broken
-    found = [Moved(name, up=True, t=t, shows=look.rows.words["outcome"].where(*ENDINGS[name]))
+    outcome = look.rows.words["outcome"]
+    found = [Moved(name, up=True, t=t, known=ended, shows=outcome.where(*ENDINGS[name]))
              for name in broken]  # fmt: skip
     if result.verdict == "traffic":
         end = max(look.span.end, look.chosen.after.end)  # no request need be in the window after
         both = np.append(t, np.linspace(look.span.start, end, _TICKS * len(t) + 2))
         order = np.argsort(both, kind="stable")
-        requests = Moved("traffic", up=True, t=both[order], shows=order < len(t))
+        t = both[order]
+        requests = Moved("traffic", up=True, t=t, known=t, shows=order < len(look.rows))
         found = [requests, replace(requests, up=False, shows=~requests.shows)]
     for name in METRICS:
         rose = compared[name].change.grew[0] > 0
@@ -86,10 +94,15 @@ def _of_metric(look: Look, name: Metric, *, up: bool) -> list[Moved]:
     shares = np.array(_SHARES) if up else 1 - np.array(_SHARES)
     both = (np.quantile(np.maximum(side, 1e-9), _SHARES) for side in (before, after))
     bounds = (*np.quantile(before, shares), *np.sqrt(np.multiply(*both)))
-    masks = (one.value > bound if up else one.value < bound for bound in bounds)
-    found = (Moved(name, up, one.t, mask) for mask in masks)
-    return [max((_with_clear(each, chosen.before, chosen.after) for each in found),
-                key=lambda each: each.clear)]  # fmt: skip
+    masks = [one.value > bound if up else one.value < bound for bound in sorted(bounds)]
+    waited = one.value if name == "ttft" else look.rows.numbers["e2e_s"][one.index]
+    known = one.t + np.nan_to_num(waited)
+    found = [
+        _with_clear(Moved(name, up, one.t, known, mask), chosen.before, chosen.after)
+        for mask in masks
+    ]
+    best = max(range(len(found)), key=lambda k: found[k].clear)
+    return [replace(found[best], sooner=tuple(masks[:best] if up else ()))]
 
 
 def _with_clear(one: Moved, before: Window, after: Window) -> Moved:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
+import numpy as np
+
 from llmtrace.dataset.case import Window
+from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.stats.significance import clustered, more_than, share_bounds
 from llmtrace.triage.over_time import Incident, Onset, State
 from llmtrace.triage.windows.all_stretches import overlapping
@@ -31,8 +35,8 @@ def date_onset(
     """Date the change on what moved first, or as the `ramp` it is; `None` = no change.
 
     That is what moved most clearly, unless something else surely moved before it: its interval
-    ends before the other's begins. What fails at once, and what is slow because of it, do not
-    begin together. Paces and whole responses are slow for requests, too, that began before.
+    ends before the other's likeliest date. What fails at once, and what is slow because of it, do
+    not begin together.
     """
     before, after, slack = chosen.before, chosen.after, _slack(chosen)
     first: Onset | None = None
@@ -40,13 +44,48 @@ def date_onset(
         starts = [after.start, *(found.start for found in there if found.metric == one.metric
                                  and before.start < found.start < after.end)]  # fmt: skip
         low, high = min(starts) - slack, min(max(starts) + slack, after.end)
-        inside = (one.t >= min(before.start, low)) & (one.t < after.end)
-        dated = ramp or date_change(one.t[inside], one.shows[inside], low, high)
+        span = Window(min(before.start, low), after.end)
+        if chosen.found is not None:  # the stretch found may be only the clearest part
+            low = span.start
+        dated = ramp or _date(one, span, (low, high))
         sure = one.clear >= _CLEAR and one.metric in _AT_ONCE
-        if dated and (first is None or (sure and dated.latest < first.earliest)):
+        if dated and (first is None or (sure and dated.latest < first.best)):
             first = Onset(earliest=dated.earliest, best=dated.best, latest=dated.latest, end=None,
                           metric=one.metric)  # fmt: skip
     return first
+
+
+def _date(one: Moved, span: Window, within: tuple[float, float]) -> Dated | None:
+    """Date a change by requests of a span, somewhere within two times.
+
+    A change while a request runs may show in it or not, so it was between the date by when
+    requests began and the date by when each was known to show it. The likeliest is that of the two
+    by which requests separate more clearly. A gradual rise crosses lower bounds first.
+    """
+    inside = (one.t >= span.start) & (one.t < span.end)
+    t, known = one.t[inside], one.known[inside]
+    begun = _by(t, one.shows[inside], within)
+    if begun is None:
+        return None
+    for lower in one.sooner:
+        first = _by(t, lower[inside], within)
+        if first is not None and first.clear >= _CLEAR and first.latest < begun.earliest:
+            begun = replace(first, latest=begun.latest)
+            break
+    order = np.argsort(known, kind="stable")
+    longest = within[0], within[1] + float((known - t).max())
+    ended = _by(known[order], one.shows[inside][order], longest) or begun
+    best = ended.best if ended.clear > begun.clear else begun.best
+    earliest, latest = min(begun.earliest, ended.earliest), max(begun.latest, ended.latest)
+    return Dated(earliest, best, latest)
+
+
+def _by(t: Floats, shows: Mask, within: tuple[float, float]) -> Dated | None:
+    """Date a change by requests that come in clusters."""
+    dated = date_change(t, shows, *within)
+    if dated is None:
+        return None
+    return date_change(t, shows, *within, clustered(t, shows, change=dated.best, remembers=True))
 
 
 def _slack(chosen: Chosen) -> float:
