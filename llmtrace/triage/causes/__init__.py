@@ -150,6 +150,8 @@ def _of_the_metric(evidence: Evidence, finding: Finding) -> Finding:
     outside = OUTSIDE.get(evidence.metric or "", ())
     # Longer responses keep their slots, for which others queue.
     queues = finding.id == "longer_outputs" and evidence.gate("queue")
+    # What waits for the running step waits for a larger batch.
+    queues = queues or (finding.id == "batch_size" and load.steps_longer(evidence))
     if finding.status not in NAMED or finding.id not in outside or queues:
         return finding
     return with_points(

@@ -225,7 +225,8 @@ def kv_transfer(e: Evidence) -> Finding:
         proof(None if fetching is None else _more(fetching),
               say.gauge("requests that fetch KV blocks", fetching)),
         support(*_transfers_slower(e)),
-        weigh(None if share is None or not known else share >= 0.5 and not some,
+        weigh(None if share is None or not known or fetches is None else
+              share >= HALF and not some,
               f"{say.percent(share or 0)} of waiting requests are deferred, of every model",
               "the rows' `model`, to distinguish it from adapters that wait for a slot"),
         against(fetches is False, "no KV blocks are fetched from another tier or engine",
@@ -307,11 +308,12 @@ def _part_by_engines(e: Evidence) -> bool | None:
     No request decodes before its blocks are there: what each transfer takes longer is in its
     first chunk, at least once. `None` = engines do not say that they do.
     """
-    time, first = _transfer_time(e), e.row("first_chunk_s")
+    lost = "first_chunk" if e.row("first_chunk_s") is not None else "unattributed"
+    time, first = _transfer_time(e), e.row(f"{lost}_s")
     if time is None or first is None or not _transfers_slower(e)[0]:
         return None
     part = max(_QUARTER * first.mean_change, e.floor("first_chunk_s"))
-    return bool(e.gate("first_chunk")) and time.after - time.before >= part
+    return bool(e.gate(lost)) and time.after - time.before >= part
 
 
 def _transfer_time(e: Evidence) -> Ratio | None:
@@ -404,7 +406,10 @@ def grammar_compilation(e: Evidence) -> Finding:
     _, share = _deferred(e)
     models = np.unique(e.after.rows.words["model"].codes)
     alone = len(models) == 1 and bool(models[0] >= 0) and not _others_ended(e)
-    left = known is None and (share or 0.0) >= HALF and _fetches_blocks(e) is False and alone
+    fetches, routes = _fetches_blocks(e), e.uneven("route", "queue_s") or ([], [])
+    by_route = bool(routes[0]) and bool(routes[1])
+    left = known is None and (share or 0.0) >= HALF and alone and (
+        fetches is False or (fetches is None and by_route))  # fmt: skip
     text = (f"{say.percent(share or 0)} of waiting requests are deferred, not for KV blocks and "
             "not for an adapter")  # fmt: skip
     part = e.part_of_metric("queue_s") or 0.0
@@ -416,6 +421,8 @@ def grammar_compilation(e: Evidence) -> Finding:
                  "the gauge `waiting_grammar` or the histogram `grammar_compile`"),
         support(left and part >= HALF,
                 f"the queue is {say.percent(min(part, 1.0))} of what the metric grew by"),
+        support(left and by_route, f"routes that wait more: {', '.join(routes[0][:5])}; as before: "
+                f"{', '.join(routes[1][:5])}"),
         proof(more, "compiling grammars takes "
               + ("-" if spent is None else f"{spent[0]:.1f} → {spent[1]:.1f} s of the window")),
     ]  # fmt: skip

@@ -119,7 +119,8 @@ def _is_slower(e: Evidence, *times: float) -> bool:
     seen = any(e.has(f"gpu_{name}") for name in ("sm_clock_mhz", "throttle", "util", "power_w"))
     halts = slept(e) or bool(patterns.starts(e)) or bool(patterns.held_up(e))
     slower = min(times) >= _SLOWED and max(times) >= _FAR_SLOWED
-    return slower and not (seen or halts) and e.after.known("cached_tokens")
+    cached = e.after.known("cached_tokens") or e.ratio("prefix_hits", "prefix_queries") is not None
+    return slower and not (seen or halts) and cached
 
 
 def slept(e: Evidence) -> bool | None:

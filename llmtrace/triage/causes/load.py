@@ -83,9 +83,12 @@ def queue_saturation(e: Evidence) -> Finding:
 def _later_by_load(e: Evidence) -> bool:
     """Return whether engines get more to do and first chunks are later, in no queue that is seen.
 
-    Waiting for the running step is in none: it is where more load shows first.
+    Waiting for the running step is in none: it is where more load shows first. Where engines have
+    seats and count nobody who waits, it is steps that take longer, and no queue.
     """
     if e.metric not in (None, "ttft_s") or not e.more_load or not e.up("ttft_s"):
+        return False
+    if _more_wait(e) is False and _slots_free(e, e.gauge("running")):
         return False
     steps = waits_for_steps(e) is not False and e.gate("first_chunk")
     return bool(e.gate("queue", "prefill") or steps)
@@ -185,7 +188,8 @@ def batch_size(e: Evidence) -> Finding:
         required(e.more_load or bool(e.events("config", "scale")), _load(e)),
         scoring.steady(support(e.up("queue_s") is False or None,
                        say.durations("queue", e.row("queue_s")))),
-        against(e.metric != "tpot_s" and (bool(e.gate("queue")) or bool(e.up("ttft_s"))),
+        against(e.metric != "tpot_s" and (bool(e.gate("queue")) or (
+                    bool(e.up("ttft_s")) and not steps_longer(e))),
                 say.durations("the wait for the first chunk grew too: it", e.row("ttft_s"))),
         against(None if curve is None else curve > 1.6,
                 f"time per token is {say.amount(curve or 0)} times what this batch explains"),
@@ -342,11 +346,21 @@ def _slots_free(e: Evidence, running: Moved | None) -> bool:
 
 
 def waits_for_steps(e: Evidence) -> bool | None:
-    """Return whether what the first chunk waits for is no more than a few steps of the engine."""
+    """Return whether what the first chunk waits for longer is what steps of the engine may add.
+
+    Who comes while a step runs waits for its end, and for a few more that take longer than before.
+    """
     first, per_token = e.row("first_chunk_s"), e.row("tpot_s")
     if first is None or per_token is None:
         return None
-    return first.mean_change <= _FEW_STEPS * per_token.after_p95
+    longer = max(per_token.after_p95 - per_token.before_p95, 0.0)
+    return first.mean_change <= per_token.after_p95 + _FEW_STEPS * longer
+
+
+def steps_longer(e: Evidence) -> bool:
+    """Return whether first chunks are later because steps take longer, and nobody waits."""
+    free = _more_wait(e) is False and _slots_free(e, e.gauge("running"))
+    return free and bool(e.up("tpot_s")) and waits_for_steps(e) is not False
 
 
 def _apart(e: Evidence, signal: str) -> tuple[str, bool] | None:

@@ -41,6 +41,8 @@ _RELATIVE: Final = 0.1
 _SMALLEST: Final = 1e-300
 _TINY: Final = 1e-12
 _HURST: Final = 0.75
+_FEW_SAMPLES: Final = 4  # before: fewer know no spread
+_USUAL_SPREAD: Final = 0.2  # of a gauge, at least, where few samples say so
 _CLOSE: Final = 1e-12
 
 
@@ -177,6 +179,28 @@ def shift(
             float(np.mean(after < b05)), len(before), len(after), [b < b05 for b in blocks_b]
         ),
         stretch_z=_stretch_z(before, after, least_spread),
+    )  # fmt: skip
+
+
+def shift_of_samples(before: Floats, after: Floats) -> Shift | None:
+    """Compare a gauge between two windows that hold few samples; `None` = none of one of them.
+
+    A gauge that is scraped every 15 s has four samples a minute: they say nothing of a
+    distribution, but whether they are far from those before (Student's t). Samples that follow one
+    another are alike, and a few that happen to be the same still have a spread.
+    """
+    if len(before) < _FEW_SAMPLES or not len(after):
+        return None
+    low, high = float(before.mean()), float(after.mean())
+    spread = max(_ALIKE * float(before.std(ddof=1)), _USUAL_SPREAD * max(abs(low), abs(high)))
+    error = max(spread * math.sqrt(1 / len(before) + 1 / len(after)), _TINY)
+    z = as_z((high - low) / error, len(before) - 1)
+    b50, b95, a50, a95 = (float(one) for side in (before, after)
+                          for one in np.percentile(side, (50, 95)))  # fmt: skip
+    return Shift(
+        before_n=len(before), after_n=len(after), before_p50=b50, after_p50=a50, before_p95=b95,
+        after_p95=a95, before_mean=low, after_mean=high, z=z, over=float(np.mean(after > b95)),
+        over_z=z, mean_z=z, under_z=-z, stretch_z=z,
     )  # fmt: skip
 
 

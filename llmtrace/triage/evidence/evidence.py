@@ -44,6 +44,12 @@ _PART: Final = 0.1  # of what the metric grew by: less is not its cause
 _ALONE: Final = 0.5  # of a typical wait before: felt by itself, whatever else happened
 _PER_TOKEN: Final = frozenset({"tpot_s", "wait_per_token_s"})
 _COUNTED: Final = {"queue_s": "queue", "prefill_s": "prefill"}
+_AS_GAUGE: Final = {"spec_accepted": "spec_accept_ratio", "prefix_hits": "prefix_hit_ratio"}
+# What stands for a ratio where an engine reports only that, by the counter below it.
+_RATIOS: Final = {
+    "spec_drafted": ("spec_accept_ratio", "spec_accept_length"),
+    "prefix_queries": ("prefix_hit_ratio",),
+}
 _OF_ENGINES: Final = ("queue_s", "prefill_s", "spec_drafted", "first_chunk_kv_transfer_s")
 _AFTER_FIRST: Final = ("decode", "render", "tool", "max_gap", "e2e", "held")
 
@@ -138,6 +144,7 @@ class Evidence:
             b, b_t, a, a_t = (np.concatenate([getattr(one, part) for one in side])
                               for side in sides for part in ("value", "t"))  # fmt: skip
             moved = changes.shift(b, b_t, a, a_t, of_means=True)
+            moved = moved or changes.shift_of_samples(b, a)
             return moved and replace(moved, source="engines' means")
 
         return self.once(("engines", name), compare)
@@ -678,19 +685,26 @@ class Evidence:
 
     def worst_ratio(self, above: str, below: str, least: float = 20.0) -> Ratio | None:
         """Return the ratio of the instance where it fell most."""
-        names = set(self.rates(above)) & set(self.rates(below))
+        high, low = self._counters(above, below)
+        names = high.keys() & low.keys()
         found = [self._ratio(above, below, least, name) for name in sorted(names)]
         known = [one for one in found if one is not None]
         return min(known, key=lambda one: one.after - one.before, default=None)
+
+    def _counters(self, above: str, below: str) -> tuple[Mapping[str, Series], ...]:
+        """Return the rates of two counters; of a ratio that is reported as such, it and 1."""
+        high, low = self.rates(above), self.rates(below)
+        gauge = next(filter(None, map(self.series, _RATIOS.get(below, ()))), {})
+        if (high and low) or not gauge:
+            return high, low
+        return gauge, {name: Series(one.t, np.ones(len(one.t))) for name, one in gauge.items()}
 
     def _ratio(self, above: str, below: str, least: float, instance: str | None) -> Ratio | None:
         both = []
         for window in (self.before.window, self.after.window):
             sums = []
-            for name in (above, below):
-                chosen = [
-                    one for origin, one in self.rates(name).items() if instance in (None, origin)
-                ]
+            for counted in self._counters(above, below):
+                chosen = [one for origin, one in counted.items() if instance in (None, origin)]
                 if not chosen:
                     return None  # what is not counted has not stayed at 0
                 sums.append(self._grown(chosen, window))
@@ -708,9 +722,9 @@ class Evidence:
         count, longer = self._stretches
         edges = np.linspace(window.start, window.end, count + 1).tolist()
         both = [
-            [self._grown([one for name, one in self.rates(signal).items()
-                          if instance in (None, name)], Window(*part)) for part in pairwise(edges)]
-            for signal in (above, below)
+            [self._grown([one for name, one in counted.items() if instance in (None, name)],
+                         Window(*part)) for part in pairwise(edges)]
+            for counted in self._counters(above, below)
         ]  # fmt: skip
         stretches = np.array([high / low for high, low in zip(*both, strict=True) if low > 0])
         if now is None or len(stretches) < _FEW_STRETCHES:

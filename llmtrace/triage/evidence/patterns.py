@@ -680,10 +680,13 @@ def restarted(e: Evidence) -> Mapping[str, float]:
 
 
 def vanished(e: Evidence) -> Mapping[str, float]:
-    """Return engines whose samples stop, or pause for several intervals, and since when."""
+    """Return engines whose samples stop, or pause for several intervals, and since when.
+
+    One whose start and counters are afterwards as if nothing had been was not read, and no more.
+    """
     found, window, examined = {}, e.after.window, 0
     for name, series in e.series("running").items():
-        before = series.within(e.before.window).t
+        before = series.t[series.t < window.start]
         if len(before) < 5:  # noqa: PLR2004
             continue
         examined += 1
@@ -691,10 +694,26 @@ def vanished(e: Evidence) -> Mapping[str, float]:
         marks = np.concatenate([[window.start], series.within(window).t, [window.end]])
         longest = int(np.diff(marks).argmax())
         earlier = series.t[series.t <= marks[longest]]  # none: it is not there yet
-        if np.diff(marks)[longest] > 3 * usual and len(earlier):
+        back = longest + 2 < len(marks)
+        if np.diff(marks)[longest] > 3 * usual and len(earlier) and not (
+            back and _went_on(e, name, float(earlier[-1]), float(marks[longest + 1]))
+        ):
             found[name] = float(earlier[-1])
     # Several at once is a scrape that failed, as far as anyone can see.
     return found if len(found) < max(examined, 2) else {}
+
+
+def _went_on(e: Evidence, name: str, last: float, again: float) -> bool:
+    """Return whether an engine is known to be the same process at two times."""
+    for signal in ("started", *_KEPT):
+        one = e.series(signal).get(name)
+        if one is None:
+            continue
+        before, after = one.value[one.t <= last], one.value[one.t >= again]
+        if len(before) and len(after):
+            same = after[0] == before[-1] if signal == "started" else after[0] >= before[-1]
+            return bool(same)
+    return False
 
 
 def lost_traffic(e: Evidence, gone: Iterable[str]) -> list[tuple[str, Share]]:

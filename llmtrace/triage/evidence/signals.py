@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Final
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from llmtrace.dataset.case import Signals, Window
 from llmtrace.stats.arrays import Floats, Mask
-from llmtrace.triage.evidence.changes import Shift, share, shift
+from llmtrace.triage.evidence.changes import Shift, share, shift, shift_of_samples
 
 # The collector's names of signals that the contract of a case names otherwise, and their factor.
 _ALIASES: Final[Mapping[str, tuple[str, float]]] = {
@@ -116,6 +117,8 @@ def gauges(signals: Signals, signal: str) -> dict[str, Series]:
         return {name: Series(one.t, 1.0 - one.value) for name, one in awake.items()}
     if signal == "api_cpu" and not chosen.any():
         return rates(signals, "api_cpu_seconds", {})
+    if signal == "frontend_time" and not chosen.any():
+        return _front_end(signals)
     if signal in _REASONS and not chosen.any():
         ours = [labels.get("reason") == _REASONS[signal] for labels in signals.label_sets]
         chosen = signals.signal.where("waiting_by_reason")
@@ -178,6 +181,20 @@ def means(signals: Signals, name: str) -> dict[str, Series]:
     return found
 
 
+def _front_end(signals: Signals) -> dict[str, Series]:
+    """Return what of the mean time to first token is neither queue, prefill nor transfer."""
+    whole, queue, prefill, moves = (
+        means(signals, name) for name in ("ttft", "queue", "prefill", "kv_transfer_time")
+    )
+    found = {}
+    for engine in whole.keys() & queue.keys() & prefill.keys():
+        parts = [one[engine] for one in (whole, queue, prefill, moves) if engine in one]
+        t = reduce(np.intersect1d, (part.t for part in parts))
+        first, *rest = (part.value[np.isin(part.t, t)] for part in parts)
+        found[engine] = Series(t, first - sum(rest))
+    return found
+
+
 def moved(series: Mapping[str, Series], before: Window, after: Window) -> Moved | None:
     """Compare a signal between two windows; `None` where too few samples are in either."""
     sides = [
@@ -188,7 +205,7 @@ def moved(series: Mapping[str, Series], before: Window, after: Window) -> Moved 
     instances = {}
     for name in series:
         b, a = sides[0][name], sides[1][name]
-        found = shift(b.value, b.t, a.value, a.t)
+        found = shift(b.value, b.t, a.value, a.t) or shift_of_samples(b.value, a.value)
         if found is not None:
             instances[name] = found
     every = [
@@ -196,7 +213,7 @@ def moved(series: Mapping[str, Series], before: Window, after: Window) -> Moved 
         for side in sides
         for part in ("value", "t")
     ]
-    fleet = shift(*every)
+    fleet = shift(*every) or shift_of_samples(every[0], every[2])
     if fleet is None:
         return None
     return Moved(fleet, instances, sides[0], sides[1])
