@@ -214,10 +214,12 @@ def kv_transfer(e: Evidence) -> Finding:
     _, limit = at_limit(e, e.gauge("running"))
     alone = more is False and _hardly_read(e)
     by_requests = alone and bool(fetches) and _wait_with_room(e)
+    by_loads, loads = _loads_longer(e)
     lines = [
-        gate(e.gate("queue"), say.durations("queue", e.row("queue_s")),
+        gate(e.gate("queue") or by_loads, say.durations("queue", e.row("queue_s")),
              "the engine's queue time per request"),
-        required(by_requests or (None if alone else more),
+        required(by_requests or by_loads or (None if alone else more),
+                 loads if by_loads else
                  f"{say.durations('queue', e.row('queue_s'))}, and {limit}" if by_requests else
                  say.gauge("requests deferred" if fetching is None else
                            "requests that fetch KV blocks", waits),
@@ -246,6 +248,20 @@ def _fetches_blocks(e: Evidence) -> bool | None:
     if e.fact("kv_connector") is not None or e.has("kv_fetch"):
         return True
     return None if queries is None else max(queries) > 0
+
+
+def _loads_longer(e: Evidence) -> tuple[bool | None, str]:
+    """Return whether loading blocks from another tier takes a part of what was added, and say so.
+
+    By the seconds that engines count, for each request; `None` = they count none.
+    """
+    seconds, first = e.counted("kv_offload_load_time"), e.row("ttft_s")
+    if seconds is None or first is None:
+        return None, ""
+    before, after = (one / max(len(side), 1)
+                     for one, side in zip(seconds, (e.before, e.after), strict=True))  # fmt: skip
+    text = f"loading KV blocks takes {say.seconds(before)} → {say.seconds(after)} a request"
+    return after - before >= max(_QUARTER * first.mean_change, e.floor("ttft_s")), text
 
 
 def disaggregated_kv(e: Evidence) -> Finding:
@@ -507,8 +523,8 @@ def _others_ended(e: Evidence) -> bool:
 def _models(e: Evidence) -> tuple[list[str], list[str], bool]:
     """Return the models whose queue grew, the others, and whether rows report the model."""
     words = e.after.rows.words["model"]
-    slow, calm = e.uneven("model", "queue_s") or ([], [])
-    return slow, calm, bool((words.codes >= 0).any()) and e.after.known("queue_s")
+    slow, calm = e.uneven("model", "queue_s" if e.after.known("queue_s") else "ttft_s") or ([], [])
+    return slow, calm, bool((words.codes >= 0).any())
 
 
 def _compete(e: Evidence, deferred: float | None) -> bool:

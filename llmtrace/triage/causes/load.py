@@ -210,11 +210,14 @@ def _volume(e: Evidence) -> bool:
 
 
 def _more_run(e: Evidence, running: Moved | None) -> tuple[bool | None, str]:
-    """Say whether more requests run at a time: by the gauge, or by the requests' times."""
-    if running is not None:
-        return running.rose(0.0, 0.2), say.gauge("requests running", running)
+    """Say whether more requests run at a time: by the gauge, or by the requests' times.
+
+    A gauge that is read now and then misses what requests show.
+    """
     rows = None if e.of_means else e.row("in_progress")
     rose = None if rows is None else rows.rose(0.0, 0.2)
+    if running is not None and (running.rose(0.0, 0.2) or not rose):
+        return running.rose(0.0, 0.2), say.gauge("requests running", running)
     return rose, say.amounts("requests in progress", rows)
 
 
@@ -306,7 +309,7 @@ def _preempted(e: Evidence) -> bool | None:
         return None
     before, after = counted
     scaled = before * e.after.window.seconds / max(e.before.window.seconds, 1e-9)
-    felt = max(3.0, 0.005 * len(e.after))
+    felt = max(3.0, 0.02 * len(e.after))
     return after >= felt and after >= 2 * scaled + 2
 
 

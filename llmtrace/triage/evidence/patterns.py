@@ -687,7 +687,7 @@ def vanished(e: Evidence) -> Mapping[str, float]:
     found, window, examined = {}, e.after.window, 0
     for name, series in e.series("running").items():
         before = series.t[series.t < window.start]
-        if len(before) < 5:  # noqa: PLR2004
+        if len(before) < 3:  # noqa: PLR2004
             continue
         examined += 1
         usual = float(np.percentile(np.diff(before), 90))
