@@ -84,7 +84,8 @@ def causes(evidence: Evidence) -> list[Finding]:
     found = {name: _of_the_metric(evidence, one) for name, one in found.items()}
     found = {name: _of_its_wait(evidence, one) for name, one in found.items()}
     weighed = found
-    found = {name: _behind(evidence, one, found) for name, one in found.items()}
+    beyond = {name: _beyond_unrest(evidence, one) for name, one in found.items()}
+    found = {name: _behind(evidence, one, beyond) for name, one in found.items()}
     ranked = _after_the_first(_ranked(found.values()))
     first, *others = _ranked(_beyond_unrest(evidence, one) for one in ranked)
     if first.status in NAMED:
@@ -214,9 +215,11 @@ def _behind(evidence: Evidence, finding: Finding, found: Mapping[str, Finding]) 
     names = may_be_behind(finding.id, slow=[clients.could_be_slowness(evidence)])
     if finding.id in _BY_LOAD and evidence.more_load and not evidence.rather_longer:
         # There is more to do: that needs no other cause. But a full batch is one cause, not two,
-        # and as many requests are more for each engine where one of them is gone.
+        # and as many requests are more for each engine where one of them is gone, or where no
+        # cache serves them.
         fewer = ("engine_down",) if not evidence.more_requests else ()
-        names = [name for name in names if name in (*_BY_LOAD, *fewer, "replica_imbalance")]
+        other = ("replica_imbalance", "response_cache_misses", *fewer)
+        names = [name for name in names if name in (*_BY_LOAD, *other)]
     behind = [
         found[name]
         for name in names

@@ -231,6 +231,7 @@ def engine_paused(e: Evidence) -> Finding:
         # A long prompt that is computed whole holds all streams, too.
         proof(None if patterns.held_up(e) or most is False else still, still_text),
         support(still, still_text),
+        proof(None if halts is None else _far_halts(e), text),
         support(stopped, "no tokens came out while requests were running"),
         support(most, slow or ""),
         support(gaps, say.durations("longest gap", gap)),
@@ -479,6 +480,13 @@ def _halts(e: Evidence, text: str, *, long: bool | None) -> tuple[bool | None, s
     if found is not None and not long:
         text = f"{found[1]} responses stood still for {say.seconds(found[0])}, longer than before"
     return None if found is None else True, text
+
+
+def _far_halts(e: Evidence) -> bool:
+    """Return whether responses stood still alike for far longer than any did, and for no prompt."""
+    found, usual = patterns.alike_halts(e), patterns.longest_wait(e)
+    far = found is not None and usual is not None and found[0] >= _FAR * usual
+    return far and not patterns.held_up(e) and patterns.long_beside(e) is None
 
 
 def _slow_in_halts(e: Evidence) -> tuple[str | None, bool | None]:
