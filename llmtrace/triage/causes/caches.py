@@ -328,6 +328,8 @@ def _part_by_engines(e: Evidence) -> bool | None:
     time, first = _transfer_time(e), e.row(f"{lost}_s")
     if time is None or first is None or not _transfers_slower(e)[0]:
         return None
+    if lost == "unattributed" and e.gate("queue"):
+        return None  # where rows report no queue, it is a part of that
     part = max(_QUARTER * first.mean_change, e.floor("first_chunk_s"))
     return bool(e.gate(lost)) and time.after - time.before >= part
 

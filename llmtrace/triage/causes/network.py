@@ -481,7 +481,8 @@ def _is_between(e: Evidence) -> bool | None:
     gathered &= not longer  # what is gathered ends when it always did
     lost = e.gate("first_chunk") if e.row("first_chunk_s") is not None else (
         outside and e.gate("unattributed"))  # fmt: skip
-    seen = front or outside is False
+    part = patterns.front_end_part(e)
+    seen = (front and (part is None or part >= _GOOD_PART)) or outside is False
     return bool(lost) and not (seen or gathered or patterns.starts(e))
 
 
