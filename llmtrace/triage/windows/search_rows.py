@@ -154,10 +154,12 @@ def look_at(
 def look_elsewhere(look: Look, case: Case) -> Iterator[Look]:
     """Yield looks at what else than the metrics dates a change, the surest date first.
 
-    Only of few rows: a search that had enough of them is to be believed. Without an end of the
-    time searched, it is as long as anything was recorded.
+    A search that found something in many rows is to be believed; where it found nothing, only
+    dates that are sure are looked at. Without an end of the time searched, it is as long as
+    anything was recorded.
     """
-    if look.rows.n > FEW or not look.rows.n or look.alike_days is not None:
+    many = look.rows.n > FEW
+    if (many and not look.blind) or not look.rows.n or look.alike_days is not None:
         return
     span = look.span
     if case.searched is None and len(case.signals):
@@ -167,7 +169,7 @@ def look_elsewhere(look: Look, case: Case) -> Iterator[Look]:
         look.rows, look.series, span=span, signals=case.signals, events=case.facts.events,
         gaps=look.gaps,
     )  # fmt: skip
-    for one in found:
+    for one in (one for one in found if one.sure or not many):
         chosen = around(t, one, look.gaps, span.end, among=len(found))
         whole = tuple(look.rows.within(each.start, each.end)
                       for each in (chosen.before, chosen.after))  # fmt: skip
