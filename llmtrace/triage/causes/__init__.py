@@ -193,6 +193,7 @@ def _is_usual(evidence: Evidence, cause: str) -> str:
     if (
         moved is not None
         and moved.stretch_z < bar
+        and not (cause in _WAITS and moved.middle_z >= bar)
         and not (cause == "head_of_line" and workload.far_more_long(evidence))
     ):
         return f"stretches of the time before differ as much in `{of}`"
@@ -249,7 +250,7 @@ def _came_first(evidence: Evidence, finding: Finding, other: str) -> bool:
 
     A full cache evicts prefixes, and prefixes that are no longer shared fill the cache.
     """
-    if other in OF_THE_WORK and cache_shrank(evidence):
+    if (other in OF_THE_WORK or finding.id == "kv_exhaustion") and cache_shrank(evidence):
         return True
     pressure = ("kv_exhaustion", "queue_saturation")
     if finding.id == "prefix_cache_collapse" and other in pressure:

@@ -299,6 +299,7 @@ def busy_client(e: Evidence) -> Finding:
              say.durations("received data waited for the client", lag),
              "`client_lag_s` of rows (Linux; HTTP libraries whose sockets can be seen)"),
         required(None if lag is not None else _stands_still(e) or None, _STANDS_STILL),
+        required(None if part is None or part < 0.25 else True, text),
         proof(None if part is None else part >= 0.5, text),
         # Who is served late by a slow engine reads a little late as well.
         against(None if part is None else part < 0.25, text),

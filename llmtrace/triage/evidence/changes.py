@@ -7,9 +7,10 @@ requests: the variation of a quiet window, from one block to the next, is the sc
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +58,7 @@ class Shift:
         mean_z: change of the mean, in standard errors from the unrest between blocks of time.
         under_z: as `over_z`, of the values after that lie below the p5 before.
         stretch_z: how far the mean after is above those of stretches before, as a z.
+        middle_z: the same of medians, which a few long waits before do not hide.
         source: who measured it, where no request did.
     """
 
@@ -74,6 +76,7 @@ class Shift:
     mean_z: float
     under_z: float
     stretch_z: float
+    middle_z: float
     source: str = ""
 
     @property
@@ -178,7 +181,8 @@ def shift(
         under_z=_over_z(
             float(np.mean(after < b05)), len(before), len(after), [b < b05 for b in blocks_b]
         ),
-        stretch_z=_stretch_z(before, after, least_spread),
+        stretch_z=_stretch_z(before, after, least_spread, np.mean),
+        middle_z=_stretch_z(before, after, least_spread, np.median),
     )  # fmt: skip
 
 
@@ -200,7 +204,7 @@ def shift_of_samples(before: Floats, after: Floats) -> Shift | None:
     return Shift(
         before_n=len(before), after_n=len(after), before_p50=b50, after_p50=a50, before_p95=b95,
         after_p95=a95, before_mean=low, after_mean=high, z=z, over=float(np.mean(after > b95)),
-        over_z=z, mean_z=z, under_z=-z, stretch_z=z,
+        over_z=z, mean_z=z, under_z=-z, stretch_z=z, middle_z=z,
     )  # fmt: skip
 
 
@@ -341,7 +345,9 @@ def _mean_z(before: list[Floats], after: list[Floats], least_spread: float) -> f
     return as_z(more / max(math.sqrt(variance), least), len(before) + len(after) - 2)
 
 
-def _stretch_z(before: Floats, after: Floats, least_spread: float) -> float:
+def _stretch_z(
+    before: Floats, after: Floats, least_spread: float, of: Callable[[Floats], np.floating[Any]]
+) -> float:
     """Return how far the mean after is from those of stretches before, each as long if possible.
 
     Lengths, bursts and waits are alike for longer than any block of requests: the window after is
@@ -350,9 +356,9 @@ def _stretch_z(before: Floats, after: Floats, least_spread: float) -> float:
     Müller), however many requests these hold.
     """
     count = max(STRETCHES, len(before) // len(after))
-    means = np.array([part.mean() for part in np.array_split(before, count)])
+    means = np.array([of(part) for part in np.array_split(before, count)])
     least = max(0.01 * abs(float(means.mean())), least_spread, 1e-9)
-    return one_more_z(means, float(after.mean()), least, len(after) * count / len(before))
+    return one_more_z(means, float(of(after)), least, len(after) * count / len(before))
 
 
 def one_more_z(stretches: Floats, after: float, least: float, longer: float = 1.0) -> float:
