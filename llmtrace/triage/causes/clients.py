@@ -291,6 +291,7 @@ def busy_client(e: Evidence) -> Finding:
              or e.local("version", "client_lag_s"))  # fmt: skip
     part = _own_part(e)
     text = f"it is {say.percent(min(max(part or 0, 0), 1))} of what the wait grew by"
+    felt = part is not None and part >= 0.25
     running = e.gauge("running")
     lines = [
         # A loop that is blocked now and then is felt by few, and by those for long.
@@ -298,8 +299,8 @@ def busy_client(e: Evidence) -> Finding:
              bool(e.up("client_lag_s")) or lag.grew(e.floor("client_lag_s")),
              say.durations("received data waited for the client", lag),
              "`client_lag_s` of rows (Linux; HTTP libraries whose sockets can be seen)"),
-        required(None if lag is not None else _stands_still(e) or None, _STANDS_STILL),
-        required(None if part is None or part < 0.25 else True, text),
+        required(felt or (_stands_still(e) and lag is None) or None,
+                 text if felt else _STANDS_STILL),
         proof(None if part is None else part >= 0.5, text),
         # Who is served late by a slow engine reads a little late as well.
         against(None if part is None else part < 0.25, text),
