@@ -30,7 +30,8 @@ SETS: Final = {
     "fifth": RECORDED.with_name("recorded_fifth"),
     "sixth": RECORDED.with_name("recorded_sixth"),
     "seventh": RECORDED.with_name("recorded_seventh"),
-    "unseen": RECORDED.with_name("recorded_unseen"),
+    "eighth": RECORDED.with_name("recorded_eighth"),
+    "ninth": RECORDED.with_name("recorded_ninth"),
 }
 SEVERITY: Final = {"mild": 1.0, "severe": 3.0}
 BARS: Final = {"top-1 on faults": 0.9, "top-3 on faults": 0.95}
