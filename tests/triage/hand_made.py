@@ -732,8 +732,8 @@ def kv_transfer() -> Incident:
     slow_queue(made, 0.8)
     made.gauge("waiting", 6.0, 1.0)
     made.gauge("waiting_deferred", 6.0, 1.0)
-    for row in made.rows:
-        row["model"] = ("llama", "qwen")[row["start"] % 2]
+    for i, row in enumerate(made.rows):
+        row["model"] = ("llama", "qwen")[i % 2]
     return made
 
 

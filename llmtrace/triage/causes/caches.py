@@ -21,6 +21,7 @@ _LITTLE = 0.1
 _QUARTER = 0.25  # of what a stage grew by
 _FEW_READS = 10  # that meet a request: as many may be next to none by chance
 _TIMES = 1.5  # as many models in demand
+_SEVERAL = 2  # models
 _OTHERS = 1.2  # times as many requests as rows tell of
 _OTHER_WORK = 0.1  # as a share of the mean prompt
 
@@ -227,8 +228,9 @@ def kv_transfer(e: Evidence) -> Finding:
         proof(None if fetching is None else _more(fetching),
               say.gauge("requests that fetch KV blocks", fetching)),
         support(*_transfers_slower(e)),
-        weigh(None if share is None or not known or fetches is None else
-              share >= HALF and not some,
+        # That all wait alike tells it from a grammar or an adapter only where there are several.
+        weigh(None if share is None or not known or (fetches is None and len(slow) < _SEVERAL)
+              else share >= HALF and not some,
               f"{say.percent(share or 0)} of waiting requests are deferred, of every model",
               "the rows' `model`, to distinguish it from adapters that wait for a slot"),
         against(fetches is False, "no KV blocks are fetched from another tier or engine",
