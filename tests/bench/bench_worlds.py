@@ -249,7 +249,7 @@ def _said(result: Result, began: float) -> Said:
     if onset is None:
         return Said(result.verdict, named)
     held = onset.earliest - onset.gap_s <= began <= onset.latest + onset.gap_s
-    return Said(result.verdict, named, dated=held)
+    return Said(result.verdict, named, dated=bool(held))
 
 
 def report(answers: Sequence[Answer], *, details: bool) -> dict[str, tuple[float, ...]]:

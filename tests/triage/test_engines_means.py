@@ -185,5 +185,6 @@ def test_a_gpu_that_is_not_seen_is_not_blamed_for_what_else_explains_it(other):
             made.gauges["started", replica] = lambda _t, _u: AFTER.start - 5
     if other == "no cache known":
         made.forget_rows("cached_tokens")
+        made.forget("prefix_hits", "prefix_queries")
 
     assert made.findings()["gpu_throttle"].status == "unknown"

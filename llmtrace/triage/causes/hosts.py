@@ -96,7 +96,9 @@ def gpu_throttle(e: Evidence) -> Finding:
                 say.gauge("power, W", power, down=True)),
     ]  # fmt: skip
     at = clock.most(down=True)[0] if clock is not None and fell else None
-    action = f"Reroute: drain {at or 'the node whose clock fell'}, look at cooling, power and XIDs."
+    action = (
+        f"Reroute: drain {at or 'the node whose clock fell'}, look at cooling, power and XIDs."
+    )
     if clock is not None and fell and at is None and len(clock.instances) > 1:
         action = "Fix what the nodes share, for all are slower: power caps, cooling, drivers."
     found = judge("gpu_throttle", lines, action, group=local or _only(e, at))

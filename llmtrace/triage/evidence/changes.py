@@ -43,7 +43,8 @@ _SMALLEST: Final = 1e-300
 _TINY: Final = 1e-12
 _HURST: Final = 0.75
 _FEW_SAMPLES: Final = 4  # before: fewer know no spread
-_USUAL_SPREAD: Final = 0.2  # of a gauge, at least, where few samples say so
+_USUAL_SPREAD: Final = 0.2  # of the level before, at least, whatever few samples say
+_SMALL_SPREAD: Final = 0.05  # of the level after
 _CLOSE: Final = 1e-12
 
 
@@ -191,12 +192,17 @@ def shift_of_samples(before: Floats, after: Floats) -> Shift | None:
 
     A gauge that is scraped every 15 s has four samples a minute: they say nothing of a
     distribution, but whether they are far from those before (Student's t). Samples that follow one
-    another are alike, and a few that happen to be the same still have a spread.
+    another are alike, and a few that happen to be the same still have a spread: counts that of
+    chance (Poisson).
     """
     if len(before) < _FEW_SAMPLES or not len(after):
         return None
     low, high = float(before.mean()), float(after.mean())
-    spread = max(_ALIKE * float(before.std(ddof=1)), _USUAL_SPREAD * max(abs(low), abs(high)))
+    counts = not (before % 1).any() and not (after % 1).any()
+    spread = max(
+        _ALIKE * float(before.std(ddof=1)), _USUAL_SPREAD * abs(low), _SMALL_SPREAD * abs(high),
+        math.sqrt(max(low, 1.0)) if counts else 0.0,
+    )  # fmt: skip
     error = max(spread * math.sqrt(1 / len(before) + 1 / len(after)), _TINY)
     z = as_z((high - low) / error, len(before) - 1)
     b50, b95, a50, a95 = (float(one) for side in (before, after)

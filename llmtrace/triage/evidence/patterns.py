@@ -695,8 +695,10 @@ def vanished(e: Evidence) -> Mapping[str, float]:
         longest = int(np.diff(marks).argmax())
         earlier = series.t[series.t <= marks[longest]]  # none: it is not there yet
         back = longest + 2 < len(marks)
-        if np.diff(marks)[longest] > 3 * usual and len(earlier) and not (
-            back and _went_on(e, name, float(earlier[-1]), float(marks[longest + 1]))
+        if (
+            np.diff(marks)[longest] > 3 * usual
+            and len(earlier)
+            and not (back and _went_on(e, name, float(earlier[-1]), float(marks[longest + 1])))
         ):
             found[name] = float(earlier[-1])
     # Several at once is a scrape that failed, as far as anyone can see.

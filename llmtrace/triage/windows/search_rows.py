@@ -20,7 +20,7 @@ from llmtrace.triage.result import Metric
 from llmtrace.triage.rows_in_order import thinned
 from llmtrace.triage.windows.all_stretches import find_all, overlapping
 from llmtrace.triage.windows.bins import max_bins
-from llmtrace.triage.windows.candidates import candidates
+from llmtrace.triage.windows.candidates import TRAFFIC, candidates
 from llmtrace.triage.windows.choose import FEW, Chosen, around, choose, choose_at
 from llmtrace.triage.windows.highest_stretch import SURE
 from llmtrace.triage.windows.same_work import Series, searched_series
@@ -154,9 +154,9 @@ def look_at(
 def look_elsewhere(look: Look, case: Case) -> Iterator[Look]:
     """Yield looks at what else than the metrics dates a change, the surest date first.
 
-    A search that found something in many rows is to be believed; where it found nothing, only
-    dates that are sure are looked at. Without an end of the time searched, it is as long as
-    anything was recorded.
+    A search that found something in many rows is to be believed, and so it is of traffic, which
+    comes and goes; where it found nothing, other dates that are sure are looked at. Without an end
+    of the time searched, it is as long as anything was recorded.
     """
     many = look.rows.n > FEW
     if (many and not look.blind) or not look.rows.n or look.alike_days is not None:
@@ -169,7 +169,7 @@ def look_elsewhere(look: Look, case: Case) -> Iterator[Look]:
         look.rows, look.series, span=span, signals=case.signals, events=case.facts.events,
         gaps=look.gaps,
     )  # fmt: skip
-    for one in (one for one in found if one.sure or not many):
+    for one in (one for one in found if not many or (one.sure and one.by != TRAFFIC)):
         chosen = around(t, one, look.gaps, span.end, among=len(found))
         whole = tuple(look.rows.within(each.start, each.end)
                       for each in (chosen.before, chosen.after))  # fmt: skip
