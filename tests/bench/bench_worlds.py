@@ -243,7 +243,7 @@ def _carries(found: Finding) -> int:
 
 
 def _said(result: Result, began: float) -> Said:
-    """Return what a result says; between two requests an onset cannot be told from another."""
+    """Return what a result says; an onset between two requests may be anywhere there."""
     named = tuple((one.id, one.status, one.score) for one in result.causes if one.status in NAMED)
     onset = result.onset
     if onset is None:

@@ -19,7 +19,7 @@ WINDOWS = Window(0.0, 90.0), Window(90.0, 120.0)
 
 
 def test_two_samples_of_a_queue_show_it():
-    """Nobody waited in six scrapes, and dozens do in the two since."""
+    """No request waited in six scrapes, and dozens do in the two since."""
     waiting = Series(T, np.array([0, 1, 0, 0, 2, 0, 61, 76.0]))
     found = moved({"vllm-0": waiting}, *WINDOWS)
 

@@ -441,8 +441,8 @@ def grammar_compilation(e: Evidence) -> Finding:
                  "the gauge `waiting_grammar` or the histogram `grammar_compile`"),
         support(left and part >= HALF,
                 f"the queue is {say.percent(min(part, 1.0))} of what the metric grew by"),
-        support(left and by_route, f"routes that wait more: {', '.join(routes[0][:5])}; as before: "
-                f"{', '.join(routes[1][:5])}"),
+        support(left and by_route, f"routes that wait more: {', '.join(routes[0][:5])}; "
+                f"as before: {', '.join(routes[1][:5])}"),
         proof(more, "compiling grammars takes "
               + ("-" if spent is None else f"{spent[0]:.1f} → {spent[1]:.1f} s of the window")),
     ]  # fmt: skip

@@ -95,14 +95,18 @@ def gpu_throttle(e: Evidence) -> Finding:
         support(None if power is None or not fell else power.fell(0.0, 0.1),
                 say.gauge("power, W", power, down=True)),
     ]  # fmt: skip
-    at = clock.most(down=True)[0] if clock is not None and fell else None
-    action = (
-        f"Reroute: drain {at or 'the node whose clock fell'}, look at cooling, power and XIDs."
-    )
-    if clock is not None and fell and at is None and len(clock.instances) > 1:
-        action = "Fix what the nodes share, for all are slower: power caps, cooling, drivers."
+    at, action = _slow_node(clock if fell else None)
     found = judge("gpu_throttle", lines, action, group=local or _only(e, at))
     return _barely(found) if unseen and not reported else found
+
+
+def _slow_node(clock: Moved | None) -> tuple[str | None, str]:
+    """Return the node whose clock fell most, if one stands out, and what to do."""
+    at = None if clock is None else clock.most(down=True)[0]
+    if clock is not None and at is None and len(clock.instances) > 1:
+        return at, "Fix what the nodes share, for all are slower: power caps, cooling, drivers."
+    node = at or "the node whose clock fell"
+    return at, f"Reroute: drain {node}, look at cooling, power and XIDs."
 
 
 def _barely(found: Finding) -> Finding:
@@ -211,8 +215,6 @@ def engine_paused(e: Evidence) -> Finding:
     asleep = slept(e)
     before, quiet = patterns.engine_gaps(e)
     long = _stood_still(e)
-    if long is False and not _replicas_known(e):
-        long = None  # other engines respond while one stands still
     # A front end that is short of CPU counts tokens late: alone this says nothing.
     stopped = _stopped(e) and long is not False
     halts, text = _halts(e, _gap_text(quiet, before.seconds if before else 0.0), long=long)
@@ -485,7 +487,7 @@ def _halts(e: Evidence, text: str, *, long: bool | None) -> tuple[bool | None, s
 
 
 def _far_halts(e: Evidence) -> bool:
-    """Return whether responses stood still alike for far longer than any did, and for no prompt."""
+    """Return whether responses stood still alike, far longer than any did, and for no prompt."""
     found, usual = patterns.alike_halts(e), patterns.longest_wait(e)
     far = found is not None and usual is not None and found[0] >= _FAR * usual
     return far and not patterns.held_up(e) and patterns.long_beside(e) is None
@@ -512,15 +514,19 @@ def _replicas_known(e: Evidence) -> bool:
 
 
 def _stood_still(e: Evidence) -> bool | None:
-    """Return whether an engine gave nothing for far longer than it ever does, or chance makes."""
+    """Return whether an engine gave nothing for far longer than it ever does, or chance makes.
+
+    Where rows do not say which it was, other engines respond while one stands still.
+    """
     before, quiet = patterns.engine_gaps(e)
+    no = False if _replicas_known(e) else None
     if quiet is None:
-        return False
+        return no
     usual = before.seconds if before is not None and before.whole is not False else 0.0
     far = quiet.seconds >= _FAR * usual or (
         quiet.seconds > usual and patterns.halts(e).rose(0.0, _SEVERAL))  # fmt: skip
     far &= quiet.seconds >= _LONGER * (patterns.longest_wait(e) or 0.0)  # any pace has gaps
-    return quiet.whole if far and patterns.beyond_chance(e) >= _BEYOND_CHANCE else False
+    return quiet.whole if far and patterns.beyond_chance(e) >= _BEYOND_CHANCE else no
 
 
 def _computed_long(e: Evidence) -> bool:

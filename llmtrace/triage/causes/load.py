@@ -84,7 +84,7 @@ def _later_by_load(e: Evidence) -> bool:
     """Return whether engines get more to do and first chunks are later, in no queue that is seen.
 
     Waiting for the running step is in none: it is where more load shows first. Where engines have
-    seats and count nobody who waits, it is steps that take longer, and no queue.
+    seats and count no request that waits, it is steps that take longer, and no queue.
     """
     if e.metric not in (None, "ttft_s") or not e.more_load or not e.up("ttft_s"):
         return False
@@ -361,7 +361,7 @@ def waits_for_steps(e: Evidence) -> bool | None:
 
 
 def steps_longer(e: Evidence) -> bool:
-    """Return whether first chunks are later because steps take longer, and nobody waits."""
+    """Return whether first chunks are later because steps take longer, and no request waits."""
     free = _more_wait(e) is False and _slots_free(e, e.gauge("running"))
     return free and bool(e.up("tpot_s")) and waits_for_steps(e) is not False
 
