@@ -4,9 +4,9 @@
 
 The incidents of `tests/triage/recorded`, each with its true cause in a file of its own, beside the
 same simpler ways to guess as in `bench_triage`. With `--searched` the windows and the metric are
-taken away first. `--set` asks it of others instead, and prints each truth: `second` to `seventh`
-have been seen since, and on `unseen` no rule was made. `--store` keeps which causes were named
-first, which reports quote. Exits with 1 where a bar is missed.
+taken away first. `--set` asks it of others instead, and prints each truth: no rule was made on
+`second` to `tenth` when they were recorded, and all have been seen since. `--store` keeps which
+causes were named first, which reports quote. Exits with 1 where a bar is missed.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ SETS: Final = {
     "seventh": RECORDED.with_name("recorded_seventh"),
     "eighth": RECORDED.with_name("recorded_eighth"),
     "ninth": RECORDED.with_name("recorded_ninth"),
+    "tenth": RECORDED.with_name("recorded_tenth"),
 }
 SEVERITY: Final = {"mild": 1.0, "severe": 3.0}
 BARS: Final = {"top-1 on faults": 0.9, "top-3 on faults": 0.95}

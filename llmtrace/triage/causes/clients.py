@@ -159,6 +159,9 @@ def client_gate(e: Evidence) -> Finding:
                        "the engines are not busier: " + say.gauge("running", running))),
         support(None if local is None else True, f"only {local}"),
         against(still, _STANDS_STILL, strongly=True),
+        against(_starts_anew(e, 0.0 if wait is None else wait.before_p95),
+                "those that wait open a connection, as none did before, and not for a pool",
+                strongly=True),
         against(any_time, "who waits does not come while more requests are in progress",
                 strongly=True),
         against(None if part is None else part < 0.2,
@@ -201,8 +204,10 @@ def client_cold(e: Evidence) -> Finding:
     grown, waits = (0.0 if one is None else one.mean_change for one in (setup, pool))
     part = max(1 - waits / grown, 0.0) if grown > 0 else 0.0
     fades = None if setup is None else _fades(e.after, versions, max(setup.before_p95, floor))
-    anew = None if setup is None else _open_connections(e.after, max(setup.before_p95, floor))
+    anew = None if setup is None else _starts_anew(e, max(setup.before_p95, floor))
     any_time = setup is not None and _comes_with_load(e, "client_setup_s") is False
+    each = setup is not None and fades is False and not anew and (
+        _open_connections(e, setup.before_p95))  # fmt: skip
     lines = [
         gate(e.gate("network", "unattributed"),
              say.durations("before a request is on a connection", setup),
@@ -221,21 +226,38 @@ def client_cold(e: Evidence) -> Finding:
         against(None if fades is None or any_time else
                 not (fades or anew) and (e.ongoing or part < _LATER),
                 "the wait lasts: it is not of the start", strongly=True),
+        against(each, "each opens a connection, for as long as it lasts: none is kept alive",
+                strongly=True),
         against(fades is None and part < _LATER, "nothing is set up: they wait for a connection"),
     ]  # fmt: skip
     action = "Start clients warm: import and connect before a process takes requests."
     return judge("client_cold", lines, action)
 
 
-def _open_connections(side: Side, usual: float) -> bool:
+def _starts_anew(e: Evidence, usual: float) -> bool:
+    """Return whether processes start for requests: they open connections, and import before.
+
+    Where connections are not kept alive, or wait for a pool, nothing else is set up.
+    """
+    setup, own = e.row("client_setup_s"), e.row("client_s")
+    if setup is None or own is None or not _open_connections(e, usual):
+        return False
+    return own.mean_change >= HALF * setup.mean_change
+
+
+def _open_connections(e: Evidence, usual: float) -> bool:
     """Return whether most requests with a longer set-up open a connection, and few others do.
 
     Who waits for a pool that is too small is given a connection that is open.
     """
-    opened, slow = side.number("network_connect_s") > 0, side.number("client_setup_s") > usual
-    if slow.sum() < MIN_COUNT or slow.all():
+    opened, slow = (
+        e.after.number("network_connect_s") > 0,
+        e.after.number("client_setup_s") > usual,
+    )
+    others = e.before.number("network_connect_s") > 0 if slow.all() else opened[~slow]
+    if min(slow.sum(), len(others)) < MIN_COUNT:
         return False
-    return bool(opened[slow].mean() >= _MOST and opened[~slow].mean() <= _LATER)
+    return bool(opened[slow].mean() >= _MOST and others.mean() <= _LATER)
 
 
 def _comes_with_load(e: Evidence, name: str) -> bool | None:

@@ -537,7 +537,7 @@ def _computed_long(e: Evidence) -> bool:
 
 
 def _stopped(e: Evidence) -> bool | None:
-    """Return whether an engine gave no tokens between two samples while requests were running."""
+    """Return whether an engine gave no tokens between two samples while requests were in it."""
     rates, running = e.rates("tokens_out"), e.series("running")
     known = False
     for name, rate in rates.items():
@@ -550,6 +550,8 @@ def _stopped(e: Evidence) -> bool | None:
         if len(before) and (before == 0).mean() > 0.02:
             continue
         open_ = np.interp(after.t, gauge.t, gauge.value)
+        if (held := e.series("waiting").get(name)) is not None and len(held.t):
+            open_ += np.interp(after.t, held.t, held.value)  # a pause may put back what ran
         if ((after.value == 0) & (open_ >= 1)).any():
             return True
     return False if known else None

@@ -89,10 +89,18 @@ def network_path(e: Evidence) -> Finding:
         against(not (longer_path or _connects_anew(e) or sets_up),
                 "connecting and sending wait for a machine: a round trip takes as long as ever",
                 strongly=bool(e.up("client_lag_s"))),
+        against("rtt" not in longer and _opens_after_failures(e),
+                "requests that failed left connections closed: others are opened", strongly=True),
     ]  # fmt: skip
-    where = f" It is {local}." if local else ""
     action = "Reroute: undo the routing or DNS change, pin the region, keep connections alive."
-    return judge("network_path", lines, action + where, group=local)
+    return judge("network_path", lines, f"{action} It is {local}." if local else action,
+                 group=local)  # fmt: skip
+
+
+def _opens_after_failures(e: Evidence) -> bool:
+    """Return whether more requests fail, and more open a connection."""
+    failed = e.share("failed", patterns.failed).rose(0.002, 4, 2.5)
+    return failed and e.share("connected", _connected).rose(0.1)
 
 
 def gateway_overhead(e: Evidence) -> Finding:

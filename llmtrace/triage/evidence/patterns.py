@@ -702,7 +702,13 @@ def vanished(e: Evidence) -> Mapping[str, float]:
         ):
             found[name] = float(earlier[-1])
     # Several at once is a scrape that failed, as far as anyone can see.
-    return found if len(found) < max(examined, 2) else {}
+    found = found if len(found) < max(examined, 2) else {}
+    for name, series in e.series("up").items():
+        down = series.within(window)
+        down_t = down.t[down.value == 0]
+        if len(down_t) > 1 and (series.value[series.t < window.start] > 0).all():
+            found.setdefault(name, float(down_t[0]))
+    return found
 
 
 def _went_on(e: Evidence, name: str, last: float, again: float) -> bool:

@@ -1,0 +1,73 @@
+"""Is it told apart why connections are opened: new processes, no keep-alive, broken streams?"""
+
+from __future__ import annotations
+
+import pytest
+
+from llmtrace.dataset.case import Event
+
+from . import hand_made
+from .incidents import AFTER, quiet
+
+
+def opened(seconds: float, *, own: float = 0.0, share: float = 1.0):
+    """Return an incident in which a share of the requests opens a connection, after work first."""
+    made = quiet()
+    dice = hand_made.rng()
+    for row in made.rows:
+        row |= {"client_s": 0.002, "network_connect_s": 0.0, "network_client_wait_s": 0.0}
+    for row in made.after():
+        if dice.random() < share:
+            took = seconds * float(dice.uniform(0.8, 1.2))
+            before = own * float(dice.uniform(0.8, 1.2))
+            row["network_connect_s"] = took
+            row["network_s"] += took
+            row["client_s"] += before
+            row["unattributed_s"] = row.get("unattributed_s", 0.0) + before
+    made.events.append(Event(AFTER.start - 10, "deploy", "chat 4.0.1"))
+    return made
+
+
+def test_a_process_for_each_request_is_a_cold_client():
+    """Most of the time is before the connection, whatever it is that starts."""
+    found = opened(0.004, own=0.4).findings(metric="ttft")
+
+    assert next(iter(found)) == "client_cold"
+    assert found["client_gate"].status not in ("confirmed", "likely")
+
+
+def test_connections_that_are_not_kept_alive_are_the_path():
+    """Nothing else is set up, though something was deployed just before."""
+    found = opened(0.025).findings(metric="ttft")
+
+    assert next(iter(found)) == "network_path"
+
+
+def test_connections_that_broke_are_opened_anew():
+    """Streams that fail are the cause, and not that the next request needs a connection."""
+    made = hand_made.midstream_errors()
+    dice = hand_made.rng()
+    for row in made.rows:
+        row["network_connect_s"] = 0.0
+    for row in made.after():
+        if dice.random() < 0.4:
+            row["network_connect_s"] = 0.08
+            row["network_s"] += 0.08
+
+    assert next(iter(made.findings())) == "midstream_errors"
+
+
+@pytest.mark.parametrize("down", [False, True])
+def test_a_target_that_is_down_is_an_engine_that_is(down):
+    """Its page is not there, and a few requests failed or were sent again."""
+    made = quiet()
+    for replica in ("vllm-0", "vllm-1", "vllm-2"):
+        made.gauges["up", replica] = lambda t, _u, replica=replica: float(
+            not (down and replica == "vllm-1" and t >= AFTER.start)
+        )
+    for i, row in enumerate(made.after()):
+        if i % 20 == 0:
+            row |= {"outcome": "error", "http_status": 502, "ttft_s": None}
+    found = made.findings()
+
+    assert (next(iter(found)) == "engine_down") is down
