@@ -1,4 +1,4 @@
-"""Is it told apart why connections are opened: new processes, no keep-alive, broken streams?"""
+"""Is it clear why connections are opened: new processes, no keep-alive, or broken streams?"""
 
 from __future__ import annotations
 

@@ -54,10 +54,7 @@ def network_path(e: Evidence) -> Finding:
         Watch round trips per client region and server region; keep traffic within a region.
     """
     path, floor = e.row("network_path_s"), e.floor("network_s")
-    phases = {part: e.row(f"network_{part}_s") for part in _PHASES}
-    longer = {name: one for name, one in phases.items()
-              if one is not None and (one.rose(floor) or one.grew(floor))}  # fmt: skip
-    known = [one for one in phases.values() if one is not None]
+    phases, longer = _phases(e, floor)
     # A machine without CPU to spare connects slowly as well; the round trips are the path's.
     longer_path = phases["rtt"] is None or bool({"rtt", "dns"} & set(longer))
     moved = "; ".join(say.durations(_PHASES[part], one) for part, one in longer.items())
@@ -79,7 +76,8 @@ def network_path(e: Evidence) -> Finding:
                  + (f"; {moved}" if longer and not longer_path else ""),
                  "the network's phases (HTTP client hooks)"),
         proof(longer_path and bool(longer)
-              and (e.carried("network") >= HALF or e.felt_alone("network_s")) if known else None,
+              and (e.carried("network") >= HALF or e.felt_alone("network_s"))
+              if any(one is not None for one in phases.values()) else None,
               moved),
         support(e.carried("network") >= HALF,
                 f"network is {say.percent(e.carried('network'))} of the time added"),
@@ -95,6 +93,13 @@ def network_path(e: Evidence) -> Finding:
     action = "Reroute: undo the routing or DNS change, pin the region, keep connections alive."
     return judge("network_path", lines, f"{action} It is {local}." if local else action,
                  group=local)  # fmt: skip
+
+
+def _phases(e: Evidence, floor: float) -> tuple[dict[str, Shift | None], dict[str, Shift]]:
+    """Return the phases of the network, and which of them take longer."""
+    every = {part: e.row(f"network_{part}_s") for part in _PHASES}
+    known = ((name, one) for name, one in every.items() if one is not None)
+    return every, {name: one for name, one in known if one.rose(floor) or one.grew(floor)}
 
 
 def _opens_after_failures(e: Evidence) -> bool:
