@@ -44,7 +44,6 @@ _PART: Final = 0.1  # of what the metric grew by: less is not its cause
 _ALONE: Final = 0.5  # of a typical wait before: felt by itself, whatever else happened
 _PER_TOKEN: Final = frozenset({"tpot_s", "wait_per_token_s"})
 _COUNTED: Final = {"queue_s": "queue", "prefill_s": "prefill"}
-_AS_GAUGE: Final = {"spec_accepted": "spec_accept_ratio", "prefix_hits": "prefix_hit_ratio"}
 # What stands for a ratio where an engine reports only that, by the counter below it.
 _RATIOS: Final = {
     "spec_drafted": ("spec_accept_ratio", "spec_accept_length"),

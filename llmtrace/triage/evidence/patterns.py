@@ -682,7 +682,7 @@ def restarted(e: Evidence) -> Mapping[str, float]:
 def vanished(e: Evidence) -> Mapping[str, float]:
     """Return engines whose samples stop, or pause for several intervals, and since when.
 
-    One whose start and counters are afterwards as if nothing had been was not read, and no more.
+    An engine whose start time or counters go on afterwards was not scraped for a while, no more.
     """
     found, window, examined = {}, e.after.window, 0
     for name, series in e.series("running").items():
