@@ -23,7 +23,7 @@ _MIN_EXPECTED: Final = 0.25
 _TAIL: Final = 0.025
 _CLOSE: Final = 1e-12
 _STEPS: Final = 10_000
-_FEWEST_LAGGED: Final = 8  # values, of which a quarter is two
+_MIN_LAGGED: Final = 8  # values, of which a quarter is two
 _TERMS: Final = 1000
 
 
@@ -201,7 +201,7 @@ def clustered(
 def _memory(off: Floats) -> float:
     """Return 1 and twice the correlations of each with those before it, while above chance."""
     n, whole = len(off), float((off**2).sum())
-    if n < _FEWEST_LAGGED or whole <= 0:
+    if n < _MIN_LAGGED or whole <= 0:
         return 1.0
     # All lags at once: those of a million requests, one after another, would take minutes.
     power = np.abs(np.fft.rfft(off, 2 * n)) ** 2
