@@ -203,11 +203,11 @@ def client_cold(e: Evidence) -> Finding:
     pool = e.row("network_client_wait_s")
     grown, waits = (0.0 if one is None else one.mean_change for one in (setup, pool))
     part = max(1 - waits / grown, 0.0) if grown > 0 else 0.0
-    fades = None if setup is None else _fades(e.after, versions, max(setup.before_p95, floor))
-    anew = None if setup is None else _starts_anew(e, max(setup.before_p95, floor))
+    usual = np.inf if setup is None else max(setup.before_p95, floor)
+    fades, anew = _fades(e.after, versions, usual), _starts_anew(e, usual)
     any_time = setup is not None and _comes_with_load(e, "client_setup_s") is False
-    each = setup is not None and fades is False and not anew and (
-        _open_connections(e, setup.before_p95))  # fmt: skip
+    every = bool((e.after.number("client_setup_s") > usual).all())
+    each = fades is False and not anew and _open_connections(e, usual)
     lines = [
         gate(e.gate("network", "unattributed"),
              say.durations("before a request is on a connection", setup),
@@ -218,7 +218,9 @@ def client_cold(e: Evidence) -> Finding:
         # A process that starts again under the same version is in no row.
         required(True if new else None, f"clients started: {'; '.join(new[:2])}",
                  "the rows' `version`, or an event for each deployment of a client"),
-        proof(fades or anew if new else None, "those are requests that open a connection" if anew
+        # Where every request connects, none is left that shows the difference.
+        proof(fades or (anew and not every) if new else None,
+              "those are requests that open a connection" if anew
               else "those are the first requests; later ones are as before"),
         support(any_time and bool(new), "they wait at any time, however many are in progress"),
         # What is over within the window of a search is seen to fade in no window; but a pool that
