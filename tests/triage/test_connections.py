@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from llmtrace.dataset.case import Event
+from llmtrace.triage.evidence import patterns
 
 from . import hand_made
 from .incidents import AFTER, quiet
@@ -71,3 +74,16 @@ def test_a_target_that_is_down_is_an_engine_that_is(down):
     found = made.findings()
 
     assert (next(iter(found)) == "engine_down") is down
+
+
+def test_a_target_that_is_new_and_not_up_yet_did_not_go_down():
+    """It was added while its engine loads: nothing is known of it before."""
+    made = quiet()
+    made.gauges["up", "vllm-9"] = lambda _t, _u: 0.0
+    evidence = made.evidence()
+    later = evidence.signals.take(
+        ~evidence.signals.instance.where("vllm-9") | (evidence.signals.t >= AFTER.start)
+    )
+
+    assert patterns.vanished(evidence) == {}
+    assert patterns.vanished(replace(evidence, signals=later, _kept={})) == {}

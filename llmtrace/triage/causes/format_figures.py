@@ -99,11 +99,12 @@ def gauge(label: str, moved: Moved | None, *, down: bool = False) -> str:
 
 
 def ratio(label: str, found: Ratio | None) -> str:
-    """Say how a ratio of counters moved."""
+    """Say how a ratio of counters moved; what is above 1 is no share, but so many of each."""
     if found is None:
         return f"{label}: not reported"
     where = f" on {found.instance}" if found.instance else ""
-    return f"{label} {percent(found.before)} → {percent(found.after)}{where}"
+    said = amount if max(found.before, found.after) > 1 else percent
+    return f"{label} {said(found.before)} → {said(found.after)}{where}"
 
 
 def counted(label: str, found: tuple[float, float] | None) -> str:

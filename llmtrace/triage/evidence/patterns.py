@@ -704,10 +704,9 @@ def vanished(e: Evidence) -> Mapping[str, float]:
     # Several at once is a scrape that failed, as far as anyone can see.
     found = found if len(found) < max(examined, 2) else {}
     for name, series in e.series("up").items():
-        down = series.within(window)
-        down_t = down.t[down.value == 0]
-        if len(down_t) > 1 and (series.value[series.t < window.start] > 0).all():
-            found.setdefault(name, float(down_t[0]))
+        seen, before = series.within(window), series.value[series.t < window.start]
+        if (seen.value == 0).sum() > 1 and len(before) and before.all():  # a new one is not up yet
+            found.setdefault(name, float(seen.t[seen.value == 0][0]))
     return found
 
 
