@@ -68,8 +68,8 @@ def _date(one: Moved, span: Window, within: tuple[float, float]) -> Dated | None
     if begun is None:
         return None
     for lower in one.sooner:
-        first = _by(t, lower[inside], within)
-        if first is not None and first.clear >= _CLEAR and first.latest < begun.earliest:
+        first = _by(t, lower[inside], within, ahead_of=begun)
+        if first is not None:
             begun = replace(first, latest=begun.latest)
             break
     order = np.argsort(known, kind="stable")
@@ -80,12 +80,23 @@ def _date(one: Moved, span: Window, within: tuple[float, float]) -> Dated | None
     return Dated(earliest, best, latest)
 
 
-def _by(t: Floats, shows: Mask, within: tuple[float, float]) -> Dated | None:
-    """Date a change by requests that come in clusters."""
+def _by(
+    t: Floats, shows: Mask, within: tuple[float, float], ahead_of: Dated | None = None
+) -> Dated | None:
+    """Date a change by requests that come in clusters; `None` too if it is not `ahead_of` one.
+
+    Clusters only widen the interval: without them it is soon known that it is not ahead.
+    """
     dated = date_change(t, shows, *within)
-    if dated is None:
+    if dated is None or not _ahead(dated, ahead_of):
         return None
-    return date_change(t, shows, *within, clustered(t, shows, change=dated.best, remembers=True))
+    design = clustered(t, shows, change=dated.best, remembers=True)
+    dated = date_change(t, shows, *within, design)
+    return dated if dated is not None and _ahead(dated, ahead_of) else None
+
+
+def _ahead(dated: Dated, other: Dated | None) -> bool:
+    return other is None or (dated.clear >= _CLEAR and dated.latest < other.earliest)
 
 
 def _slack(chosen: Chosen) -> float:
