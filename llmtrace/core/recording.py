@@ -283,7 +283,9 @@ class Recording(AttemptClock):
         if last is not None:
             row["http_status"] = last.status
             row["attempts"] = len(self.attempts) + self.attempts_forgotten
-            row["attempt_log"] = tuple(self.attempt_log)
+            row["attempt_log"] = log = tuple(self.attempt_log)
+            again = (one.status for one in reversed(log[:-1]) if one.status is not None)
+            row["retried_status"] = next(again, None)
         self._times(row, None if last is None else last.answered)
         row["attributes"] = self.attributes.copy()
         if self.content is not None:

@@ -96,6 +96,9 @@ class RowFields:
         "llmtrace.cache_hit", "whether a response cache answered instead of an engine"
     )
     attempts: int = wired("llmtrace.attempts", "HTTP attempts, retries included", 1)
+    retried_status: int | None = wired(
+        "llmtrace.retried_status", "HTTP status of the last attempt that was sent again"
+    )
     chunks: int = wired("llmtrace.chunks", "chunks with content", 0)
     burst_chunks: int | None = wired(
         "llmtrace.burst_chunks",

@@ -79,6 +79,7 @@ def test_what_each_attempt_came_to():
     request.wait(60)
     request.recording.end("success")
 
+    assert (request.row.http_status, request.row.retried_status) == (200, 429)
     assert request.row.attempt_log == (
         Attempt(
             start_ns=3 * MS, duration_ns=20 * MS, backoff_ns=200 * MS, status=429,
@@ -108,6 +109,7 @@ def test_given_up_while_waiting_to_try_again():
     request.recording.end("cancelled")
 
     assert request.row.timeline.retry_gateway == 120 * MS
+    assert request.row.retried_status is None  # it was not sent again
     assert request.row.attempt_log == (
         Attempt(start_ns=0, duration_ns=20 * MS, backoff_ns=100 * MS, status=429),
     )

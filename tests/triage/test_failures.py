@@ -119,6 +119,24 @@ def test_a_provider_fails_whose_errors_most_retries_get_over(status, named):
     assert (next(iter(result.causes)).id == "rate_limit_retries") is not named
 
 
+@pytest.mark.parametrize(
+    ("status", "named"), [(429, "rate_limit_retries"), (503, "provider_errors")]
+)
+def test_what_every_retry_gets_over_is_named_by_its_status(status, named):
+    """No request fails, and the status that was retried still says why users wait."""
+
+    def retried(row: Row, dice: np.random.Generator) -> Row:
+        if dice.random() < 0.8:
+            return row
+        wait = float(dice.uniform(1, 3))
+        row |= {"attempts": 2, "retried_status": status, "retry_s": wait, "gateway_s": wait}
+        return row | {"ttft_s": row["ttft_s"] + wait, "e2e_s": row["e2e_s"] + wait}
+
+    first, *_ = triaged(case(retried)).causes
+
+    assert (first.id, first.status in SURE) == (named, True)
+
+
 def test_a_server_that_hangs_is_not_left_by_its_clients():
     """Time-outs after 30 s, where responses take 4 s, are the server's and no cancellations."""
     hanging = a_third(outcome="timeout", e2e_s=30.0, error_type="APITimeoutError")

@@ -152,6 +152,7 @@ FATE: Final = np.dtype(
         ("bursts", "i8"),
         ("outcome", "i8"),
         ("status", "i8"),
+        ("retried_status", "i8"),  # of the last attempt that was sent again
         ("produced", "i8"),
         ("cached", "i8"),
         ("preemptions", "i8"),
@@ -379,6 +380,7 @@ def _fail(work: Any, fate: Any, fleet: Fleet, i: int, at: float, status: int, he
     if status == _TOO_MANY:
         backoff = max(backoff, fleet.gateways[work[i].gateway, RETRY_AFTER_S])
     fate[i].retry_gateway += seen + backoff - fate[i].attempt
+    fate[i].retried_status = status
     _again(work, fate, i, seen + backoff, heap)
 
 

@@ -187,6 +187,7 @@ class _Requests:
             "burst_chunks": np.where(many, fate.bursts, np.nan),
             "attempts": np.maximum(fate.attempts, 1).astype(np.float64),
             "http_status": np.where(fate.status > 0, fate.status, np.nan),
+            "retried_status": np.where(fate.retried_status > 0, fate.retried_status, np.nan),
             "preemptions": np.where(engine & plugin, fate.preemptions, np.nan),
             "spec_drafted": np.where(engine & spec, fate.drafted, np.nan),
             "spec_accepted": np.where(engine & spec, fate.accepted, np.nan),

@@ -173,7 +173,7 @@ def rate_limit_retries(e: Evidence) -> Finding:
 
     Confirm:
             sum by (reason) (rate(llmtrace_engine_requests_rejected_total[5m]))
-        Rows, by tenant: `http_status`, `attempts > 1`, `retry_s`, each status in `attempt_log`.
+        Rows, by tenant: `http_status`, `attempts > 1`, `retry_s`, `retried_status`.
 
     Now:
         Raise the quota, or rebalance over keys; honour Retry-After; add jitter to the backoff.
@@ -544,27 +544,32 @@ def over_quota(side: Side) -> Mask:
     words = ("429", "ratelimit", "quota", "throttl", "toomanyrequests", "resourceexhausted")
     names = [(name, name.lower().replace("_", "")) for name in side.rows.words["error_type"].names]
     named = side.where("error_type", *(n for n, low in names if any(w in low for w in words)))
-    found: Mask = named | (side.number("http_status") == _TOO_MANY)
+    last, retried = (side.number(f"{one}_status") == _TOO_MANY for one in ("http", "retried"))
+    found: Mask = named | last | retried
     return found
 
 
 def _retried_busy(side: Side) -> Mask:
-    """Return which requests got an error of the server although they were sent again."""
-    found: Mask = _retried(side) & (side.number("http_status") >= _ERROR)
+    """Return which requests got an error of the server and were sent again, or had been."""
+    found: Mask = _retried(side) & ((side.number("http_status") >= _ERROR)
+                                    | (side.number("retried_status") >= _ERROR))  # fmt: skip
     return found
 
 
 def server_errors_again(e: Evidence) -> bool:
-    """Return whether more is sent again, and what fails all the same got 5xx for no limit."""
+    """Return whether more is sent again, after 5xx or in vain, and for no limit."""
     again, busy = e.share("retried", _retried), e.share("busy", _retried_busy)
     named = e.share("quota", over_quota).after_k or e.rate("gateway_429") is not None
     return again.rose(0.01) and busy.after_k >= _SEVERAL and not named
 
 
 def _limited(e: Evidence) -> bool | None:
-    statuses = e.share("quota", over_quota)
-    # Retries that worked leave the last status, 200: their absence here says nothing.
-    return True if statuses.rose(0.005, 3) else None
+    if e.share("quota", over_quota).rose(0.005, 3):
+        return True
+    # Some clients report the status of the last attempt alone: its absence there says nothing.
+    again = _retried(e.after)
+    named = np.isfinite(e.after.number("retried_status"))[again]
+    return False if again.any() and named.mean() >= _MOSTLY else None
 
 
 def _counts_of_limits(e: Evidence) -> list[bool]:
