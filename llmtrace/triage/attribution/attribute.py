@@ -231,7 +231,9 @@ def bootstrap(
     sums = np.column_stack([table, table.sum(axis=1), table[:, 1:].sum(axis=1)])
     at = np.array([*found.seconds, found.delta, found.same_work])
     # Draws say how far off one may be, not where the middle is: centre them on what was found.
-    off = np.quantile(sums, (0.025, 0.975), axis=0) - np.median(sums, axis=0)
+    # Weibull's quantile, since of a hundred draws the usual one leaves 3.4 % beyond each end.
+    ends = np.quantile(sums, (0.025, 0.975), axis=0, method="weibull")
+    off = ends - np.median(sums, axis=0)
     low, high = at + off[0], at + off[1]
     return Spread(
         low=low[:-2], high=high[:-2],
