@@ -14,10 +14,14 @@ from llmtrace.triage.attribution.divide_change import Divided
 from llmtrace.triage.causes import BY_OUTCOME, causes
 from llmtrace.triage.causes.scoring import LIKELY, WEIGHTS, with_points
 from llmtrace.triage.causes.track_record import with_record
-from llmtrace.triage.evidence.evidence import PACE_STAGES, TTFT_STAGES, gather
+from llmtrace.triage.evidence.changes import RATHER_SURE
+from llmtrace.triage.evidence.evidence import PACE_STAGES, TTFT_STAGES, Evidence, gather
 from llmtrace.triage.result import NAMED, OF_THE_WORK, OF_TRAFFIC, Finding, Metric, Point, Verdict
 from llmtrace.triage.verdict import MIN_TRAFFIC_S, Judged, of_the_work
 
+_FITS: Final = WEIGHTS["required"][0]
+_OF_SEVERAL: Final = "replica_imbalance"
+_WORSE: Final = frozenset({"regression", "mixed", "workload", "drift"})
 _PROOF: Final = WEIGHTS["proof"][0]
 # What requests that are lost make of the others: they are faster, or of another mix.
 _BY_WHO_IS_LEFT: Final = frozenset({"improvement", "workload", "new_workload"})
@@ -45,6 +49,7 @@ def named_causes(
     risen: Collection[Metric],
     verdict: Verdict,
     searched: bool,
+    dated: bool,
     blind: bool,
     few: bool,
 ) -> tuple[Finding, ...]:
@@ -54,7 +59,7 @@ def named_causes(
     found nothing, the windows are any, and what they show rules no cause out. What rose beyond
     chance (`risen`) did so for the rules as well. A cause with proof is named all the same, unless
     there are too few requests for a p95 (`few`), and so is traffic that changed between windows
-    that were given.
+    that were given. Where none is named, what is not quite beyond chance is possible.
     """
     seconds: dict[str, float] = {}
     # What is not attributed counts too: without it a small stage would be all that is known.
@@ -75,10 +80,27 @@ def named_causes(
     recorded = len(evidence.after) > 0 or inside.any() or not len(sampled)
     counted = not blind and bool(recorded) and windows[1].seconds >= MIN_TRAFFIC_S
     found = _as_far_as_known(
-        causes(evidence), verdict, blind=blind, few=few, counted=counted, given=not searched
+        causes(evidence), verdict, blind=blind, few=few, counted=counted, given=dated
     )
     found = [_of_a_search(one) for one in found] if searched else found
+    something = verdict in _WORSE or (verdict == "not_enough_data" and dated)
+    if something and not any(one.status in NAMED for one in found):
+        found = _leaning(evidence, found)
     return tuple(with_record(one, searched=searched) for one in found)
+
+
+def _leaning(evidence: Evidence, found: Sequence[Finding]) -> Sequence[Finding]:
+    """Return what is possible where no cause is named: what a lower bar of chance speaks for.
+
+    One of several replicas, or kinds of request, is beyond that any day: such causes stay out.
+    """
+    lower = causes(replace(evidence, sure=RATHER_SURE, _kept={}))
+    lacks = ("more requests: its evidence may still be chance",)
+    possible = [replace(one, status="possible", missing=(*one.missing, *lacks))
+                for one in lower if one.status in NAMED and one.score >= _FITS
+                and not one.group and one.id != _OF_SEVERAL]  # fmt: skip
+    ids = {one.id for one in possible}
+    return [*possible, *(one for one in found if one.id not in ids)]
 
 
 def _of_a_search(found: Finding) -> Finding:

@@ -7,7 +7,7 @@ that is not seeded: the same case gives the same result.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -33,6 +33,7 @@ from llmtrace.triage.onset_and_impact import with_onset_and_impact
 from llmtrace.triage.quality import quality_of
 from llmtrace.triage.report.naming import duration, number_of, utc
 from llmtrace.triage.result import (
+    NAMED,
     NOTHING_FOUND,
     OF_TRAFFIC,
     SURE,
@@ -66,6 +67,7 @@ Q: Final = 0.95
 _MAX_DRAWS: Final = 10_000
 _STAGED: Final[tuple[Metric, ...]] = ("ttft", "tpot")  # e2e is mostly how long a response is
 _WAITS: Final[tuple[Metric, ...]] = (*_STAGED, "e2e")
+_NOT_WORSE: Final = NOTHING_FOUND | {"improvement"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +159,12 @@ class _Weighed:
     def explained(self) -> bool:
         """Whether something moved, and the evidence is for a cause of it."""
         sure = any(one.status in SURE for one in self.causes)
-        return sure and self.judged.verdict not in NOTHING_FOUND
+        return sure and not self.nothing
+
+    @property
+    def nothing(self) -> bool:
+        """Whether nothing is known to have moved."""
+        return self.judged.verdict in NOTHING_FOUND
 
     @property
     def explained_elsewhere(self) -> bool:
@@ -167,7 +174,7 @@ class _Weighed:
         come, and when that was is sure; and traffic must be dated by itself: it varies all day.
         """
         chosen = self.look.chosen
-        return self.judged.verdict not in NOTHING_FOUND and any(
+        return not self.nothing and any(
             (chosen.dated and chosen.by in ("", TRAFFIC))
             if one.id in OF_TRAFFIC
             else self.moved or (chosen.dated and one.id in COUNTED)
@@ -202,8 +209,7 @@ def triage(
     report("comparing", 0.2)
     found = _weigh(case, look, metric, settings, report)
     if not found.explained:
-        others = _others(case, found, metric, settings, report)
-        other = next((one for one in others if one.explained_elsewhere), None)
+        other = _explained(_others(case, found, metric, settings, report), found)
         if other is not None:
             found = _weigh(case, other.look, other.sides.about, settings, report)
     intervals = found.spread is not None or not settings.bootstrap
@@ -214,6 +220,22 @@ def triage(
     )
     report("done", 1.0)
     return whole
+
+
+def _explained(others: Iterable[_Weighed], found: _Weighed) -> _Weighed | None:
+    """Return the first of others that is explained.
+
+    Or else, where nothing is known to have got worse, one of a sure date for which a cause is
+    possible, and that does not say either that something got worse.
+    """
+    possible = None
+    for one in others:
+        if one.explained_elsewhere:
+            return one
+        dated = one.look.chosen.dated and one.look.chosen.by not in ("", TRAFFIC)
+        if possible is None and dated and one.nothing and one.causes[0].status in NAMED:
+            possible = one
+    return possible if found.judged.verdict in _NOT_WORSE else None
 
 
 def _others(
@@ -260,7 +282,8 @@ def _weigh(
     named = named_causes(
         concatenate(sides.rows), case, sides.windows, about=sides.about, divided=divided,
         risen=[name for name, one in sides.compared.items() if one.change.rose],
-        verdict=judged.verdict, searched=look.chosen.searched, blind=look.blind, few=few,
+        verdict=judged.verdict, searched=look.chosen.searched, dated=look.chosen.known,
+        blind=look.blind, few=few,
     )  # fmt: skip
     beside = sides.outcomes.significant or mine.outside_engines >= COUNTS
     moved = judged.verdict not in NOTHING_FOUND

@@ -12,7 +12,7 @@ from llmtrace.triage.comparison.extreme_waits import far_beyond
 from llmtrace.triage.comparison.p95_change import CERTAIN
 from llmtrace.triage.comparison.within_groups import clearest_group
 from llmtrace.triage.pipeline import Settings, triage
-from llmtrace.triage.result import NOTHING_FOUND
+from llmtrace.triage.result import NOTHING_FOUND, SURE
 from tests.triage.days import START, Kind, day, requests
 
 QUICK = Settings(bootstrap=0)
@@ -122,6 +122,19 @@ def test_few_that_fail_are_a_regression_where_none_did():
 
     assert result.outcomes.significant
     assert result.verdict == "regression"
+
+
+def test_what_is_not_quite_beyond_chance_is_possible_and_no_more():
+    """Of 90 requests whose responses are a third longer; and of as many that are as ever."""
+    longer, quiet = (
+        [triage(day(Kind(), kind, n=(90, 90), seed=seed), QUICK).causes for seed in range(8)]
+        for kind in (Kind(outputs=1.35), Kind())
+    )
+    first = [next(iter(causes)) for causes in longer]
+
+    assert sum((one.id, one.status) == ("longer_outputs", "possible") for one in first) >= 5
+    assert not any(one.status in SURE for causes in (*longer, *quiet) for one in causes)
+    assert sum(any(one.status == "possible" for one in causes) for causes in quiet) <= 1
 
 
 def test_a_whole_that_is_seldom_waited_for_counts_when_streaming_stops_for_some():

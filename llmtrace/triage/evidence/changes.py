@@ -61,6 +61,7 @@ class Shift:
         stretch_z: how far the mean after is above those of stretches before, as a z.
         middle_z: the same of medians, which a few long waits before do not hide.
         source: who measured it, where no request did.
+        sure: from how many standard errors on it is beyond chance.
     """
 
     before_n: int
@@ -79,6 +80,7 @@ class Shift:
     stretch_z: float
     middle_z: float
     source: str = ""
+    sure: float = SURE
 
     @property
     def change(self) -> float:
@@ -106,14 +108,14 @@ class Shift:
         """
         middle = self.after_p50 - self.before_p50
         tail = self.after_p95 - self.before_p95
-        return (self.z >= SURE and middle >= max(floor, relative * abs(self.before_p50))) or (
-            self.over_z >= SURE and tail >= max(floor, relative * abs(self.before_p95))
+        return (self.z >= self.sure and middle >= max(floor, relative * abs(self.before_p50))) or (
+            self.over_z >= self.sure and tail >= max(floor, relative * abs(self.before_p95))
         )
 
     def grew(self, floor: float, relative: float = _RELATIVE) -> bool:
         """Return whether the mean is up: for counts that are mostly 0, and for rare long waits."""
         more = self.after_mean - self.before_mean
-        return self.mean_z >= SURE and more >= max(floor, relative * abs(self.before_mean))
+        return self.mean_z >= self.sure and more >= max(floor, relative * abs(self.before_mean))
 
     def leans(self, floor: float, relative: float = _RELATIVE) -> bool:
         """Return whether the middle, the tail or the mean is up by what matters, chance or not."""
@@ -127,12 +129,12 @@ class Shift:
     def sank(self, relative: float = _RELATIVE) -> bool:
         """Return whether the mean is down, beyond chance and by this share of what was before."""
         less = self.before_mean - self.after_mean
-        return self.mean_z <= -SURE and less >= relative * abs(self.before_mean)
+        return self.mean_z <= -self.sure and less >= relative * abs(self.before_mean)
 
     def fell(self, floor: float, relative: float = _RELATIVE) -> bool:
         """Return whether the middle is down, beyond chance and by what matters."""
         middle = self.before_p50 - self.after_p50
-        sure = max(-self.z, self.under_z) >= SURE
+        sure = max(-self.z, self.under_z) >= self.sure
         return sure and middle >= max(floor, relative * abs(self.before_p50))
 
 
@@ -222,6 +224,7 @@ class Share:
     before_n: int
     after_k: int
     after_n: int
+    sure: float = SURE
 
     @property
     def before(self) -> float:
@@ -240,7 +243,7 @@ class Share:
             return 0.0
         return _z_of(more_than(self.after_k, self.after_n, self.before_k, self.before_n))
 
-    def rose(self, floor: float, fewest: int = 5, sure: float = SURE) -> bool:
+    def rose(self, floor: float, fewest: int = 5, sure: float | None = None) -> bool:
         """Return whether there is more of it, beyond chance, by `floor` and `fewest` cases.
 
         Args:
@@ -248,7 +251,8 @@ class Share:
             fewest: cases after.
             sure: standard errors; fewer will do where other evidence says the same.
         """
-        return self.after_k >= fewest and self.z >= sure and self.after - self.before >= floor
+        bar = self.sure if sure is None else min(sure, self.sure)
+        return self.after_k >= fewest and self.z >= bar and self.after - self.before >= floor
 
     def __str__(self) -> str:
         return (

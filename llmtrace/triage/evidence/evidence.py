@@ -96,6 +96,7 @@ class Evidence:
         coarse: whether there are too few requests to see that nothing moved.
         risen: the metrics that rose by the verdict: no rule sees that they did not.
         searched: whether a search took this time, for it is the most unusual there is.
+        sure: from how many standard errors on a change is beyond chance.
     """
 
     before: Side
@@ -110,6 +111,7 @@ class Evidence:
     coarse: bool = False
     risen: frozenset[str] = frozenset()
     searched: bool = False
+    sure: float = changes.SURE
     _kept: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def once(self, key: Any, make: Callable[[], _T]) -> _T:
@@ -117,6 +119,9 @@ class Evidence:
         if key not in self._kept:
             self._kept[key] = make()
         return cast("_T", self._kept[key])
+
+    def _at_bar(self, found: Shift | None) -> Shift | None:
+        return found and replace(found, sure=self.sure)
 
     # --- rows -------------------------------------------------------------------------------
 
@@ -144,7 +149,7 @@ class Evidence:
                               for side in sides for part in ("value", "t"))  # fmt: skip
             moved = changes.shift(b, b_t, a, a_t, of_means=True)
             moved = moved or changes.shift_of_samples(b, a)
-            return moved and replace(moved, source="engines' means")
+            return moved and replace(moved, source="engines' means", sure=self.sure)
 
         return self.once(("engines", name), compare)
 
@@ -178,14 +183,16 @@ class Evidence:
                 values, t = values[inside], t[inside]
             sides += [values, t]
         # Tokens are counted when they are made, and not with the requests that ended meanwhile.
-        return changes.shift(*sides, of_means=self.of_means and name.endswith("_s"))
+        return self._at_bar(changes.shift(*sides, of_means=self.of_means and name.endswith("_s")))
 
     def turn(self, name: str) -> Shift | None:
         """Compare a field of the turns, or of requests where these have the tool times."""
 
         def compare() -> Shift | None:
             before, after = self.turns
-            return changes.shift(before.number(name), before.t, after.number(name), after.t)
+            return self._at_bar(
+                changes.shift(before.number(name), before.t, after.number(name), after.t)
+            )
 
         return self.once(("turn", name), compare)
 
@@ -201,7 +208,10 @@ class Evidence:
 
     def share(self, name: str, mask: Callable[[Side], Mask]) -> Share:
         """Count the requests of a mask in both windows; `name` identifies the mask."""
-        return self.once(("share", name), lambda: share(mask(self.before), mask(self.after)))
+        return self.once(
+            ("share", name),
+            lambda: replace(share(mask(self.before), mask(self.after)), sure=self.sure),
+        )
 
     def outcome(self, *outcomes: str) -> Share:
         """Count the requests with one of these outcomes in both windows."""
@@ -468,7 +478,9 @@ class Evidence:
 
         def compare() -> Shift | None:
             both = at_mix(self.before, self.after, name, by_length=by_length)
-            return both and changes.shift(both[0], self.before.t, both[1], self.after.t)
+            if both is None:
+                return None
+            return self._at_bar(changes.shift(both[0], self.before.t, both[1], self.after.t))
 
         return self.once(("beyond kind", name, by_length), compare)
 
@@ -740,7 +752,11 @@ class Evidence:
         return self.once(key, lambda: rates(self.signals, signal, labels))
 
     def _both(self, series: Mapping[str, Series]) -> Moved | None:
-        return moved(series, self.before.window, self.served)
+        found = moved(series, self.before.window, self.served)
+        if found is None or self.sure == changes.SURE:
+            return found
+        each = {name: replace(one, sure=self.sure) for name, one in found.instances.items()}
+        return replace(found, fleet=replace(found.fleet, sure=self.sure), instances=each)
 
     # --- facts ------------------------------------------------------------------------------
 

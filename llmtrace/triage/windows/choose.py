@@ -67,6 +67,11 @@ class Chosen:
     dated: bool = True
     by: str = ""
 
+    @property
+    def known(self) -> bool:
+        """Whether the windows are given, or dated for sure by something else than a metric."""
+        return not self.searched or (bool(self.by) and self.dated)
+
     def near(self, at: float) -> bool:
         """Return whether a time is of the incident, or as near as an edge may be off."""
         slack = _NEAR * (self.after.seconds if self.found is None else self.found.bin_s)
@@ -204,7 +209,7 @@ def _since_it_fell(spike: Spike, t: Floats) -> Spike | None:
     What most requests met with is the usual: the news is that it is better now. `None` = it is all
     that there is.
     """
-    if _count(t, Window(-math.inf, spike.start)) >= _HEAD * len(t):
+    if _count(t, Window(-math.inf, spike.start)) >= min(_HEAD * len(t), _FOR_A_P95):
         return spike
     if spike.end is None:
         return None if spike.start > float(t[0]) else spike
