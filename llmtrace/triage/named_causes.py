@@ -131,7 +131,7 @@ def _as_far_as_known(
     def stands(one: Finding) -> bool:
         if one.id in OF_TRAFFIC and (verdict == "traffic" or counted):
             return True  # how many came in windows that were given is counted, however few
-        return one.status not in NAMED or _has_proof(one, few=few)
+        return one.status not in NAMED or has_proof(one, few=few)
 
     counted_out = any(
         one.id in OF_TRAFFIC and one.status in NAMED and stands(one) for one in found
@@ -178,7 +178,7 @@ def with_proof(
         return of_the_work(judged, change, _strongest(sure[0]).text)
     if judged.verdict not in result.NOTHING_FOUND:
         return judged
-    cause = next((one for one in found if _has_proof(one, few=few)), None)
+    cause = next((one for one in found if has_proof(one, few=few)), None)
     if cause is None and traffic is not None:
         return Judged("traffic", f"{_sentences(traffic.evidence)} Latency: {judged.reason}")
     if cause is None:
@@ -199,7 +199,7 @@ def _sentences(points: Iterable[Point]) -> str:
     return " ".join(f"{one.text[:1].upper()}{one.text[1:]}." for one in points)
 
 
-def _has_proof(found: Finding, *, few: bool) -> bool:
+def has_proof(found: Finding, *, few: bool) -> bool:
     """Return whether something is wrong, whatever the p95; work and traffic vary on any day.
 
     How requests end, and are answered, does not need as many of them as a p95 does.

@@ -28,7 +28,7 @@ from llmtrace.triage.comparison.p95_change import CERTAIN, LEAST, MIN_COUNT, Com
 from llmtrace.triage.comparison.which_moved import all_moved, which_moved
 from llmtrace.triage.comparison.within_groups import Group, clearest_group
 from llmtrace.triage.mix_growth import growth_of
-from llmtrace.triage.named_causes import COUNTED, named_causes, with_proof
+from llmtrace.triage.named_causes import COUNTED, has_proof, named_causes, with_proof
 from llmtrace.triage.onset_and_impact import with_onset_and_impact
 from llmtrace.triage.quality import quality_of
 from llmtrace.triage.report.naming import duration, number_of, utc
@@ -67,6 +67,7 @@ Q: Final = 0.95
 _MAX_DRAWS: Final = 10_000
 _STAGED: Final[tuple[Metric, ...]] = ("ttft", "tpot")  # e2e is mostly how long a response is
 _WAITS: Final[tuple[Metric, ...]] = (*_STAGED, "e2e")
+_SHOWN: Final = COUNTED | {"serial_tools"}  # by rows themselves, whatever a p95 does
 _NOT_WORSE: Final = NOTHING_FOUND | {"improvement"}
 
 
@@ -170,14 +171,15 @@ class _Weighed:
     def explained_elsewhere(self) -> bool:
         """Whether it is, though several windows were weighed: one has proof of something any day.
 
-        So a metric must have moved as well, unless the cause is in how requests end, or how many
-        come, and when that was is sure; and traffic must be dated by itself: it varies all day.
+        So a metric must have moved as well, unless the cause is in how requests end, how many
+        come or how tools ran, and when that was is sure; and traffic must be dated by itself: it
+        varies all day.
         """
         chosen = self.look.chosen
         return not self.nothing and any(
             (chosen.dated and chosen.by in ("", TRAFFIC))
             if one.id in OF_TRAFFIC
-            else self.moved or (chosen.dated and one.id in COUNTED)
+            else self.moved or (chosen.dated and (one.id in _SHOWN or has_proof(one, few=False)))
             for one in self.causes
             if one.status in SURE
         )
@@ -256,7 +258,7 @@ def _others(
     at, blind = settings.at, found.look.chosen.found is None
     if all(one is None for one in given):
         yield from (_weigh(case, one, metric, quick, report)
-                    for one in look_elsewhere(found.look, case)
+                    for one in look_elsewhere(found.look, case, nothing=found.nothing)
                     if at is None or blind or one.chosen.near(at))  # fmt: skip
 
 

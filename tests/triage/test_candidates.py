@@ -131,6 +131,28 @@ def test_a_kind_of_request_that_comes_for_a_while_dates_an_incident():
     assert found[0].sure
 
 
+def test_tools_that_no_longer_overlap_date_what_no_metric_of_requests_shows():
+    """Turns are a few of the rows, and take longer by less than responses differ."""
+    rows, since = short((900, 500), Kind(), 5)
+    turns = np.arange(len(rows)) % 12 == 0
+    serial = turns & (rows.start / 1e9 >= since)
+    once = np.random.default_rng(5).uniform(1.6, 2.4, len(rows))
+    for name, value in {
+        "tool_calls": 3.0, "tool_critical_path_s": once, "tool_serial_s": 3 * once,
+        "tool_wall_s": np.where(serial, 3 * once, once),
+    }.items():  # fmt: skip
+        rows.numbers[name][:] = np.where(turns, value, np.nan)
+    rows.numbers["e2e_s"][serial] += 2 * once[serial]
+
+    result = triage(Case(rows, no_signals()), QUICK)
+
+    assert shown(dated(rows), "tool times")[0].sure
+    first = next(iter(result.causes))
+    assert (first.id, first.status) == ("serial_tools", "confirmed")
+    assert result.after.window.start == pytest.approx(since, abs=15)
+    assert any("tool times" in warning for warning in result.quality.warnings)
+
+
 def test_what_is_shown_twice_is_weighed_once():
     """Failures are in the outcome and in what follows from it."""
     rows, since = short((60, 60), Kind(failed=0.9), 4)

@@ -39,6 +39,23 @@ def test_a_process_for_each_request_is_a_cold_client():
     assert found["client_gate"].status not in ("confirmed", "likely")
 
 
+def test_a_pool_that_nearly_all_wait_for_is_a_limit():
+    """Who does not wait comes in as busy a time: requests before say how busy it was without."""
+    made = quiet()
+    dice = hand_made.rng()
+    for row in made.rows:
+        row |= {"client_s": 0.0, "network_client_wait_s": 0.0}
+    for row in made.after():
+        if dice.random() < 0.9:
+            row["network_client_wait_s"] = float(dice.uniform(20.0, 30.0))
+            row["network_s"] += row["network_client_wait_s"]
+
+    found = made.findings(metric="ttft")
+
+    assert next(iter(found)) == "client_gate"
+    assert found["client_gate"].status == "confirmed"
+
+
 def test_connections_that_are_not_kept_alive_are_the_path():
     """Nothing else is set up, though something was deployed just before."""
     found = opened(0.025).findings(metric="ttft")

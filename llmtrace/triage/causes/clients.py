@@ -266,13 +266,17 @@ def _comes_with_load(e: Evidence, name: str) -> bool | None:
     """Return whether who waits in the client comes while more requests are in progress.
 
     That is how a limit makes requests wait; a process that starts makes them wait at any time.
+    Those who do not wait are of both windows: where all wait, more are in progress all the time.
     `None` = too few wait.
     """
-    wait, busy = e.after.number(name), in_progress(e.after, "client")
+    sides = (e.before, e.after)
+    wait = np.concatenate([side.number(name) for side in sides])
+    busy = np.concatenate([in_progress(side, "client") for side in sides])
+    later = np.arange(len(wait)) >= len(e.before)
     usual = e.row(name)
     known = np.isfinite(wait) & np.isfinite(busy)
     slow = wait > (np.inf if usual is None else max(usual.before_p95, e.floor("network_s")))
-    waited, others = busy[known & slow], busy[known & ~slow]
+    waited, others = busy[known & slow & later], busy[known & ~slow]
     if min(len(waited), len(others)) < MIN_COUNT:
         return None
     return bool(waited.mean() >= _BUSIER * others.mean())

@@ -38,6 +38,7 @@ _FLOOR: Final = 0.04
 _PARTS: Final = 8  # of a window, by which requests' bursts are counted
 _QUARTERS: Final = 4
 _STEP: Final = 0.5  # of a change: where less of it is at its beginning, it has none
+_TINY: Final = 1e-12  # of the largest value: a smaller step is what rounding leaves
 _SURELY_MORE: Final = 3.0  # standard errors
 _FAR_MORE: Final = 1.8  # times as many requests a second: the bar of the search for traffic
 _PART: Final = 0.1  # of what the metric grew by: less is not its cause
@@ -362,7 +363,9 @@ class Evidence:
         both = np.concatenate([side.number(name) for side in (self.before, self.after)])
         values = np.unique(both[np.isfinite(both)])
         step = float(np.diff(values).min()) if len(values) > 2 else 0.0  # noqa: PLR2004
-        on_steps = step > 0 and np.allclose(values / step, np.rint(values / step), atol=0.01)
+        if step <= _TINY * np.abs(values).max(initial=0.0):
+            return 0.0
+        on_steps = np.allclose(values / step, np.rint(values / step), atol=0.01)
         return 1.5 * step if on_steps else 0.0
 
     def up(self, name: str, relative: float = 0.1) -> bool | None:

@@ -29,6 +29,7 @@ from llmtrace.triage.windows.spike import find_failures, find_slow, find_traffic
 from llmtrace.triage.windows.unrecorded import closed_up, opened
 
 TRAFFIC: Final = "the number of requests"
+TOOLS: Final = "the turns' tool times"
 _MAX_CANDIDATES: Final = 8  # that are weighed
 _STANDS_OUT: Final = 0.6  # of a score: noise of any kind makes that in one search of ten
 _NEAR: Final = 0.05  # of the time searched, by which edges that are one may differ
@@ -138,13 +139,17 @@ def _by_numbers(
         known = np.isfinite(value)
         if (value[known] > 0).any():
             looked_at.append((part, t[known], _FELT * usual + value[known]))
+    tools = rows.numbers["tool_wall_s"]
+    known = np.isfinite(tools)
+    looked_at.append((TOOLS, t[known], _FELT * usual + tools[known]))
     for kind in ("prompt_tokens", "output_tokens", "cached_tokens"):
         known = np.isfinite(rows.numbers[kind])
         size = rows.numbers[kind][known] + 1
         looked_at += [(kind, t[known], size), (kind, t[known], 1 / size)]
     stretches = ((by, bins_for(when), when, value) for by, when, value in looked_at if len(when))
     found = ((by, find_slow(when, value, bins)) for by, bins, when, value in stretches if bins)
-    return [(f"the requests' {by}", one) for by, one in found if one is not None]
+    return [(by if by == TOOLS else f"the requests' {by}", one)
+            for by, one in found if one is not None]  # fmt: skip
 
 
 def _by_counts(rows: Columns) -> list[tuple[str, Spike]]:

@@ -151,15 +151,16 @@ def look_at(
     )
 
 
-def look_elsewhere(look: Look, case: Case) -> Iterator[Look]:
+def look_elsewhere(look: Look, case: Case, *, nothing: bool) -> Iterator[Look]:
     """Yield looks at what else than the metrics dates a change, the surest date first.
 
-    A search that found something in many rows is to be believed, and so it is of traffic, which
-    comes and goes; where it found nothing, other dates that are sure are looked at. Without an end
-    of the time searched, it is as long as anything was recorded.
+    A search of many rows is to be believed that found something, unless that is `nothing` where
+    windows are compared; and so it is of traffic, which comes and goes. Where it found nothing,
+    other dates that are sure are looked at. Without an end of the time searched, it is as long as
+    anything was recorded.
     """
     many = look.rows.n > FEW
-    if (many and not look.blind) or not look.rows.n or look.alike_days is not None:
+    if (many and not nothing) or not look.rows.n or look.alike_days is not None:
         return
     span = look.span
     if case.searched is None and len(case.signals):
