@@ -266,8 +266,8 @@ def _comes_with_load(e: Evidence, name: str) -> bool | None:
     """Return whether who waits in the client comes while more requests are in progress.
 
     That is how a limit makes requests wait; a process that starts makes them wait at any time.
-    Those who do not wait are of both windows: where all wait, more are in progress all the time.
-    `None` = too few wait.
+    Those who do not wait are of both windows: where most wait, more are in progress all the time.
+    `None` = too few wait, or all do.
     """
     sides = (e.before, e.after)
     wait = np.concatenate([side.number(name) for side in sides])
@@ -277,7 +277,7 @@ def _comes_with_load(e: Evidence, name: str) -> bool | None:
     known = np.isfinite(wait) & np.isfinite(busy)
     slow = wait > (np.inf if usual is None else max(usual.before_p95, e.floor("network_s")))
     waited, others = busy[known & slow & later], busy[known & ~slow]
-    if min(len(waited), len(others)) < MIN_COUNT:
+    if min(len(waited), np.count_nonzero(known & ~slow & later)) < MIN_COUNT:
         return None
     return bool(waited.mean() >= _BUSIER * others.mean())
 
