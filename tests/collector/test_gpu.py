@@ -1,6 +1,6 @@
 """Are GPUs read in base units, and does what a driver refuses stay unknown?
 
-The driver is made up: no GPU was ever read by these tests.
+The driver is made up, of what one of an H200 answered where it says so.
 """
 
 # ruff: noqa: N802, N815, D102 - the names are the driver's
@@ -71,8 +71,12 @@ class Driver:
     def nvmlDeviceGetUtilizationRates(self, _: str) -> Any:
         return SimpleNamespace(gpu=97, memory=50)
 
-    def nvmlDeviceGetMemoryInfo(self, _: str) -> Any:
-        return SimpleNamespace(total=80 << 30, used=60 << 30, free=20 << 30)
+    nvmlMemory_v2 = 33554472  # noqa: N815 - the driver's name
+
+    def nvmlDeviceGetMemoryInfo(self, _: str, version: int | None = None) -> Any:
+        if version is None:
+            return SimpleNamespace(total=80 << 30, used=60 << 30, free=20 << 30)
+        return SimpleNamespace(total=80 << 30, used=59 << 30, reserved=1 << 30, free=20 << 30)
 
     def nvmlDeviceGetClockInfo(self, _: str, kind: int) -> int:
         return {1: 1200, 2: 2619}[kind]
@@ -143,6 +147,39 @@ def values(driver: Driver) -> dict[str, float]:
     return found
 
 
+class AnH200(Driver):
+    """What driver 580.159.04 answered of an idle H200, of which it keeps 615 MiB for itself."""
+
+    NVML_PERF_POLICY_LOW_UTILIZATION = 4
+
+    def nvmlDeviceGetMemoryInfo(self, _: str, version: int | None = None) -> Any:
+        used = 644_939_776 if version is None else 0
+        return SimpleNamespace(total=150_754_820_096, used=used, free=150_109_880_320)
+
+    def nvmlDeviceGetViolationStatus(self, _: str, policy: int) -> Any:
+        return SimpleNamespace(referenceTime=1, violationTime={4: 30_560_000_000}.get(policy, 0))
+
+
+def test_an_idle_gpu_is_neither_throttled_nor_in_use():
+    """Its counter of low utilization grows all the while, and its driver holds some memory."""
+    found = values(AnH200())
+
+    assert found["gpu_memory_used"] == 0
+    assert sum(found[name] for name in found if name.startswith("gpu_throttle_time")) == 0
+
+
+def test_memory_of_a_driver_that_knows_its_first_version_only():
+    """What it reserves is in there, as in what older tools show."""
+
+    class Old(Driver):
+        def nvmlDeviceGetMemoryInfo(self, _: str, version: int | None = None) -> Any:
+            if version is not None:
+                raise NVMLError
+            return SimpleNamespace(total=80 << 30, used=60 << 30, free=20 << 30)
+
+    assert values(Old())["gpu_memory_used"] == 60 << 30
+
+
 def test_a_gpu_in_base_units():
     """Bytes, hertz, watts, joules and shares of one."""
     found = {name: value for name, value in values(Driver()).items() if "thr" not in name}
@@ -150,7 +187,7 @@ def test_a_gpu_in_base_units():
     assert found == pytest.approx(
         {
             "gpu_utilization": 0.97,
-            "gpu_memory_used": 60 << 30,
+            "gpu_memory_used": 59 << 30,
             "gpu_memory_free": 20 << 30,
             "gpu_memory_total": 80 << 30,
             "gpu_sm_clock": 1.2e9,

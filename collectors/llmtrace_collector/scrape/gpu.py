@@ -2,7 +2,7 @@
 
 Read from NVIDIA's driver through nvidia-ml-py, in the normalised signals a page of dcgm-exporter
 gives too. Every call may be refused on its own (MIG, virtual or consumer GPUs): what is refused is
-not reported. This reader was tested against a driver made up for it, never on a GPU.
+not reported.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ REASONS: Final[Mapping[int, str]] = {
     0x80: "hw_power_brake",
     0x100: "display_clocks",
 }
-# How long they were, by the driver's name of the policy.
+# How long they were, by the driver's name of the policy. Low utilization is none of them: its
+# counter grows on an idle GPU, whose clocks nothing holds down.
 _POLICIES: Final[Mapping[str, str]] = {
     "NVML_PERF_POLICY_POWER": "power",
     "NVML_PERF_POLICY_THERMAL": "thermal",
     "NVML_PERF_POLICY_SYNC_BOOST": "sync_boost",
     "NVML_PERF_POLICY_BOARD_LIMIT": "board_limit",
-    "NVML_PERF_POLICY_LOW_UTILIZATION": "low_utilization",
     "NVML_PERF_POLICY_RELIABILITY": "reliability",
 }
 _XID_WAIT_MS: Final = 1_000
@@ -124,7 +124,7 @@ class GpuReader:
         nvml = self._nvml
         used = self._try("nvmlDeviceGetUtilizationRates", handle)
         yield "gpu_utilization", None if used is None else used.gpu / 100
-        memory = self._try("nvmlDeviceGetMemoryInfo", handle)
+        memory = self._memory(handle)
         if memory is not None:
             yield "gpu_memory_used", memory.used
             yield "gpu_memory_free", memory.free
@@ -150,6 +150,13 @@ class GpuReader:
             ),
         )
         yield "gpu_pcie_replays", self._try("nvmlDeviceGetPcieReplayCounter", handle)
+
+    def _memory(self, handle: Any) -> Any:
+        """Return the memory; its first version counts what the driver reserves as used."""
+        second = getattr(self._nvml, "nvmlMemory_v2", None)
+        info = "nvmlDeviceGetMemoryInfo"
+        found = None if second is None else self._try(info, handle, second)
+        return found or self._try(info, handle)
 
     def _temperature(self, handle: Any) -> float | None:
         # The new call replaces the old one, which drivers of some GPUs no longer answer.
