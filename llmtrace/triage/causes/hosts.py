@@ -37,23 +37,28 @@ _LONGER = 1.5  # times as long as next to any response waited for a chunk before
 _SEVERAL = 3  # gaps that are longer: then how often they come says as much
 _SLOWED = 1.15  # times as long as the same work took
 _FAR_SLOWED = 1.4
+_BUSIER = 1.5  # times the tokens a second, from which on a GPU's clock follows from its load
+_SHARED = 1.5  # times as long as the clock explains
 _BEYOND_CHANCE = 1.05  # times the longest gap that chance makes of the same requests
 _ENGINE_STAGES = ("queue", "prefill", "first_chunk", "decode", "unattributed")
 
 
 def gpu_throttle(e: Evidence) -> Finding:
-    """A GPU runs slower than it should: heat, power, or a fault.
+    """A GPU runs slower than it should: heat, power, a fault, or another program that uses it.
 
     Looks like:
         Prefill per token and time per token rise together at the same load, usually on one
-        replica. The clock falls, a throttle reason is set, or an XID error appears.
+        replica. The clock falls, a throttle reason is set, or an XID error appears. A GPU that
+        computes more reaches its power limit, too, and lowers its clock: that is its load. Work
+        that takes longer by more than the clock fell shares the GPU with another program.
 
     Confirm:
             min by (instance, gpu) (llmtrace_gpu_sm_clock_hertz)
               / max by (instance, gpu) (llmtrace_gpu_sm_clock_max_hertz)
             max by (instance, reason) (llmtrace_gpu_throttled)
             increase(llmtrace_gpu_xid_errors_total[1h])
-        On the node: `nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE,POWER`.
+        On the node: `nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE,POWER`, and `nvidia-smi pmon`
+        for all programs that use the GPU.
 
     Now:
         Reroute: drain the node, then look at cooling, power caps and the kernel log.
@@ -69,6 +74,11 @@ def gpu_throttle(e: Evidence) -> Finding:
     curve, prefill = e.on_curve(), e.at_same("prefill_s", "computed_tokens")
     local = e.local("replica", "tpot_s") or e.local("replica", "ttft_s")
     unseen = _is_slower(e, curve or 0.0, prefill or 0.0)
+    slowed, more = max(curve or 0.0, prefill or 0.0), e.work_per_second
+    busier = more is not None and more >= _BUSIER
+    by_clock = None if clock is None else _most_by_clock(clock)
+    shared = by_clock is not None and not busier and slowed > _SHARED * by_clock
+    by_itself = bool(fell) and not busier and not shared
     lines = [
         # One of many replicas is hardly felt by all requests, but where it is.
         gate(local is not None or e.gate(*_ENGINE_STAGES),
@@ -77,11 +87,15 @@ def gpu_throttle(e: Evidence) -> Finding:
                  "tokens of prompts and steps of a batch both take longer" if unseen else
                  say.gauge("SM clock, MHz", clock, down=True),
                  "GPU signals: `gpu_sm_clock_mhz` and `gpu_throttle` (NVML or dcgm-exporter)"),
-        proof(bool(throttled and fell) or bool(xid) if reported else None,
+        proof(bool(throttled and by_itself) or bool(xid) if reported else None,
               "a new XID error" if xid else "the clock fell, and a throttle reason is set"),
         support(throttled if reported else None, "a throttle reason is set that was not"),
-        proof(None if fell is None else bool(fell) and max(curve or 0, prefill or 0) >= _SLOWED,
+        proof(None if fell is None else by_itself and slowed >= _SLOWED,
               "the same work takes longer at a lower clock"),
+        support(shared, f"the same work takes {slowed:.1f} times as long, of which the clock "
+                f"explains at most {by_clock or 1:.2f}: another program uses the GPU"),
+        against(busier, f"the engines compute {more or 0:.1f} times as many tokens a second: at "
+                "its power limit a GPU lowers its clock", strongly=True),
         support(None if curve is None else curve >= _SLOWED,
                 f"time per token is {say.amount(curve or 0)} times what the batch explains"),
         support(None if prefill is None else prefill >= _SLOWED,
@@ -96,8 +110,21 @@ def gpu_throttle(e: Evidence) -> Finding:
                 say.gauge("power, W", power, down=True)),
     ]  # fmt: skip
     at, action = _slow_node(clock if fell else None)
+    action = _ANOTHER_PROGRAM if shared else action
     found = judge("gpu_throttle", lines, action, group=local or _only(e, at))
     return _barely(found) if unseen and not reported else found
+
+
+_ANOTHER_PROGRAM = (
+    "Fix: find the other program (`nvidia-smi pmon`), and stop it or give the engine a GPU of its "
+    "own."
+)
+
+
+def _most_by_clock(clock: Moved) -> float:
+    """Return how many times as long work can take for the clock alone: all of it waits for it."""
+    found = clock.most(down=True)[1]
+    return max(found.before_mean / max(found.after_mean, 1.0), 1.0)
 
 
 def _slow_node(clock: Moved | None) -> tuple[str | None, str]:
