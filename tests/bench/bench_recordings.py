@@ -33,6 +33,7 @@ SETS: Final = {
     "eighth": RECORDED.with_name("recorded_eighth"),
     "ninth": RECORDED.with_name("recorded_ninth"),
     "tenth": RECORDED.with_name("recorded_tenth"),
+    "gpu": RECORDED.with_name("recorded_gpu"),
 }
 SEVERITY: Final = {"mild": 1.0, "severe": 3.0}
 BARS: Final = {"top-1 on faults": 0.9, "top-3 on faults": 0.95}
