@@ -258,6 +258,43 @@ def test_a_wait_in_one_s_own_pool_is_no_proxy_that_gathers_chunks():
     assert found["proxy_buffering"].status == "ruled_out"
 
 
+def power_capped(clock: float) -> Incident:
+    """Return an incident in which every GPU is at its power limit, and its clock that low."""
+    made = quiet()
+    made.gauge("gpu_sm_clock_mhz", clock, 20.0)
+    made.gauge("gpu_throttle", 4.0)
+    return made
+
+
+def test_a_gpu_that_computes_more_is_at_its_power_limit():
+    """Prompts ten times as long lower an H200's clock by a fifth: a consequence."""
+    made = power_capped(1600.0)
+    for row in made.after():
+        row["prompt_tokens"] *= 10
+        row["prefill_s"] *= 10
+        row["decode_s"] *= 2
+
+    found = made.findings()
+
+    assert next(iter(found)) == "long_prompts", report(found)
+    assert found["gpu_throttle"].status not in SURE
+
+
+def test_a_gpu_is_shared_where_its_clock_explains_little():
+    """The same work takes three times as long, and the clock fell by a tenth."""
+    made = power_capped(1780.0)
+    for row in made.after():
+        row["prefill_s"] *= 3
+        row["decode_s"] *= 3
+
+    found = made.findings()
+
+    assert next(iter(found)) == "gpu_throttle", report(found)
+    assert found["gpu_throttle"].status == "likely"
+    assert "another program" in " ".join(one.text for one in found["gpu_throttle"].evidence)
+    assert "pmon" in found["gpu_throttle"].action
+
+
 def test_a_front_end_that_hardly_answers_is_seen_in_few_samples():
     """Two figures that are a thousand times what they ever were need no eight."""
     found = hand_made.frontend_cpu_hardly_sampled().findings()

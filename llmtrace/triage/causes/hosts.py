@@ -75,9 +75,10 @@ def gpu_throttle(e: Evidence) -> Finding:
     local = e.local("replica", "tpot_s") or e.local("replica", "ttft_s")
     unseen = _is_slower(e, curve or 0.0, prefill or 0.0)
     slowed, more = max(curve or 0.0, prefill or 0.0), e.work_per_second
-    busier = more is not None and more >= _BUSIER
-    by_clock = None if clock is None else _most_by_clock(clock)
-    shared = by_clock is not None and not busier and slowed > _SHARED * by_clock
+    by_clock = 1.0 if clock is None else _most_by_clock(clock)
+    as_clock = _SLOWED <= (prefill or 0.0) <= _SHARED * by_clock
+    busier = bool(reported) and more is not None and more >= _BUSIER and not as_clock
+    shared = clock is not None and not busier and slowed > _SHARED * by_clock
     by_itself = bool(fell) and not busier and not shared
     lines = [
         # One of many replicas is hardly felt by all requests, but where it is.
@@ -93,7 +94,7 @@ def gpu_throttle(e: Evidence) -> Finding:
         proof(None if fell is None else by_itself and slowed >= _SLOWED,
               "the same work takes longer at a lower clock"),
         support(shared, f"the same work takes {slowed:.1f} times as long, of which the clock "
-                f"explains at most {by_clock or 1:.2f}: another program uses the GPU"),
+                f"explains at most {by_clock:.2f}: another program uses the GPU"),
         against(busier, f"the engines compute {more or 0:.1f} times as many tokens a second: at "
                 "its power limit a GPU lowers its clock", strongly=True),
         support(None if curve is None else curve >= _SLOWED,
