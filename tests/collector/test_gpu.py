@@ -71,7 +71,7 @@ class Driver:
     def nvmlDeviceGetUtilizationRates(self, _: str) -> Any:
         return SimpleNamespace(gpu=97, memory=50)
 
-    nvmlMemory_v2 = 33554472  # noqa: N815 - the driver's name
+    nvmlMemory_v2 = 33554472
 
     def nvmlDeviceGetMemoryInfo(self, _: str, version: int | None = None) -> Any:
         if version is None:
