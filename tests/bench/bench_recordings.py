@@ -33,6 +33,7 @@ SETS: Final = {
     "eighth": RECORDED.with_name("recorded_eighth"),
     "ninth": RECORDED.with_name("recorded_ninth"),
     "tenth": RECORDED.with_name("recorded_tenth"),
+    "eleventh": RECORDED.with_name("recorded_eleventh"),
     "gpu": RECORDED.with_name("recorded_gpu"),
 }
 SEVERITY: Final = {"mild": 1.0, "severe": 3.0}

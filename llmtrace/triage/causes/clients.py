@@ -206,7 +206,8 @@ def client_cold(e: Evidence) -> Finding:
     usual = np.inf if setup is None else max(setup.before_p95, floor)
     fades, anew = _fades(e.after, versions, usual), _starts_anew(e, usual)
     any_time = setup is not None and _comes_with_load(e, "client_setup_s") is False
-    every = bool((e.after.number("client_setup_s") > usual).all())
+    # Where every request connects, none is left that shows the difference.
+    starts = anew and not (e.after.number("client_setup_s") > usual).all()
     each = fades is False and not anew and _open_connections(e, usual)
     lines = [
         gate(e.gate("network", "unattributed"),
@@ -215,11 +216,11 @@ def client_cold(e: Evidence) -> Finding:
         required(None if setup is None else setup.rose(floor) or setup.grew(floor),
                  say.durations("imports, pools, DNS, TCP and TLS", setup),
                  "`client_s` and the network's phases (HTTP client hooks)"),
-        # A process that starts again under the same version is in no row.
-        required(True if new else None, f"clients started: {'; '.join(new[:2])}",
+        # A process that starts again under the same version is in no row, but what it sets up is.
+        required(True if new or starts else None,
+                 f"clients started: {'; '.join(new[:2]) or 'requests set up all anew'}",
                  "the rows' `version`, or an event for each deployment of a client"),
-        # Where every request connects, none is left that shows the difference.
-        proof(fades or (anew and not every) if new else None,
+        proof((new and fades) or starts if new or starts else None,
               "those are requests that open a connection" if anew
               else "those are the first requests; later ones are as before"),
         support(any_time and bool(new), "they wait at any time, however many are in progress"),

@@ -311,7 +311,6 @@ def engine_down(e: Evidence) -> Finding:
     local = where_broken(e)
     server = e.share("5xx", lambda side: side.number("http_status") >= 500)
     refused = e.share("connect", patterns.refused_connections)
-    together = cut.together >= 0.5 and cut.n >= 4
     turned_away = server.rose(0.003, 2, 2.0) or refused.rose(0.003, 2, 2.0)
     lines = [
         gate(failures.rose(0.003, 3, 2.0) or e.share("retried", lambda s: s.number("attempts") > 1)
@@ -325,7 +324,7 @@ def engine_down(e: Evidence) -> Finding:
               "it reported nothing for a while, and began anew"),
         proof(cut_off >= _CUT_OFF, f"{cut_off} requests on it failed as its signals stopped"),
         support(bool(lost), "; ".join(f"{name} gets {one} of requests" for name, one in lost)),
-        proof(together and turned_away and not again,
+        proof(cut.at_once and turned_away and not again,
               "streams ended at one instant, and there were no responses after that"),
         support(cut.together >= 0.4 and cut.n >= 3,
                 f"of {cut.n} truncated streams {say.percent(cut.together)} ended together"),
@@ -405,6 +404,8 @@ def frontend_cpu(e: Evidence) -> Finding:
         # A front end that works more than before and cannot keep up holds all back by itself.
         against(stalls and not more, _gap_text(quiet, before.seconds if before else 0.0)),
         against(_met_long_ones(e), _MET_LONG_ONES),
+        against(_is_slower(e, e.on_curve() or 0.0, e.at_same("prefill_s", "computed_tokens") or 0.0),
+                "tokens of prompts and steps of a batch take longer as well: all of it is slower"),
     ]  # fmt: skip
     action = "Add capacity to the front end: more API server processes, or cores for them."
     return judge("frontend_cpu", lines, action + flags(e, "frontend_cpu"))

@@ -24,6 +24,8 @@ _PHASES = {
 }
 _SET_UP = ("connect", "tls", "handshake")
 _MOSTLY = 0.6
+_SPREAD = (10, 25, 50, 75, 90)  # percentiles of a wait that all requests have
+_ALIKE = (0.6, 1.5)  # times the typical rise, within which it is the same for all
 _GOOD_PART = 0.3
 _QUARTER = 0.25
 _LONGER = 1.1  # times as long: no timer lets that pass
@@ -66,13 +68,18 @@ def network_path(e: Evidence) -> Finding:
     waits = None if wait is None or whole is None else (
         wait.mean_change >= HALF * whole.mean_change)  # fmt: skip
     local = e.local("region", "network_s") or e.local("client", "network_s")
+    each = None if e.gate("network") else _as_much_for_all(e)
+    hidden = "" if each is None else f"all requests take {say.seconds(each)} longer, short or long"
     lines = [
-        gate(e.gate("network"), say.durations("network", whole), "network hooks of the client"),
+        gate(e.gate("network") or (None if each else False), say.durations("network", whole),
+             "network hooks of the client; a kept-alive connection's round trip is the shortest of "
+             "five minutes"),
+        support(each, hidden),
         required(None if path is None or whole is None else
-                 path.rose(floor) or path.grew(floor) or (
+                 bool(each) or path.rose(floor) or path.grew(floor) or (
                      bool(e.moved) and e.carried("network") >= HALF
                      and path.mean_change >= max(HALF * whole.mean_change, floor)),
-                 say.durations("network without one's own pool", path)
+                 hidden or say.durations("network without one's own pool", path)
                  + (f"; {moved}" if longer and not longer_path else ""),
                  "the network's phases (HTTP client hooks)"),
         proof(longer_path and bool(longer)
@@ -84,7 +91,7 @@ def network_path(e: Evidence) -> Finding:
         support(None if local is None else True, f"only {local}"),
         support(_engine_flat(e), "queue and prefill did not move"),
         against(waits, say.durations("wait for one's own pool", wait), strongly=True),
-        against(not (longer_path or _connects_anew(e) or sets_up),
+        against(not (longer_path or _connects_anew(e) or sets_up or each),
                 "connecting and sending wait for a machine: a round trip takes as long as ever",
                 strongly=bool(e.up("client_lag_s"))),
         against("rtt" not in longer and _opens_after_failures(e),
@@ -381,7 +388,7 @@ def idle_timeout(e: Evidence) -> Finding:
               "the gap is always the same, the length of the streams is not"),
         support(usual, f"{say.seconds(after_s or 0)} is a usual setting"),
         support(not patterns.restarted(e), "no engine was restarted"),
-        against(found.together >= 0.5 and found.n >= 4, "they ended at the same instant"),
+        against(found.at_once, "they ended at the same instant"),
     ]  # fmt: skip
     action = (
         f"Fix: find the hop with a time-out of {say.seconds(after_s)} and raise it"
@@ -427,8 +434,7 @@ def midstream_errors(e: Evidence) -> Finding:
     _, found = patterns.broken(e)
     again = patterns.restarted(e)
     local = where_broken(e)
-    at_once = found.n >= 4 and found.together >= HALF
-    hop = at_once and _by_a_hop(e)
+    hop = found.at_once and _by_a_hop(e)
     finished = e.counted("finished", reason="error")
     counted = None if finished is None else finished[1] >= 3 and finished[1] >= 2 * finished[0]
     decode = e.row("decode_s")
@@ -443,13 +449,15 @@ def midstream_errors(e: Evidence) -> Finding:
         proof(counted, "the engines count: " + say.counted("finished with an error", finished)),
         proof(not idle and not again and found.n >= 4 and found.together < 0.3,
               "they broke one by one, after gaps of all sorts, and no engine was restarted"),
+        proof(not (idle or again) and found.again_and_again,
+              f"they broke at {found.moments} instants: no engine dies so often"),
         proof(hop, f"{found.n} broke at one instant, and every engine went on: a hop between did"),
         support(None if local is None else True, local or ""),
         against(idle and found.together < 0.4,
                 f"they were all {say.seconds(found.age or 0)} old" if aged else
                 f"they had all been silent for {say.seconds(found.idle or 0)}", strongly=True),
         against(bool(again), f"{', '.join(again)} was restarted"),
-        against(at_once and not hop, "they broke at the same instant"),
+        against(found.at_once and not hop, "they broke at the same instant"),
     ]  # fmt: skip
     action = "Reroute away from what the broken streams share, roll back; then fix the engine."
     return judge("midstream_errors", lines, action)
@@ -474,6 +482,20 @@ def _waits_on_the_way(e: Evidence) -> bool | None:
 def _engine_flat(e: Evidence) -> bool | None:
     rose = [one for one in (e.up("queue_s"), e.up("prefill_s")) if one is not None]
     return not any(rose) if rose else None
+
+
+def _as_much_for_all(e: Evidence) -> float | None:
+    """Return by how much all requests take longer to their first chunk, if it is the same for all.
+
+    A longer way does that, and no load. Where an engine counts its queue, it knows better.
+    """
+    if e.row("queue_s") is not None or e.series("running") or "ttft_s" not in e.moved:
+        return None
+    low, high = (np.nanpercentile(side.number("unattributed_s"), _SPREAD)
+                 for side in (e.before, e.after))  # fmt: skip
+    rise, typical = high - low, float(np.median(high - low))
+    same = rise.min() >= _ALIKE[0] * typical and rise.max() <= _ALIKE[1] * typical
+    return typical if same and typical >= e.floor("network_s") > 0 else None
 
 
 def _is_between(e: Evidence) -> bool | None:

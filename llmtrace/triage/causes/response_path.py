@@ -129,14 +129,12 @@ def provider_errors(e: Evidence) -> Finding:
         """Return which requests were given up after longer than nearly all responses took."""
         return side.where("outcome", "timeout") & ~_begun(side) & (side.number("e2e_s") >= usual)
 
-    def refused(side: Side) -> Mask:  # a stream that had begun was cut
-        return patterns.refused_connections(side) & ~_begun(side)
-
     def not_served(side: Side) -> Mask:
-        return (_error_status(side) | refused(side) | hangs(side)) & ~over_quota(side)
+        refused = patterns.refused_connections(side)
+        return (_error_status(side) | refused | hangs(side)) & ~over_quota(side)
 
     failed, answered = e.share("not served", not_served), e.share("5xx", _error_status)
-    counts = {"5xx": answered, "refused": e.share("refused", refused),
+    counts = {"5xx": answered, "refused": e.share("connect", patterns.refused_connections),
               "no answer in time": e.share("hangs", hangs)}  # fmt: skip
     said = "; ".join(f"{name}: {one}" for name, one in counts.items() if one.after_k)
     unsaid = e.share("failed without a word", _unsaid).rose(_FEW)

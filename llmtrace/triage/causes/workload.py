@@ -110,8 +110,11 @@ def longer_outputs(e: Evidence) -> Finding:
         Budget by tokens: an end-to-end target without a length is a target for other clients'
         prompts.
     """
-    tokens, per_token = e.computed("output_tokens"), e.row("tpot_s")
-    mix = e.mix_share("e2e_s", "output_tokens")
+    # Not every client asks a provider for the usage; the chunks are counted all the same.
+    counted = e.computed("output_tokens") is not None
+    length, pace = ("output_tokens", "time per token") if counted else ("chunks", "time per chunk")
+    tokens, per_token = e.computed(length), e.row("tpot_s" if counted else "decode_per_chunk_s")
+    mix = e.mix_share("e2e_s", length)
     slower = None if per_token is None else per_token.ratio
     thought, cap = e.row("reasoning_tokens"), e.row("max_tokens")
     renamed, others = e.new_words("response_model"), e.beside("tokens_out")
@@ -122,12 +125,12 @@ def longer_outputs(e: Evidence) -> Finding:
     lines = [
         gate(e.gate("decode"), say.durations("decode", e.row("decode_s")), "decode times"),
         required(None if tokens is None else tokens.rose(0.0, 0.12) or tokens.grew(0.0, 0.12),
-                 say.amounts("output tokens", tokens), "output tokens per request"),
+                 say.amounts(length.replace("_", " "), tokens), "output tokens per request"),
         proof(max(parts) >= 0.5 if parts else None,
               "response lengths alone explain "
               f"{say.percent(min(max(parts, default=0.0), 1))} of the change"),
         steady(support(None if slower is None else slower <= 1.15,
-                       say.durations("time per token", per_token))),
+                       say.durations(pace, per_token))),
         support(None if thought is None else thought.rose(8.0, 0.15),
                 say.amounts("reasoning tokens", thought)),
         support(None if cap is None else cap.rose(8.0, 0.15), say.amounts("max_tokens", cap)),
@@ -135,7 +138,7 @@ def longer_outputs(e: Evidence) -> Finding:
         steady(support(None if volume is None else not e.up("ttft_s"),
                        say.durations("time to first chunk", volume))),
         against(None if slower is None else slower >= 1.5 and not (curve or 9.0) <= 1.35,
-                say.durations("time per token", per_token)),
+                say.durations(pace, per_token)),
         against(others is not None, "" if others is None else
                 say.beside("tokens made", others), strongly=True),
     ]  # fmt: skip

@@ -33,6 +33,7 @@ _BAND_S: Final = 0.3  # proxies look at long timers now and then only
 _TIMERS_S: Final = 3.0
 _MIN_IDLE_S: Final = 0.5
 _MIN_CUT: Final = 4
+_TOO_OFTEN: Final = 3  # times that all streams of something break: a machine dies once
 _ALIKE: Final = 0.6
 _FLOOR: Final = 0.8
 _FRESH: Final = 1.0  # times the window: so long before it a start is recent
@@ -469,6 +470,7 @@ class Cuts:
         age: the length that most of them share, seconds; `None` = too few known.
         closer: whether gaps differ far less from each other than whole lengths do.
         together: the share that ended at once with two others, nearer than chance has it.
+        moments: at how many times those did.
     """
 
     n: int
@@ -479,6 +481,17 @@ class Cuts:
     age: float | None
     closer: bool
     together: float
+    moments: int
+
+    @property
+    def at_once(self) -> bool:
+        """Whether most ended as where a machine dies: at the same instant, or at two."""
+        return self.n >= _MIN_CUT and self.together >= HALF and self.moments < _TOO_OFTEN
+
+    @property
+    def again_and_again(self) -> bool:
+        """Whether most ended at the same instants, of which there are more."""
+        return self.together >= HALF and self.moments >= _TOO_OFTEN
 
     @property
     def by_timer(self) -> bool:
@@ -529,6 +542,7 @@ def cuts(side: Side) -> Cuts:
         e2e_alike=of_an_age,
         closer=_spread(gap) < HALF * _spread(side.number("e2e_s")[ended]),
         together=float(near.mean()) if len(near) else 0.0,
+        moments=int(near.any()) + int((np.diff(ends[near]) > near_s).sum()),
     )
 
 
@@ -984,7 +998,12 @@ def reader_away(e: Evidence) -> float | None:
 
 
 def refused_connections(side: Side) -> Mask:
-    """Return which requests failed because their connection was refused or closed."""
+    """Return which requests failed because their connection was refused or closed.
+
+    Before anything came: a stream that breaks may be called the same.
+    """
     words = ("connect", "refused", "reset", "protocol")
     names = side.rows.words["error_type"].names
-    return side.where("error_type", *(n for n in names if any(w in n.lower() for w in words)))
+    named = side.where("error_type", *(n for n in names if any(w in n.lower() for w in words)))
+    found: Mask = named & np.isnan(side.number("ttft_s"))
+    return found

@@ -182,5 +182,6 @@ DERIVED: Final[Mapping[str, Callable[[Side], Floats]]] = {
     "acceptance": _over("spec_accepted", "spec_drafted"),
     "burst_share": _over("burst_chunks", "chunks", 4.0),
     "chunks_per_token": _over("chunks", "output_tokens", 4.0),
+    "decode_per_chunk_s": _over("decode_s", "chunks", 4.0),
     "gap_per_token": _over("max_gap_s", "tpot_s", 0.0),
 }
