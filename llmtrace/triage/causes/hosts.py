@@ -378,6 +378,8 @@ def frontend_cpu(e: Evidence) -> Finding:
     by_load = bool(more and not busy and e.more_load)
     (before, quiet), stalls = patterns.engine_gaps(e), _stood_still(e) or _computed_long(e)
     waiting = e.gauge("waiting")
+    mine = rows or (None if frontend is None else frontend.fleet)
+    work = e.on_curve() or 0.0, e.at_same("prefill_s", "computed_tokens") or 0.0
     lines = [
         # SGLang counts the queue from when the front end has the request.
         gate(e.gate("first_chunk", "queue", "unattributed"),
@@ -404,8 +406,8 @@ def frontend_cpu(e: Evidence) -> Finding:
         # A front end that works more than before and cannot keep up holds all back by itself.
         against(stalls and not more, _gap_text(quiet, before.seconds if before else 0.0)),
         against(_met_long_ones(e), _MET_LONG_ONES),
-        against(_is_slower(e, e.on_curve() or 0.0, e.at_same("prefill_s", "computed_tokens") or 0.0),
-                "tokens of prompts and steps of a batch take longer as well: all of it is slower"),
+        against(_is_slower(e, *work) and mine is not None and mine.ratio < min(work),
+                "tokens of prompts and steps of a batch take longer by more: all of it is slower"),
     ]  # fmt: skip
     action = "Add capacity to the front end: more API server processes, or cores for them."
     return judge("frontend_cpu", lines, action + flags(e, "frontend_cpu"))

@@ -72,8 +72,8 @@ def network_path(e: Evidence) -> Finding:
     hidden = "" if each is None else f"all requests take {say.seconds(each)} longer, short or long"
     lines = [
         gate(e.gate("network") or (None if each else False), say.durations("network", whole),
-             "network hooks of the client; a kept-alive connection's round trip is the shortest of "
-             "five minutes"),
+             "network hooks of the client; the round trip of a connection that is kept alive is "
+             "the shortest of five minutes"),
         support(each, hidden),
         required(None if path is None or whole is None else
                  bool(each) or path.rose(floor) or path.grew(floor) or (
@@ -489,7 +489,8 @@ def _as_much_for_all(e: Evidence) -> float | None:
 
     A longer way does that, and no load. Where an engine counts its queue, it knows better.
     """
-    if e.row("queue_s") is not None or e.series("running") or "ttft_s" not in e.moved:
+    seen = e.row("queue_s") is not None or bool(e.series("running"))
+    if seen or e.row("unattributed_s") is None or "ttft_s" not in e.moved:
         return None
     low, high = (np.nanpercentile(side.number("unattributed_s"), _SPREAD)
                  for side in (e.before, e.after))  # fmt: skip
