@@ -264,23 +264,23 @@ def _open_connections(e: Evidence, usual: float) -> bool:
 
 
 def _comes_with_load(e: Evidence, name: str) -> bool | None:
-    """Return whether who waits in the client comes while more requests are in progress.
+    """Return whether who waits in the client comes while more requests are there.
 
     That is how a limit makes requests wait; a process that starts makes them wait at any time.
-    Those who do not wait are of both windows: where most wait, more are in progress all the time.
-    `None` = too few wait, or all do.
+    Where nearly all wait, only those that are being served say how many it lets through. `None` =
+    too few wait, or all do.
     """
-    sides = (e.before, e.after)
-    wait = np.concatenate([side.number(name) for side in sides])
-    busy = np.concatenate([in_progress(side, "client") for side in sides])
-    later = np.arange(len(wait)) >= len(e.before)
-    usual = e.row(name)
-    known = np.isfinite(wait) & np.isfinite(busy)
+    wait, usual = e.after.number(name), e.row(name)
     slow = wait > (np.inf if usual is None else max(usual.before_p95, e.floor("network_s")))
-    waited, others = busy[known & slow & later], busy[known & ~slow]
-    if min(len(waited), np.count_nonzero(known & ~slow & later)) < MIN_COUNT:
-        return None
-    return bool(waited.mean() >= _BUSIER * others.mean())
+    for counted in (None, name):
+        busy = in_progress(e.after, "client", counted)
+        known = np.isfinite(wait) & np.isfinite(busy)
+        waited, others = busy[known & slow], busy[known & ~slow]
+        if min(len(waited), len(others)) < MIN_COUNT:
+            return None
+        if waited.mean() >= _BUSIER * others.mean():
+            return True
+    return False
 
 
 def _fades(side: Side, versions: Sequence[str], usual: float) -> bool | None:

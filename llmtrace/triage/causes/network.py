@@ -71,7 +71,7 @@ def network_path(e: Evidence) -> Finding:
     each = None if e.gate("network") else _as_much_for_all(e)
     hidden = "" if each is None else f"all requests take {say.seconds(each)} longer, short or long"
     lines = [
-        gate(e.gate("network") or (None if each else False), say.durations("network", whole),
+        gate(None if each else e.gate("network"), say.durations("network", whole),
              "network hooks of the client; the round trip of a connection that is kept alive is "
              "the shortest of five minutes"),
         support(each, hidden),

@@ -134,15 +134,16 @@ def _unread(side: Side) -> Floats:
     return np.where(known, np.maximum(_or_zero(late), 0.0), np.nan)
 
 
-def in_progress(side: Side, by: str = "replica") -> Floats:
+def in_progress(side: Side, by: str = "replica", after: str | None = None) -> Floats:
     """Return how many requests with the same word are in progress as each starts, itself included.
 
-    On the same engine, if nothing else is given.
+    On the same engine, if nothing else is given; and only those that have had a wait (`after`).
     """
     codes, ends, found = side.rows.words[by].codes, side.ends, np.full(len(side), np.nan)
+    begins = side.t if after is None else side.t + _or_zero(side.number(after))
     for code in np.unique(codes):
         mine = (codes == code) & np.isfinite(ends)
-        begun = np.searchsorted(np.sort(side.t[mine]), side.t[mine], side="right")
+        begun = np.searchsorted(np.sort(begins[mine]), side.t[mine], side="right")
         found[mine] = begun - np.searchsorted(np.sort(ends[mine]), side.t[mine], side="right")
     return found
 

@@ -115,12 +115,10 @@ def choose(
     spike = highest if highest is not None and highest.score >= CERTAIN else None
     fewer = thinned(rows)
     part = find_in_parts(fewer) if metric in (None, "ttft") else None
-    if spike is not None and part is not None:
-        spike = _as_sure_as(spike, part, t)
     if spike is not None and since is None and at is None:
         spike = others.weightier(incidents, spike, t) or spike
         spike = others.since_others_rose(incidents, spike, t)
-        spike = others.clearer_ramp(incidents, spike, t) or others.with_bursts(incidents, spike, t)
+        spike = others.with_bursts(incidents, spike, t)
         spike = others.since_other_work(spike, find_other_work(fewer))
     if spike is None and since is None and at is None:
         end = float(t[-1]) + 1e-3 if len(t) else 1.0
@@ -263,18 +261,6 @@ def _search(
     if since is not None and best.start < since:
         return Spike(since, best.end, best.bin_s, best.score)
     return best
-
-
-def _as_sure_as(spike: Spike, part: Spike, t: Floats) -> Spike:
-    """Return a spike, as sure as that of a part is, if it is most of that and that most of it.
-
-    It is dated by the part where that is clearer by far.
-    """
-    mine, other = ((t >= one.start) & (t < (one.end or math.inf)) for one in (spike, part))
-    if (mine & other).sum() <= _MOSTLY * max(mine.sum(), other.sum()):
-        return spike
-    by_far = part.score > _CLEARER * spike.score
-    return part if by_far else replace(spike, score=max(spike.score, part.score))
 
 
 def _clearer(best: Spike | None, spike: Spike | None) -> Spike | None:

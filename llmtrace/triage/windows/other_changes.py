@@ -78,20 +78,6 @@ def _hit(one: Incident) -> float:
     return one.requests * min(max(share, 0.0), 1.0)
 
 
-def clearer_ramp(incidents: Sequence[Incident], spike: Spike, t: Floats) -> Spike | None:
-    """Return the gradual rise that is more certain by far than a sudden one at another time."""
-    ramps = [
-        one
-        for one in incidents
-        if one.shape == "ramp" and one.direction == "up"
-        and spike.end is not None and one.start >= spike.end
-    ]  # fmt: skip
-    best = min(ramps, key=lambda one: one.p_value, default=None)
-    if best is None or best.p_value >= spike.p_value * _SURE:
-        return None
-    return replace(_as_spike(best, t), start=best.start)  # before that all is as usual
-
-
 def since_others_rose(incidents: Sequence[Incident], spike: Spike, t: Floats) -> Spike:
     """Return the time from which others rose, where a level that the data begin with ended then.
 
