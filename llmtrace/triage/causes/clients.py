@@ -216,8 +216,7 @@ def client_cold(e: Evidence) -> Finding:
         required(None if setup is None else setup.rose(floor) or setup.grew(floor),
                  say.durations("imports, pools, DNS, TCP and TLS", setup),
                  "`client_s` and the network's phases (HTTP client hooks)"),
-        # A process that starts again under the same version is in no row, but what it sets up is.
-        required(True if new or starts else None,
+        required(True if new or starts else None,  # what a process sets up is in rows, too
                  f"clients started: {'; '.join(new[:2]) or 'requests set up all anew'}",
                  "the rows' `version`, or an event for each deployment of a client"),
         proof((new and fades) or starts if new or starts else None,

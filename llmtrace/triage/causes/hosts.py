@@ -12,6 +12,7 @@ from llmtrace.triage.causes.network import where_broken
 from llmtrace.triage.causes.scoring import (
     POSSIBLE,
     Group,
+    Line,
     against,
     gate,
     judge,
@@ -22,7 +23,7 @@ from llmtrace.triage.causes.scoring import (
     with_points,
 )
 from llmtrace.triage.evidence import patterns
-from llmtrace.triage.evidence.changes import HALF, MIN_COUNT
+from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, Shift
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.result import NAMED, Finding, Point
@@ -48,24 +49,21 @@ def gpu_throttle(e: Evidence) -> Finding:
 
     Looks like:
         Prefill per token and time per token rise together at the same load, usually on one
-        replica. The clock falls, a throttle reason is set, or an XID error appears. A GPU that
-        computes more reaches its power limit, too, and lowers its clock: that is its load. Work
-        that takes longer by more than the clock fell shares the GPU with another program.
+        replica. The clock falls, a throttle reason is set, or an XID error appears. A GPU with
+        more to compute lowers its clock at its power limit, too: then the work is the cause.
 
     Confirm:
             min by (instance, gpu) (llmtrace_gpu_sm_clock_hertz)
               / max by (instance, gpu) (llmtrace_gpu_sm_clock_max_hertz)
             max by (instance, reason) (llmtrace_gpu_throttled)
             increase(llmtrace_gpu_xid_errors_total[1h])
-        On the node: `nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE,POWER`, and `nvidia-smi pmon`
-        for all programs that use the GPU.
+        On the node: `nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE,POWER`, `nvidia-smi pmon`.
 
     Now:
         Reroute: drain the node, then look at cooling, power caps and the kernel log.
 
     Later:
-        Export throttle reasons (dcgm-exporter leaves them out by default); alert on clock over its
-        maximum while the GPU is busy.
+        Export throttle reasons (dcgm-exporter does not by default); alert on a busy GPU's low clock.
     """
     clock, temp, power = map(e.gauge, ("gpu_sm_clock_mhz", "gpu_temp_c", "gpu_power_w"))
     throttled, xid = _throttled(e), _new_xid(e)
@@ -74,12 +72,8 @@ def gpu_throttle(e: Evidence) -> Finding:
     curve, prefill = e.on_curve(), e.at_same("prefill_s", "computed_tokens")
     local = e.local("replica", "tpot_s") or e.local("replica", "ttft_s")
     unseen = _is_slower(e, curve or 0.0, prefill or 0.0)
-    slowed, more = max(curve or 0.0, prefill or 0.0), e.work_per_second
-    by_clock = 1.0 if clock is None else _most_by_clock(clock)
-    as_clock = _SLOWED <= (prefill or 0.0) <= _SHARED * by_clock
-    busier = bool(reported) and more is not None and more >= _BUSIER and not as_clock
-    shared = clock is not None and not busier and slowed > _SHARED * by_clock
-    by_itself = bool(fell) and not busier and not shared
+    shared, busier = _beside_the_clock(e, clock, curve or 0.0, prefill or 0.0)
+    by_itself = bool(fell) and not (shared.holds or busier.holds)
     lines = [
         # One of many replicas is hardly felt by all requests, but where it is.
         gate(local is not None or e.gate(*_ENGINE_STAGES),
@@ -91,18 +85,15 @@ def gpu_throttle(e: Evidence) -> Finding:
         proof(bool(throttled and by_itself) or bool(xid) if reported else None,
               "a new XID error" if xid else "the clock fell, and a throttle reason is set"),
         support(throttled if reported else None, "a throttle reason is set that was not"),
-        proof(None if fell is None else by_itself and slowed >= _SLOWED,
+        proof(None if fell is None else by_itself and max(curve or 0, prefill or 0) >= _SLOWED,
               "the same work takes longer at a lower clock"),
-        support(shared, f"the same work takes {slowed:.1f} times as long, of which the clock "
-                f"explains at most {by_clock:.2f}: another program uses the GPU"),
-        against(busier, f"the engines compute {more or 0:.1f} times as many tokens a second: at "
-                "its power limit a GPU lowers its clock", strongly=True),
+        shared,
+        busier,
         support(None if curve is None else curve >= _SLOWED,
                 f"time per token is {say.amount(curve or 0)} times what the batch explains"),
         support(None if prefill is None else prefill >= _SLOWED,
                 f"prefill at the same length: {say.amount(prefill or 0)} times what it was"),
-        support(None if local is None or clock is None else
-                clock.instances.get(local.value) is not None
+        support(None if local is None or clock is None else local.value in clock.instances
                 and clock.instances[local.value].fell(0.0, 0.05),
                 f"slow on {local}, whose clock fell"),
         support(None if temp is None else temp.rose(0.0, 0.08),
@@ -110,27 +101,37 @@ def gpu_throttle(e: Evidence) -> Finding:
         support(None if power is None or not fell else power.fell(0.0, 0.1),
                 say.gauge("power, W", power, down=True)),
     ]  # fmt: skip
-    at, action = _slow_node(clock if fell else None)
-    action = _ANOTHER_PROGRAM if shared else action
+    at, action = _slow_node(clock if fell else None, shared=shared.holds is True)
     found = judge("gpu_throttle", lines, action, group=local or _only(e, at))
     return _barely(found) if unseen and not reported else found
 
 
-_ANOTHER_PROGRAM = (
-    "Fix: find the other program (`nvidia-smi pmon`), and stop it or give the engine a GPU of its "
-    "own."
-)
+def _beside_the_clock(
+    e: Evidence, clock: Moved | None, curve: float, prefill: float
+) -> tuple[Line, Line]:
+    """Say what else makes work slower than a clock can, and what lowers that as a consequence.
+
+    For a clock alone work takes as many times as long as it fell at most: if all of it waits.
+    """
+    found = None if clock is None else clock.most(down=True)[1]
+    most = 1.0 if found is None else max(found.before_mean / max(found.after_mean, 1.0), 1.0)
+    slowed, more = max(curve, prefill), e.work_per_second or 1.0
+    seen = clock is not None or e.has("gpu_throttle")
+    busier = seen and more >= _BUSIER and not _SLOWED <= prefill <= _SHARED * most
+    return (
+        support(found is not None and not busier and slowed > _SHARED * most,
+                f"the same work takes {slowed:.1f} times as long, of which the clock explains at "
+                f"most {most:.2f}: another program uses the GPU"),
+        against(busier, f"the engines compute {more:.1f} times as many tokens a second: at its "
+                "power limit a GPU lowers its clock", strongly=True),
+    )  # fmt: skip
 
 
-def _most_by_clock(clock: Moved) -> float:
-    """Return how many times as long work can take for the clock alone: all of it waits for it."""
-    found = clock.most(down=True)[1]
-    return max(found.before_mean / max(found.after_mean, 1.0), 1.0)
-
-
-def _slow_node(clock: Moved | None) -> tuple[str | None, str]:
+def _slow_node(clock: Moved | None, *, shared: bool) -> tuple[str | None, str]:
     """Return the node whose clock fell most, if one stands out, and what to do."""
     at = None if clock is None else clock.most(down=True)[0]
+    if shared:
+        return at, "Fix: find the other program (`nvidia-smi pmon`), and give it another GPU."
     if clock is not None and at is None and len(clock.instances) > 1:
         return at, "Fix what the nodes share, for all are slower: power caps, cooling, drivers."
     node = at or "the node whose clock fell"
@@ -377,9 +378,7 @@ def frontend_cpu(e: Evidence) -> Finding:
     busy = None if more is None else more and _typical(cpu) >= 0.75
     by_load = bool(more and not busy and e.more_load)
     (before, quiet), stalls = patterns.engine_gaps(e), _stood_still(e) or _computed_long(e)
-    waiting = e.gauge("waiting")
-    mine = rows or (None if frontend is None else frontend.fleet)
-    work = e.on_curve() or 0.0, e.at_same("prefill_s", "computed_tokens") or 0.0
+    waiting, action = e.gauge("waiting"), _MORE_FRONT_ENDS + flags(e, "frontend_cpu")
     lines = [
         # SGLang counts the queue from when the front end has the request.
         gate(e.gate("first_chunk", "queue", "unattributed"),
@@ -406,11 +405,19 @@ def frontend_cpu(e: Evidence) -> Finding:
         # A front end that works more than before and cannot keep up holds all back by itself.
         against(stalls and not more, _gap_text(quiet, before.seconds if before else 0.0)),
         against(_met_long_ones(e), _MET_LONG_ONES),
-        against(_is_slower(e, *work) and mine is not None and mine.ratio < min(work),
+        against(_less_than_work(e, rows or (frontend.fleet if frontend else None)),
                 "tokens of prompts and steps of a batch take longer by more: all of it is slower"),
     ]  # fmt: skip
-    action = "Add capacity to the front end: more API server processes, or cores for them."
-    return judge("frontend_cpu", lines, action + flags(e, "frontend_cpu"))
+    return judge("frontend_cpu", lines, action)
+
+
+_MORE_FRONT_ENDS = "Add capacity to the front end: more API server processes, or cores for them."
+
+
+def _less_than_work(e: Evidence, mine: Shift | None) -> bool:
+    """Return whether a front end got slower by less than what its engine computes."""
+    work = e.on_curve() or 0.0, e.at_same("prefill_s", "computed_tokens") or 0.0
+    return mine is not None and _is_slower(e, *work) and mine.ratio < min(work)
 
 
 _LEFT = "engines see most of the added time themselves, and neither queue nor prefill has it"

@@ -65,18 +65,14 @@ def network_path(e: Evidence) -> Finding:
         sum(longer[one].mean_change for one in _SET_UP if one in longer)
         >= HALF * path.mean_change > 0)  # fmt: skip
     wait, whole = e.row("network_client_wait_s"), e.row("network_s")
-    waits = None if wait is None or whole is None else (
-        wait.mean_change >= HALF * whole.mean_change)  # fmt: skip
+    waits = bool(wait and whole and wait.mean_change >= HALF * whole.mean_change)
     local = e.local("region", "network_s") or e.local("client", "network_s")
-    each = None if e.gate("network") else _as_much_for_all(e)
-    hidden = "" if each is None else f"all requests take {say.seconds(each)} longer, short or long"
+    hidden = "" if e.gate("network") else _as_much_for_all(e)
     lines = [
-        gate(None if each else e.gate("network"), say.durations("network", whole),
-             "network hooks of the client; the round trip of a connection that is kept alive is "
-             "the shortest of five minutes"),
-        support(each, hidden),
+        gate(None if hidden else e.gate("network"), say.durations("network", whole),
+             "network hooks of the client"),
         required(None if path is None or whole is None else
-                 bool(each) or path.rose(floor) or path.grew(floor) or (
+                 bool(hidden) or path.rose(floor) or path.grew(floor) or (
                      bool(e.moved) and e.carried("network") >= HALF
                      and path.mean_change >= max(HALF * whole.mean_change, floor)),
                  hidden or say.durations("network without one's own pool", path)
@@ -91,15 +87,14 @@ def network_path(e: Evidence) -> Finding:
         support(None if local is None else True, f"only {local}"),
         support(_engine_flat(e), "queue and prefill did not move"),
         against(waits, say.durations("wait for one's own pool", wait), strongly=True),
-        against(not (longer_path or _connects_anew(e) or sets_up or each),
+        against(not (longer_path or _connects_anew(e) or sets_up or hidden),
                 "connecting and sending wait for a machine: a round trip takes as long as ever",
                 strongly=bool(e.up("client_lag_s"))),
         against("rtt" not in longer and _opens_after_failures(e),
                 "requests that failed left connections closed: others are opened", strongly=True),
     ]  # fmt: skip
-    action = "Reroute: undo the routing or DNS change, pin the region, keep connections alive."
-    return judge("network_path", lines, f"{action} It is {local}." if local else action,
-                 group=local)  # fmt: skip
+    fix = "Reroute: undo the routing or DNS change, pin the region, keep connections alive."
+    return judge("network_path", lines, f"{fix} It is {local}." if local else fix, group=local)
 
 
 def _phases(e: Evidence, floor: float) -> tuple[dict[str, Shift | None], dict[str, Shift]]:
@@ -484,19 +479,22 @@ def _engine_flat(e: Evidence) -> bool | None:
     return not any(rose) if rose else None
 
 
-def _as_much_for_all(e: Evidence) -> float | None:
-    """Return by how much all requests take longer to their first chunk, if it is the same for all.
+def _as_much_for_all(e: Evidence) -> str:
+    """Say by how much all requests take longer to their first chunk, if it is the same for all.
 
-    A longer way does that, and no load. Where an engine counts its queue, it knows better.
+    A longer way does that, and no load; the round trip of a connection that is kept alive is the
+    shortest of five minutes. Where an engine counts its queue, it knows better. Empty = it is not.
     """
     seen = e.row("queue_s") is not None or bool(e.series("running"))
     if seen or e.row("unattributed_s") is None or "ttft_s" not in e.moved:
-        return None
+        return ""
     low, high = (np.nanpercentile(side.number("unattributed_s"), _SPREAD)
                  for side in (e.before, e.after))  # fmt: skip
     rise, typical = high - low, float(np.median(high - low))
     same = rise.min() >= _ALIKE[0] * typical and rise.max() <= _ALIKE[1] * typical
-    return typical if same and typical >= e.floor("network_s") > 0 else None
+    if not same or not typical >= e.floor("network_s") > 0:
+        return ""
+    return f"all requests take {say.seconds(typical)} longer, short or long"
 
 
 def _is_between(e: Evidence) -> bool | None:
