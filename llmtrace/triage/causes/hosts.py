@@ -63,7 +63,7 @@ def gpu_throttle(e: Evidence) -> Finding:
         Reroute: drain the node, then look at cooling, power caps and the kernel log.
 
     Later:
-        Export throttle reasons (dcgm-exporter does not by default); alert on a busy GPU's low clock.
+        Export throttle reasons (off in dcgm-exporter by default); alert on a low clock under load.
     """
     clock, temp, power = map(e.gauge, ("gpu_sm_clock_mhz", "gpu_temp_c", "gpu_power_w"))
     throttled, xid = _throttled(e), _new_xid(e)
