@@ -38,6 +38,7 @@ _LONGER = 1.5  # times as long as next to any response waited for a chunk before
 _SEVERAL = 3  # gaps that are longer: then how often they come says as much
 _SLOWED = 1.15  # times as long as the same work took
 _FAR_SLOWED = 1.4
+_GATHERED = 0.3  # of the chunks: more that come at once
 _BUSIER = 1.5  # times the tokens a second, from which on a GPU's clock follows from its load
 _SHARED = 1.5  # times as long as the clock explains
 _BEYOND_CHANCE = 1.05  # times the longest gap that chance makes of the same requests
@@ -271,6 +272,7 @@ def engine_paused(e: Evidence) -> Finding:
         against(None if most is None or asleep or stopped else not most, slow or "",
                 strongly=True),
         against(bool(again), f"{', '.join(again)} was restarted", strongly=True),
+        against(_gathered(e) and not asleep, _HELD_BACK, strongly=True),
         against(None if quiet is None or asleep else quiet.prompt is not None,
                 f"a prompt of {say.amount(quiet.prompt or 0 if quiet else 0)} tokens was computed "
                 "in it", strongly=True),
@@ -281,6 +283,14 @@ def engine_paused(e: Evidence) -> Finding:
     ]  # fmt: skip
     action = "Reroute while it sleeps: take an engine out of the router before pausing it."
     return judge("engine_paused", lines, action, group=_only(e, quiet.instance if quiet else None))
+
+
+_HELD_BACK = "chunks come many at once: they are held back on the way"
+
+
+def _gathered(e: Evidence) -> bool:
+    bursts = e.row("burst_share")
+    return bursts is not None and bursts.mean_change >= _GATHERED
 
 
 def engine_down(e: Evidence) -> Finding:
@@ -334,6 +344,8 @@ def engine_down(e: Evidence) -> Finding:
         against(len(again) >= max(2, 0.6 * len(e.instances)),
                 f"{len(again)} of {len(e.instances)} engines were restarted in turn: a rollout",
                 strongly=True),
+        against(bool(again) and bool(e.events("deploy", "restart")) and not failures.after_k,
+                f"{', '.join(again)} was restarted on purpose, and no request failed"),
         against(bool(lost) and cut_off < _CUT_OFF and bool(e.events("scale")),
                 "the number of engines was changed"),
         against(cut.n >= 5 and cut.alike >= 0.7 and cut.together < 0.3,
