@@ -25,13 +25,13 @@ from llmtrace.triage.result import CAUSES, NAMED
 # 28 of 34 of the eleventh, 5 of 7 of those of a GPU.
 NAMED_FIRST: Final = {
     "recorded_second": 16 / 17,
-    "recorded_third": 18 / 20,
+    "recorded_third": 19 / 20,
     "recorded_fourth": 27 / 29,
     "recorded_fifth": 27 / 29,
-    "recorded_sixth": 23 / 25,
+    "recorded_sixth": 24 / 25,
     "recorded_seventh": 21 / 22,
     "recorded_eighth": 23 / 24,
-    "recorded_ninth": 33 / 36,
+    "recorded_ninth": 35 / 36,
     "recorded_tenth": 19 / 20,
     "recorded_eleventh": 33 / 34,
     "recorded_gpu": 7 / 7,

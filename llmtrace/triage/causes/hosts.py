@@ -102,7 +102,7 @@ def gpu_throttle(e: Evidence) -> Finding:
         support(None if power is None or not fell else power.fell(0.0, 0.1),
                 say.gauge("power, W", power, down=True)),
     ]  # fmt: skip
-    at, action = _slow_node(clock if fell else None, shared=shared.holds is True)
+    at, action = _slow_node(clock if fell else None, shared=bool(shared.holds))
     found = judge("gpu_throttle", lines, action, group=local or _only(e, at))
     return _barely(found) if unseen and not reported else found
 
