@@ -283,7 +283,8 @@ def _weigh(
     few = not change.significant and min(change.before.n, change.after.n) < least_values(Q)
     named = named_causes(
         concatenate(sides.rows), case, sides.windows, about=sides.about, divided=divided,
-        risen=[name for name, one in sides.compared.items() if one.change.rose],
+        risen=[name for name, one in sides.compared.items()
+               if one.change.rose or (alone is not None and name == sides.about)],
         verdict=judged.verdict, searched=look.chosen.searched, dated=look.chosen.known,
         blind=look.blind, few=few,
     )  # fmt: skip

@@ -159,6 +159,8 @@ def client_gate(e: Evidence) -> Finding:
                        "the engines are not busier: " + say.gauge("running", running))),
         support(None if local is None else True, f"only {local}"),
         against(still, _STANDS_STILL, strongly=True),
+        against((_own_part(e) or 0.0) >= HALF, "what arrives is read as late: the client is busy",
+                strongly=True),
         against(_starts_anew(e, 0.0 if wait is None else wait.before_p95),
                 "those that wait open a connection, as none did before, and not for a pool",
                 strongly=True),

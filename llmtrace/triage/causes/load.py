@@ -18,6 +18,7 @@ from llmtrace.triage.result import Finding
 _CALM_KV = 0.8
 _HALF_EMPTY = 0.5  # so full a cache is at most: what is preempted then makes no room in it
 _SURE = 3.0  # standard errors
+_LESS = 0.3  # of a queue
 _ROOM = 0.7  # of its slots are taken at most: there is room
 _FEW_STEPS = 8
 
@@ -185,7 +186,7 @@ def batch_size(e: Evidence) -> Finding:
         required(*_more_run(e, running), "the engines' gauge `running`"),
         support(None if curve is None else curve <= 1.3,
                 f"time per token is {say.amount(curve or 0)} times what this batch explains"),
-        required(e.more_load or bool(e.events("config", "scale")), _load(e)),
+        required(e.more_load or _let_in(e, running), _load(e)),
         scoring.steady(support(e.up("queue_s") is False or None,
                        say.durations("queue", e.row("queue_s")))),
         against(e.metric != "tpot_s" and (bool(e.gate("queue")) or (
@@ -202,6 +203,13 @@ def batch_size(e: Evidence) -> Finding:
     ]  # fmt: skip
     action = "Rebalance or add capacity; or cap the batch, if waiting is better than slow tokens."
     return judge("batch_size", lines, action + flags(e, "batch_size"))
+
+
+def _let_in(e: Evidence, running: Moved | None) -> bool:
+    """Return whether a limit was raised: it is said, or more run at once where they queued."""
+    queue = e.row("queue_s")
+    fewer = queue and queue.sank(_LESS) and running and running.rose(0.0, _LESS)
+    return bool(fewer or e.events("config", "scale"))
 
 
 def _volume(e: Evidence) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from llmtrace.stats.arrays import Mask
@@ -57,8 +59,8 @@ def network_path(e: Evidence) -> Finding:
     """
     path, floor = e.row("network_path_s"), e.floor("network_s")
     phases, longer = _phases(e, floor)
-    # A machine without CPU to spare connects slowly as well; the round trips are the path's.
-    longer_path = phases["rtt"] is None or bool({"rtt", "dns"} & set(longer))
+    opened = _opens_after_ends(e, phases["rtt"], path)
+    longer_path = not opened and (phases["rtt"] is None or _goes_far(e, longer))
     moved = "; ".join(say.durations(_PHASES[part], one) for part, one in longer.items())
     # Where there is no CPU to spare, sending takes longer as well.
     sets_up = phases["send"] is not None and "send" not in longer and path is not None and (
@@ -90,8 +92,7 @@ def network_path(e: Evidence) -> Finding:
         against(not (longer_path or _connects_anew(e) or sets_up or hidden),
                 "connecting and sending wait for a machine: a round trip takes as long as ever",
                 strongly=bool(e.up("client_lag_s"))),
-        against("rtt" not in longer and _opens_after_failures(e),
-                "requests that failed left connections closed: others are opened", strongly=True),
+        against(opened, "requests that ended early left connections closed", strongly=True),
     ]  # fmt: skip
     fix = "Reroute: undo the routing or DNS change, pin the region, keep connections alive."
     return judge("network_path", lines, f"{fix} It is {local}." if local else fix, group=local)
@@ -104,10 +105,26 @@ def _phases(e: Evidence, floor: float) -> tuple[dict[str, Shift | None], dict[st
     return every, {name: one for name, one in known if one.rose(floor) or one.grew(floor)}
 
 
-def _opens_after_failures(e: Evidence) -> bool:
-    """Return whether more requests fail, and more open a connection."""
-    failed = e.share("failed", patterns.failed).rose(0.002, 4, 2.5)
-    return failed and e.share("connected", _connected).rose(0.1)
+def _opens_after_ends(e: Evidence, trip: Shift | None, path: Shift | None) -> bool:
+    """Return whether more requests fail or are given up, and more open a connection for it.
+
+    Round trips are not what takes longer then.
+    """
+    ended = e.share("ended early", lambda side: patterns.failed(side) | side.where(
+        "outcome", "cancelled")).rose(0.002, 4, 2.5)  # fmt: skip
+    farther = trip is not None and path is not None and trip.mean_change >= HALF * path.mean_change
+    return ended and not farther and e.share("connected", _connected).rose(0.1)
+
+
+def _goes_far(e: Evidence, longer: Iterable[str]) -> bool:
+    """Return whether round trips take longer, or names: a machine without CPU connects slowly too.
+
+    New connections say so though those that are kept alive hide it.
+    """
+    trip = e.row("network_rtt_s")
+    bar = np.inf if trip is None else 2 * trip.before_p95 + e.floor("network_s")
+    some = e.share("far", lambda side: side.number("network_rtt_s") > bar)
+    return bool({"rtt", "dns"} & set(longer)) or some.rose(0.0, 4, RATHER_SURE)
 
 
 def gateway_overhead(e: Evidence) -> Finding:
