@@ -40,6 +40,7 @@ _SLOWED = 1.15  # times as long as the same work took
 _FAR_SLOWED = 1.4
 _GATHERED = 0.3  # of the chunks: more that come at once
 _BUSIER = 1.5  # times the tokens a second, from which on a GPU's clock follows from its load
+_BY_POWER = 0.75  # of its clock, that a GPU has at its power limit at least
 _SHARED = 1.5  # times as long as the clock explains
 _BEYOND_CHANCE = 1.05  # times the longest gap that chance makes of the same requests
 _ENGINE_STAGES = ("queue", "prefill", "first_chunk", "decode", "unattributed")
@@ -94,9 +95,8 @@ def gpu_throttle(e: Evidence) -> Finding:
                 f"time per token is {say.amount(curve or 0)} times what the batch explains"),
         support(None if prefill is None else prefill >= _SLOWED,
                 f"prefill at the same length: {say.amount(prefill or 0)} times what it was"),
-        support(None if local is None or clock is None else local.value in clock.instances
-                and clock.instances[local.value].fell(0.0, 0.05),
-                f"slow on {local}, whose clock fell"),
+        proof(None if local is None or clock is None else _far_fallen(clock, local.value),
+              f"slow on {local}, whose clock fell"),
         support(None if temp is None else temp.rose(0.0, 0.08),
                 say.gauge("temperature, °C", temp)),
         support(None if power is None or not fell else power.fell(0.0, 0.1),
@@ -126,6 +126,13 @@ def _beside_the_clock(
         against(busier, f"the engines compute {more:.1f} times as many tokens a second: at its "
                 "power limit a GPU lowers its clock", strongly=True),
     )  # fmt: skip
+
+
+def _far_fallen(clock: Moved, name: str) -> bool:
+    """Return whether one GPU's clock fell by more than what its power limit does."""
+    mine = clock.instances.get(name)
+    return mine is not None and mine.fell(0.0, 0.05) and (
+        mine.after_mean <= _BY_POWER * mine.before_mean)  # fmt: skip
 
 
 def _slow_node(clock: Moved | None, *, shared: bool) -> tuple[str | None, str]:

@@ -22,6 +22,7 @@ _COLUMNS: Final = (
 _MOST: Final = 0.8  # of the change: the value that holds as much is where it happened
 _CALM: Final = 0.25  # the rest changed by less than this share of what it was
 _STOPPED: Final = 0.1  # of its requests, at most, still come
+_EXPECTED: Final = 12.0  # requests: chance leaves a tenth of so many to one in ten thousand
 _PARTS: Final = 8
 _REST: Final = 0.1  # of all requests before: with less of them there is no rest
 
@@ -54,7 +55,7 @@ def traffic_lost(e: Evidence) -> Finding:
     stopped = not after
     text = "no request came at all" if stopped else f"only {where}"
     lines = [
-        required((before >= _TIMES * after or gone) and e.count_z <= -_SURE,
+        required(gone or (before >= _TIMES * after and e.count_z <= -_SURE),
                  say.rates("requests", before, after)),
         proof(stopped or group is not None, text),
         support(bool(after) and not e.moved, "requests that come are answered as fast as before"),
@@ -131,7 +132,8 @@ def _where(e: Evidence) -> tuple[Group | None, str, bool]:
             ]
             text = (f"{column}={name} ({' → '.join(shares)} of requests, {say.amount(low)} → "
                     f"{say.amount(high)} a second)")  # fmt: skip
-            gone = high <= _STOPPED * low and _all_along(e, column, name)
+            many = low * e.after.window.seconds >= _EXPECTED
+            gone = high <= _STOPPED * low and many and _all_along(e, column, name)
             return Group(column, name), text, gone
     return None, "", False
 
