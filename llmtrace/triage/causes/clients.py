@@ -258,8 +258,7 @@ def _open_connections(e: Evidence, usual: float) -> bool:
         e.after.number("network_connect_s") > 0,
         e.after.number("client_setup_s") > usual,
     )
-    most = slow.mean() >= HALF  # then a new process, as it starts, sends others at once
-    others = e.before.number("network_connect_s") > 0 if most else opened[~slow]
+    others = e.before.number("network_connect_s") > 0 if slow.all() else opened[~slow]
     if min(slow.sum(), len(others)) < MIN_COUNT:
         return False
     return bool(opened[slow].mean() >= _MOST and others.mean() <= _LATER)
