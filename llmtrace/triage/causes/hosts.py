@@ -40,7 +40,7 @@ _SLOWED = 1.15  # times as long as the same work took
 _FAR_SLOWED = 1.4
 _GATHERED = 0.3  # of the chunks: more that come at once
 _BUSIER = 1.5  # times the tokens a second, from which on a GPU's clock follows from its load
-_BY_POWER = 0.75  # of its clock, that a GPU has at its power limit at least
+_BY_POWER = 0.25  # of its clock, that a GPU loses at its power limit at most
 _SHARED = 1.5  # times as long as the clock explains
 _BEYOND_CHANCE = 1.05  # times the longest gap that chance makes of the same requests
 _ENGINE_STAGES = ("queue", "prefill", "first_chunk", "decode", "unattributed")
@@ -131,8 +131,7 @@ def _beside_the_clock(
 def _far_fallen(clock: Moved, name: str) -> bool:
     """Return whether one GPU's clock fell by more than what its power limit does."""
     mine = clock.instances.get(name)
-    return mine is not None and mine.fell(0.0, 0.05) and (
-        mine.after_mean <= _BY_POWER * mine.before_mean)  # fmt: skip
+    return mine is not None and mine.fell(0.0, _BY_POWER)
 
 
 def _slow_node(clock: Moved | None, *, shared: bool) -> tuple[str | None, str]:
