@@ -114,7 +114,6 @@ def choose(
     highest = _search(rows, series, since, at, metric)
     spike = highest if highest is not None and highest.score >= CERTAIN else None
     fewer = thinned(rows)
-    part = find_in_parts(fewer) if metric in (None, "ttft") else None
     if spike is not None and since is None and at is None:
         spike = others.weightier(incidents, spike, t) or spike
         spike = others.since_others_rose(incidents, spike, t)
@@ -123,7 +122,9 @@ def choose(
     if spike is None and since is None and at is None:
         end = float(t[-1]) + 1e-3 if len(t) else 1.0
         few = highest is not None and _carries(t, highest, end)
-        spike = others.other_change(incidents, t, find_other_work(fewer), few=few) or part
+        spike = others.other_change(incidents, t, find_other_work(fewer), few=few)
+        if spike is None and metric in (None, "ttft"):
+            spike = find_in_parts(fewer)
     spike = spike and _since_it_fell(spike, t)
     after, guard, warnings = _after(t, (spike, highest), before, at, gaps)
     after = recorded_part(after, gaps, t)
