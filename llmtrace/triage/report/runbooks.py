@@ -42,7 +42,7 @@ def summary_of(cause: str) -> str:
 
     Example:
         >>> summary_of("gpu_throttle")
-        'A GPU runs slower than it should: heat, power, or a fault.'
+        'A GPU runs slower than it should: heat, power, a fault, or another program that uses it.'
     """
     doc = inspect.getdoc(RULES[cause]) or ""
     return doc.partition("\n\n")[0].replace("\n", " ")
