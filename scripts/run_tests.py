@@ -9,6 +9,7 @@ after the other; any other failure stays one, and so does a run that did not com
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import subprocess
@@ -23,10 +24,9 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 CACHE: Final = ROOT / ".pytest_cache"
-FOR_GOOD: Final = "failed_for_good"  # tests/conftest.py notes there what time did not fail
-LAST_FAILED: Final = "v/cache/lastfailed"  # and pytest itself, there
+CUT_SHORT: Final = "cut_short"  # a run that has not said what failed
+LAST_FAILED: Final = "v/cache/lastfailed"  # pytest's own note, of all that has not passed since
 OVER: Final = "over"  # in the cache: all parts have been run
-_NOTHING_CHOSEN: Final = 5  # pytest's exit status
 # With a vLLM of their own, and with none: all others of tests/real share one.
 _OWN_VLLM: Final = ("collector_ranks", "vllm_plugin")
 _NO_VLLM: Final = (
@@ -83,8 +83,7 @@ def run_all(parts: Sequence[str], workers: int) -> int:
             part, *chosen(part), "--durations=25", "--durations-min=3"
         )
         if status > 1:  # a run that is cut short has not said what failed
-            with (CACHE / part / FOR_GOOD).open("a") as file:
-                file.write(f"pytest ended with status {status}\n")
+            (CACHE / part / CUT_SHORT).write_text(f"pytest ended with status {status}")
         with printing:
             took = f"{time.monotonic() - began:.0f} s, {cpu_s:.0f} s of CPU"
             print(f"\n{part}, {took}:\n{printed}", flush=True)
@@ -93,7 +92,7 @@ def run_all(parts: Sequence[str], workers: int) -> int:
     (CACHE / OVER).unlink(missing_ok=True)
     for part in parts:
         (CACHE / part).mkdir(parents=True, exist_ok=True)
-        for note in (FOR_GOOD, LAST_FAILED):
+        for note in (CUT_SHORT, LAST_FAILED):
             (CACHE / part / note).unlink(missing_ok=True)
     with ThreadPoolExecutor(workers) as pool:
         try:
@@ -113,16 +112,18 @@ def run_again(parts: Sequence[str]) -> int:
     print("\nOnce more, what failed:", flush=True)
     right = True
     for part in parts:
-        good, failed = CACHE / part / FOR_GOOD, CACHE / part / LAST_FAILED
-        if good.exists():
-            names = "".join(sorted({*good.read_text().splitlines(keepends=True)}))
-            print(f"Not run again, since time is nothing to them:\n{names}", flush=True)
+        cut_short, failed = CACHE / part / CUT_SHORT, CACHE / part / LAST_FAILED
+        if cut_short.exists():
+            print(f"{part}: {cut_short.read_text()}", flush=True)
             right = False
         if failed.exists() and failed.read_text().strip() != "{}":
-            status, printed, _ = _pytest(part, "--last-failed", "-m", "timing",
-                                         LLMTRACE_RETRIED=str(CACHE / "retried"))  # fmt: skip
+            _, printed, _ = _pytest(part, "--last-failed", "-m", "timing",
+                                    LLMTRACE_RETRIED=str(CACHE / "retried"))  # fmt: skip
             print(printed, flush=True)
-            right &= status in {0, _NOTHING_CHOSEN}
+        # Whatever it is that pytest chose to run: right is only what has passed since.
+        if names := json.loads(failed.read_text()) if failed.exists() else {}:
+            print("Failed, and not passed since:", *sorted(names), sep="\n  ", flush=True)
+            right = False
     return 0 if right else 1
 
 

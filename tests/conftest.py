@@ -52,7 +52,6 @@ OF_REAL: Final = (
     "tests/test_extras.py",
     "tests/triage/test_oncall.py",
 )
-FAILED_FOR_GOOD: Final = "failed_for_good"  # in pytest's cache folder; `scripts/run_tests.py`
 _CONCURRENT: Final = frozenset(
     {
         "anyio", "asyncio", "concurrent", "gevent", "multiprocessing", "socket", "subprocess",
@@ -97,25 +96,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if names := os.environ.get("LLMTRACE_RETRIED"):
         with Path(names).open("a") as file:
             file.writelines(f"{item.nodeid}\n" for item in session.items)
-
-
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Note a failure that is none of time: another go would only hide it."""
-    if report.failed and "timing" not in report.keywords:
-        _for_good.append(report.nodeid)
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Leave the notes where the runner of the tests looks for them."""
-    if not _for_good or not session.config.pluginmanager.has_plugin("cacheprovider"):
-        return
-    folder = session.config.rootpath / session.config.getini("cache_dir")
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / FAILED_FOR_GOOD).open("a") as file:
-        file.writelines(f"{name}\n" for name in _for_good)
-
-
-_for_good: list[str] = []
 
 
 def _sources(item: pytest.Item) -> Iterator[Path]:

@@ -45,6 +45,10 @@ def ran(tmp_path, monkeypatch):
 
     def pytest_of(part, *arguments, **variables):
         kept.calls.append((part, *arguments))
+        failed = tmp_path / part / run_tests.LAST_FAILED
+        if "--last-failed" in arguments:  # those of time pass, and the others stay noted
+            names = json.loads(failed.read_text())
+            failed.write_text(json.dumps({name: True for name in names if "late" not in name}))
         return kept.status, f"{part} printed", 1.0
 
     monkeypatch.setattr(run_tests, "_pytest", pytest_of)
@@ -52,11 +56,11 @@ def ran(tmp_path, monkeypatch):
 
 
 def test_only_tests_of_time_are_run_again(ran, tmp_path, capsys):
-    """What failed for good, or a run that was cut short, fails again without another go."""
-    for part in ("late", "wrong", "fine"):
+    """Whatever else failed, a doctest too, has failed: pytest notes it until it passes."""
+    for part, name in (("late", "a::late"), ("wrong", "c::d"), ("fine", None)):
         (tmp_path / part / "v" / "cache").mkdir(parents=True)
-    (tmp_path / "late" / run_tests.LAST_FAILED).write_text(json.dumps({"a::b": True}))
-    (tmp_path / "wrong" / run_tests.FOR_GOOD).write_text("c::d\n")
+        if name:
+            (tmp_path / part / run_tests.LAST_FAILED).write_text(json.dumps({name: True}))
     (tmp_path / run_tests.OVER).touch()
 
     assert run_tests.run_again(["late", "fine"]) == 0
@@ -68,13 +72,13 @@ def test_only_tests_of_time_are_run_again(ran, tmp_path, capsys):
 def test_a_part_that_is_cut_short_fails_the_run_for_good(ran, tmp_path, capsys):
     """And notes of an earlier run are gone."""
     (tmp_path / "contact").mkdir()
-    (tmp_path / "contact" / run_tests.FOR_GOOD).write_text("old::one\n")
+    (tmp_path / "contact" / run_tests.CUT_SHORT).write_text("old::one\n")
 
     assert run_tests.run_all(["contact"], 2) == 0
-    assert not (tmp_path / "contact" / run_tests.FOR_GOOD).exists()
+    assert not (tmp_path / "contact" / run_tests.CUT_SHORT).exists()
     ran.status = 3
     assert run_tests.run_all(["contact"], 2) == 1
-    assert "status 3" in (tmp_path / "contact" / run_tests.FOR_GOOD).read_text()
+    assert "status 3" in (tmp_path / "contact" / run_tests.CUT_SHORT).read_text()
     assert "contact printed" in capsys.readouterr().out
 
 
