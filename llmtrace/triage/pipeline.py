@@ -171,9 +171,8 @@ class _Weighed:
     def explained_elsewhere(self) -> bool:
         """Whether it is, though several windows were weighed: one has proof of something any day.
 
-        So a metric must have moved as well, unless when that was is sure, and the cause is in how
-        requests end, how many come or how tools ran, or has proof; and traffic must be dated by
-        itself: it varies all day.
+        So a metric must have moved as well, unless when that was is sure and the cause is counted
+        or has proof; and traffic must be dated by itself: it varies all day.
         """
         chosen = self.look.chosen
         return not self.nothing and any(
