@@ -159,8 +159,8 @@ def client_gate(e: Evidence) -> Finding:
                        "the engines are not busier: " + say.gauge("running", running))),
         support(None if local is None else True, f"only {local}"),
         against(still, _STANDS_STILL, strongly=True),
-        against((_own_part(e) or 0.0) >= HALF, "what arrives is read as late: the client is busy",
-                strongly=True),
+        against((_own_part(e) or 0.0) >= HALF,
+                "received data is read as late: the client itself is busy", strongly=True),
         against(_starts_anew(e, 0.0 if wait is None else wait.before_p95),
                 "those that wait open a connection, as none did before, and not for a pool",
                 strongly=True),
@@ -219,7 +219,7 @@ def client_cold(e: Evidence) -> Finding:
                  say.durations("imports, pools, DNS, TCP and TLS", setup),
                  "`client_s` and the network's phases (HTTP client hooks)"),
         required(True if new or starts else None,  # what a process sets up is in rows, too
-                 f"clients started: {'; '.join(new[:2]) or 'requests set up all anew'}",
+                 f"clients started: {'; '.join(new[:2]) or 'requests import and connect anew'}",
                  "the rows' `version`, or an event for each deployment of a client"),
         proof((new and fades) or starts if new or starts else None,
               "those are requests that open a connection" if anew

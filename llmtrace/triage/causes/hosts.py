@@ -116,7 +116,7 @@ def _beside_the_clock(
     """
     found = None if clock is None else clock.most(down=True)[1]
     most = 1.0 if found is None else max(found.before_mean / max(found.after_mean, 1.0), 1.0)
-    slowed, more = max(curve, prefill), e.work_per_second or 1.0
+    slowed, more = max(curve, prefill), e.times_the_tokens or 1.0
     seen = clock is not None or e.has("gpu_throttle")
     busier = seen and more >= _BUSIER and not _SLOWED <= prefill <= _SHARED * most
     return (

@@ -511,7 +511,7 @@ def _as_much_for_all(e: Evidence) -> str:
     same = rise.min() >= _ALIKE[0] * typical and rise.max() <= _ALIKE[1] * typical
     if not same or not typical >= e.floor("network_s") > 0:
         return ""
-    return f"all requests take {say.seconds(typical)} longer, short or long"
+    return f"all first chunks come {say.seconds(typical)} later, the fastest and the slowest alike"
 
 
 def _is_between(e: Evidence) -> bool | None:

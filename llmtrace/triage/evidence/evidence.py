@@ -222,15 +222,13 @@ class Evidence:
         """Return how many requests the rows after of a mask stand for."""
         return float(self.after.rows.weights[mask].sum() if self.of_means else mask.sum())
 
-    @cached_property
-    def work_per_second(self) -> float | None:
-        """How many times as many tokens are computed a second, of prompts and of responses."""
-        before, after = (
-            float(np.nansum(side.number("computed_tokens") + side.number("output_tokens")))
-            / max(side.window.seconds, 1e-9)
-            for side in (self.before, self.after)
-        )
-        return after / before if before > 0 else None
+    @property
+    def times_the_tokens(self) -> float | None:
+        """How many times as many tokens are computed a second; `None` = not reported."""
+        known = [one for one in map(self.row, ("computed_tokens", "output_tokens")) if one]
+        before, after = self.request_rate
+        before *= sum(one.before_mean for one in known)
+        return after * sum(one.after_mean for one in known) / before if before > 0 else None
 
     @property
     def request_rate(self) -> tuple[float, float]:
