@@ -209,7 +209,7 @@ def triage(
     look = _look(case, settings, rows, metric)
     report("comparing", 0.2)
     found = _weigh(case, look, metric, settings, report)
-    if not found.explained:
+    if not found.explained or look.blind:  # what has proof in any window began at some time
         other = _explained(_others(case, found, metric, settings, report), found)
         if other is not None:
             found = _weigh(case, other.look, other.sides.about, settings, report)
@@ -257,7 +257,7 @@ def _others(
     at, blind = settings.at, found.look.chosen.found is None
     if all(one is None for one in given):
         yield from (_weigh(case, one, metric, quick, report)
-                    for one in look_elsewhere(found.look, case, nothing=found.nothing)
+                    for one in look_elsewhere(found.look, case, nothing=found.nothing or blind)
                     if at is None or blind or one.chosen.near(at))  # fmt: skip
 
 

@@ -146,11 +146,11 @@ def test_tools_that_no_longer_overlap_date_what_no_metric_of_requests_shows():
 
     result = triage(Case(rows, no_signals()), QUICK)
 
-    assert shown(dated(rows), "tool times")[0].sure
+    assert shown(dated(rows), "overlapped")[0].sure
     first = next(iter(result.causes))
     assert (first.id, first.status) == ("serial_tools", "confirmed")
     assert result.after.window.start == pytest.approx(since, abs=15)
-    assert any("tool times" in warning for warning in result.quality.warnings)
+    assert any("overlapped" in warning for warning in result.quality.warnings)
 
 
 def test_what_is_shown_twice_is_weighed_once():

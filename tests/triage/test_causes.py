@@ -302,6 +302,19 @@ def test_a_front_end_that_hardly_answers_is_seen_in_few_samples():
     assert next(iter(found)) == "frontend_cpu", report(found)
 
 
+def test_a_process_that_loaded_while_another_served_began_when_it_took_over():
+    """Its start is a minute earlier, and under its name requests were served by the one before."""
+    made = hand_made.quiet()
+    loaded = hand_made.AFTER.start
+    made.gauges["started", "vllm-2"] = lambda t, _: loaded - 60 if t >= loaded else 1.6e9
+    for row in made.after():
+        age = row["start"] / 1e9 - loaded
+        if row["replica"] == "vllm-2" and age < 110:
+            row["first_chunk_s"] += 4.0 * (1 - age / 120)
+
+    assert made.findings()["cold_start"].status in ("likely", "confirmed")
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_a_quiet_day_names_nothing(seed):
     """Nothing is wrong, and no cause is said to be likely."""

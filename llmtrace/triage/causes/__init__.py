@@ -141,9 +141,8 @@ def _as_reported(evidence: Evidence, finding: Finding) -> Finding:
 def _if_moved(evidence: Evidence, finding: Finding) -> Finding:
     """Take points off causes of slowness where nothing got slower."""
     seen = evidence.moved or evidence.coarse
-    # Turns are few of the requests; but where a time was searched, some are slower any day.
-    turns = finding.id == "serial_tools" and not evidence.searched
-    felt = finding.id in BY_OUTCOME | OF_TRAFFIC or turns
+    # Turns are few of the requests: what they lose moves no metric of all.
+    felt = finding.id in BY_OUTCOME | OF_TRAFFIC or finding.id == "serial_tools"
     if felt or finding.status not in NAMED or seen:
         return finding
     return with_points(finding, [Point("no metric moved beyond its usual unrest", _NOTHING_MOVED)])

@@ -21,6 +21,7 @@ _REFUSED: Final = 400  # HTTP status from which on a request was answered with a
 _LATER: Final = 0.25  # of the share of slow starts in the first half, at most, in the second
 _MOST: Final = 0.75  # of the requests with a longer set-up
 _BUSIER: Final = 1.1  # times as many requests in progress
+_WORTH_SAVING: Final = 0.15  # of the tools' time
 _CLEARLY: Final = 0.2  # of a metric: less makes no client leave
 
 
@@ -97,16 +98,20 @@ def serial_tools(e: Evidence) -> Finding:
     overlapped = (
         None if wall is None or path is None else wall.after_mean <= 1.15 * path.after_mean
     )
-    part = None if wall is None or waste is None else (
-        waste.after_mean / wall.after_mean if wall.after_mean > 0 else 0.0)  # fmt: skip
+    more = None if waste is None else waste.rose(0.0) or waste.grew(0.0)
+    # What is lost is part of what tools take: few turns show it rise where they do not show that.
+    longer = None if wall is None else wall.rose(0.0) or wall.grew(0.0) or (
+        bool(more) and wall.after_mean > wall.before_mean)  # fmt: skip
+    part, made_of_it = None, False
+    if wall is not None and waste is not None:
+        part = waste.after_mean / max(wall.after_mean, 1e-9)
+        made_of_it = waste.mean_change >= HALF * wall.mean_change
     lines = [
-        gate(None if wall is None else wall.rose(0.0) or wall.grew(0.0),
-             say.durations("tools, a turn", wall),
+        gate(longer, say.durations("tools, a turn", wall),
              "tool times of turns (`llmtrace.tool`, `llmtrace.turn`)"),
-        required(None if waste is None else waste.rose(0.0) or waste.grew(0.0),
-                 say.durations("waited for calls that could have overlapped", waste),
+        required(more, say.durations("waited for calls that could have overlapped", waste),
                  "`tool_wall_s` and `tool_critical_path_s` of turns"),
-        proof(None if part is None else part >= 0.3 and not overlapped,
+        proof(None if part is None else part >= _WORTH_SAVING and not overlapped and made_of_it,
               f"{say.percent(part or 0)} of the tools' time could be saved by overlapping"),
         support(None if calls is None else calls.grew(0.0), say.amounts("calls a turn", calls)),
         support(e.gate("render"), say.durations("render", e.row("render_s"))),

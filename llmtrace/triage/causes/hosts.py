@@ -516,8 +516,9 @@ def _new_xid(e: Evidence) -> bool | None:
 def _fresh_text(found: patterns.Fresh | None) -> str:
     if found is None:
         return "too few requests to an engine that had just started"
+    what = "p75 to first chunk" if found.of == "ttft_s" else "p75 per token"
     return (
-        f"p75 to first chunk within {say.seconds(found.within)} of the start "
+        f"{what} within {say.seconds(found.within)} of the start "
         f"{say.seconds(found.fresh)} ({found.n} requests), others {say.seconds(found.other)}"
     )
 

@@ -610,7 +610,10 @@ def _starts(e: Evidence) -> Mapping[str, float]:
     until = e.after.window.end
     found: dict[str, float] = {}
     for name, series in e.series("started").items():
-        fresh = series.value[(series.value >= since) & (series.value < until)]
+        # A process loads while the one before it still serves under the same name.
+        other = np.where(np.diff(series.value, prepend=np.inf) > 0, np.roll(series.t, 1), -np.inf)
+        began = np.maximum(series.value, other)
+        fresh = began[(began >= since) & (began < until)]
         if len(fresh):
             found[name] = float(fresh.max())
     for name, facts in e.facts.instances.items():
@@ -797,7 +800,9 @@ def failed_when_it_stopped(e: Evidence, gone: Mapping[str, float]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """Time to first chunk on engines that had just started, and on all others or later.
+    """How slow requests are on engines that had just started, and on all others or later.
+
+    By the time per token where that is the metric in question, else by the time to first chunk.
 
     Attributes:
         within: how long after the start counts as fresh, seconds.
@@ -805,8 +810,10 @@ class Fresh:
         slow_share: of the slow requests, the share that are fresh.
         slower: whether fresh ones are slower than before and than all others, beyond chance.
         stays: whether the last ones to the same engines are slow as well: a cold start ends.
+        of: the field of rows that is compared.
     """
 
+    of: str
     instances: tuple[str, ...]
     within: float
     n: int
@@ -821,13 +828,13 @@ class Fresh:
 
 def fresh(e: Evidence, started: Mapping[str, float]) -> Fresh | None:
     """Compare requests to engines that had just started with the rest; `None` = too few."""
-    words = e.after.rows.words["replica"]
-    ttft, t = e.after.number("ttft_s"), e.after.t
-    known = np.isfinite(ttft)
+    words, of = e.after.rows.words["replica"], "tpot_s" if e.metric == "tpot_s" else "ttft_s"
+    took, t = e.after.number(of), e.after.t
+    known = np.isfinite(took)
     if known.sum() < 3 * MIN_COUNT or not started:
         return None
-    if not (words.codes >= 0).any() and len(e.instances) > 1:
-        return None  # of several engines, whose requests these are is not known
+    if not (words.codes >= 0).any() and len(started) < HALF * len(e.instances):
+        return None  # whose requests these are is not known, and most are another engine's
     age = np.full(len(t), np.inf)
     for name, at in started.items():
         here = words.where(name) if (words.codes >= 0).any() else np.ones(len(t), bool)
@@ -839,24 +846,25 @@ def fresh(e: Evidence, started: Mapping[str, float]) -> Fresh | None:
     ]
     if not ages:
         return None
-    within, young = max(ages, key=lambda one: _excess(ttft, known, one[1]))
+    within, young = max(ages, key=lambda one: _excess(took, known, one[1]))
     last = max(within, float(_ages(age[known])[-1]))
     order = np.argsort(t[young])
-    halves = np.array_split(ttft[young][order], 2)
-    before = e.before.number("ttft_s")
+    halves = np.array_split(took[young][order], 2)
+    before = e.before.number(of)
     p95 = float(np.nanpercentile(before, 95)) if np.isfinite(before).any() else np.inf
-    slow = known & (ttft > p95)
+    slow = known & (took > p95)
     return Fresh(
+        of=of,
         instances=tuple(started),
         within=within,
         n=int(young.sum()),
-        fresh=float(np.percentile(ttft[young], 75)),
-        other=float(np.percentile(ttft[known & ~young], 75)),
+        fresh=float(np.percentile(took[young], 75)),
+        other=float(np.percentile(took[known & ~young], 75)),
         early=float(np.median(halves[0])),
         late=float(np.median(halves[1])),
         slow_share=float(young[slow].mean()) if slow.any() else 0.0,
-        slower=_slower(before, ttft, known, young),
-        stays=_stays(before, ttft[young], ttft[known & np.isfinite(age) & (age > last)]),
+        slower=_slower(before, took, known, young),
+        stays=_stays(before, took[young], took[known & np.isfinite(age) & (age > last)]),
     )
 
 
@@ -869,10 +877,10 @@ def _stays(before: Floats, young: Floats, last: Floats) -> bool:
     return bool(sure and late - usual >= _EARLY * (early - usual))
 
 
-def _z_slow(before: Floats, ttft: Floats) -> float:
+def _z_slow(before: Floats, took: Floats) -> float:
     """Return how many standard errors more of these are slow than of the requests before."""
-    share = float((ttft > np.nanpercentile(before, 100 * (1 - _SLOW))).mean())
-    return (share - _SLOW) / float(np.sqrt(_SLOW * (1 - _SLOW) / len(ttft)))
+    share = float((took > np.nanpercentile(before, 100 * (1 - _SLOW))).mean())
+    return (share - _SLOW) / float(np.sqrt(_SLOW * (1 - _SLOW) / len(took)))
 
 
 def _ages(age: Floats) -> Floats:
@@ -888,23 +896,23 @@ def _fresh_until(e: Evidence, known: Mask, age: Floats, until: float) -> tuple[f
     return (until, young) if min(young.sum(), rest.sum()) >= MIN_COUNT else None
 
 
-def _excess(ttft: Floats, known: Mask, young: Mask) -> float:
+def _excess(took: Floats, known: Mask, young: Mask) -> float:
     """Return how much slower the young are than the rest, in standard errors of log times."""
     with np.errstate(divide="ignore"):
-        a, b = np.log(ttft[young] + 1e-9), np.log(ttft[known & ~young] + 1e-9)
+        a, b = np.log(took[young] + 1e-9), np.log(took[known & ~young] + 1e-9)
     error = float(np.sqrt(a.var() / len(a) + b.var() / len(b)))
     return float(a.mean() - b.mean()) / max(error, 1e-9)
 
 
-def _slower(before: Floats, ttft: Floats, known: Mask, young: Mask) -> bool:
+def _slower(before: Floats, took: Floats, known: Mask, young: Mask) -> bool:
     """Return whether more of the young are slow than of the requests before, and of the rest."""
     before = before[np.isfinite(before)]
     if len(before) < MIN_COUNT:
         return False
-    slow = ttft > float(np.percentile(before, 100 * (1 - _SLOW)))
+    slow = took > float(np.percentile(before, 100 * (1 - _SLOW)))
     share, rest = float(slow[young].mean()), float(slow[known & ~young].mean())
-    higher = np.percentile(ttft[young], 75) >= 1.3 * np.percentile(ttft[known & ~young], 75)
-    return bool(_z_slow(before, ttft[young]) >= SURE and share >= rest and higher)
+    higher = np.percentile(took[young], 75) >= 1.3 * np.percentile(took[known & ~young], 75)
+    return bool(_z_slow(before, took[young]) >= SURE and share >= rest and higher)
 
 
 def cache_fell_first(e: Evidence) -> bool | None:

@@ -29,7 +29,7 @@ from llmtrace.triage.windows.spike import find_failures, find_slow, find_traffic
 from llmtrace.triage.windows.unrecorded import closed_up, opened
 
 TRAFFIC: Final = "the number of requests"
-TOOLS: Final = "the turns' tool times"
+TOOLS: Final = "what turns waited for tools that could have overlapped"
 _MAX_CANDIDATES: Final = 8  # that are weighed
 _STANDS_OUT: Final = 0.6  # of a score: noise of any kind makes that in one search of ten
 _NEAR: Final = 0.05  # of the time searched, by which edges that are one may differ
@@ -139,9 +139,9 @@ def _by_numbers(
         known = np.isfinite(value)
         if (value[known] > 0).any():
             looked_at.append((part, t[known], _FELT * usual + value[known]))
-    tools = rows.numbers["tool_wall_s"]
-    known = np.isfinite(tools)
-    looked_at.append((TOOLS, t[known], _FELT * usual + tools[known]))
+    lost = rows.numbers["tool_wall_s"] - rows.numbers["tool_critical_path_s"]
+    known = np.isfinite(lost)
+    looked_at.append((TOOLS, t[known], _FELT * usual + np.maximum(lost[known], 0.0)))
     for kind in ("prompt_tokens", "output_tokens", "cached_tokens"):
         known = np.isfinite(rows.numbers[kind])
         size = rows.numbers[kind][known] + 1
