@@ -13,7 +13,7 @@ from llmtrace.dataset.case import Window
 from llmtrace.triage.causes import RULES
 from llmtrace.triage.causes.scoring import moves
 from llmtrace.triage.evidence.patterns import vanished
-from llmtrace.triage.result import CAUSES
+from llmtrace.triage.result import CAUSES, NAMED
 
 from . import hand_made
 from .incidents import AFTER, BEFORE, TTFT, Incident, quiet
@@ -312,7 +312,7 @@ def test_a_process_that_loaded_while_another_served_began_when_it_took_over():
         if row["replica"] == "vllm-2" and age < 110:
             row["first_chunk_s"] += 4.0 * (1 - age / 120)
 
-    assert made.findings()["cold_start"].status in ("likely", "confirmed")
+    assert made.findings()["cold_start"].status in NAMED
 
 
 @pytest.mark.parametrize("seed", range(6))
