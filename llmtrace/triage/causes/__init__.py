@@ -168,7 +168,10 @@ def _of_its_wait(evidence: Evidence, finding: Finding) -> Finding:
     part = None if wait is None else evidence.part_of_metric(wait)
     if finding.status not in NAMED or part is None or part >= _SMALL_PART:
         return finding
-    if wait == "network_s" and (finding.status == "possible" or evidence.felt_alone(wait)):
+    if wait == "network_s" and (
+        finding.status == "possible" or evidence.felt_alone(wait)
+        or part + (evidence.part_of_metric("first_chunk_s") or 0.0) >= changes.HALF  # the way back
+    ):  # fmt: skip
         return finding  # nothing that keeps engines or clients busy makes the way longer
     text = f"it is only {say.percent(max(part, 0))} of what the metric grew by"
     return with_points(finding, [Point(text, min(_IS_BEHIND, LIKELY - 1 - finding.score))])

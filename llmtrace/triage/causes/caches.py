@@ -50,7 +50,7 @@ def prefix_cache_collapse(e: Evidence) -> Finding:
         hit ratio like an SLO.
     """
     tokens, prompts = e.row("cached_tokens"), e.row("prompt_tokens")
-    per_token = e.at_same("prefill_s", "computed_tokens")
+    per_token = e.prefill_at_same
     by_rows = _by_rows(e)
     by_signals, ratio = _by_counters(e, by_rows)
     less = bool(by_rows) or bool(by_signals)
@@ -216,6 +216,7 @@ def kv_transfer(e: Evidence) -> Finding:
     alone = more is False and _hardly_read(e)
     by_requests = alone and bool(fetches) and _wait_with_room(e)
     by_loads, loads = _loads_longer(e)
+    late, as_ever = _routes(e)
     lines = [
         gate(e.gate("queue") or by_loads, say.durations("queue", e.row("queue_s")),
              "the engine's queue time per request"),
@@ -239,6 +240,8 @@ def kv_transfer(e: Evidence) -> Finding:
                 strongly=True),
         support(None if e.fact("kv_connector") is None else True, "a KV connector is in use"),
         against(some, _models_text(slow, calm), strongly=True),
+        against(fetches is None and bool(late) and bool(as_ever),
+                f"routes that wait no longer than before: {', '.join(as_ever[:5])}"),
     ]  # fmt: skip
     action = "Reroute round the slow KV tier or link, or compute prompts locally until it is well."
     return judge("kv_transfer", lines, action + flags(e, "kv_transfer"))
@@ -426,7 +429,7 @@ def grammar_compilation(e: Evidence) -> Finding:
     _, share = _deferred(e)
     models = np.unique(e.after.rows.words["model"].codes)
     alone = len(models) == 1 and bool(models[0] >= 0) and not _others_ended(e)
-    fetches, routes = _fetches_blocks(e), e.uneven("route", "queue_s") or ([], [])
+    fetches, routes = _fetches_blocks(e), _routes(e)
     by_route = bool(routes[0]) and bool(routes[1])
     left = known is None and (share or 0.0) >= HALF and alone and (
         fetches is False or (fetches is None and by_route))  # fmt: skip
@@ -483,6 +486,11 @@ def _mean_text(label: str, found: Shift | None) -> str:
     return (
         f"{label} a request, mean {say.amount(found.before_mean)} → {say.amount(found.after_mean)}"
     )
+
+
+def _routes(e: Evidence) -> tuple[list[str], list[str]]:
+    """Return the routes that wait longer, and those that do not: by the queue where it is known."""
+    return e.uneven("route", "queue_s") or e.uneven("route", "ttft_s") or ([], [])
 
 
 def _deferred(e: Evidence) -> tuple[Moved | None, float | None]:

@@ -71,7 +71,7 @@ def gpu_throttle(e: Evidence) -> Finding:
     throttled, xid = _throttled(e), _new_xid(e)
     fell = None if clock is None else clock.fell(0.0, 0.08)
     reported = [one for one in (fell, throttled, xid) if one is not None]
-    curve, prefill = e.on_curve(), e.at_same("prefill_s", "computed_tokens")
+    curve, prefill = e.on_curve(), e.prefill_at_same
     local = e.local("replica", "tpot_s") or e.local("replica", "ttft_s")
     unseen = _is_slower(e, curve or 0.0, prefill or 0.0)
     shared, busier = _beside_the_clock(e, clock, curve or 0.0, prefill or 0.0)
@@ -434,7 +434,7 @@ _MORE_FRONT_ENDS = "Add capacity to the front end: more API server processes, or
 
 def _less_than_work(e: Evidence, mine: Shift | None) -> bool:
     """Return whether a front end got slower by less than what its engine computes."""
-    work = e.on_curve() or 0.0, e.at_same("prefill_s", "computed_tokens") or 0.0
+    work = e.on_curve() or 0.0, e.prefill_at_same or 0.0
     return mine is not None and _is_slower(e, *work) and mine.ratio < min(work)
 
 

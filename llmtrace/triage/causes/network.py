@@ -534,6 +534,8 @@ def _is_between(e: Evidence) -> bool | None:
         outside and e.gate("unattributed"))  # fmt: skip
     part = patterns.front_end_part(e)
     seen = (front and (part is None or part >= _GOOD_PART)) or outside is False
+    # What the way there takes longer it takes longer on the way back.
+    seen = seen or bool(e.gate("network") and _goes_far(e, _phases(e, e.floor("network_s"))[1]))
     return bool(lost) and not (seen or gathered or patterns.starts(e))
 
 

@@ -48,7 +48,7 @@ def long_prompts(e: Evidence) -> Finding:
         cache serves them; give long prompts a budget of their own.
     """
     tokens = e.computed("prompt_tokens")
-    per_token = e.at_same("prefill_s", "computed_tokens")
+    per_token = e.prefill_at_same
     mix = e.mix_share("ttft_s", "computed_tokens")
     by_length = f"prompt lengths alone explain {say.percent(min(mix or 0, 1))} of the change"
     slow = _slow_are_long(e)
@@ -176,7 +176,7 @@ def head_of_line(e: Evidence) -> Finding:
     waits = e.gate("queue", "prefill", "first_chunk", "decode", "unattributed")
     held, others = held_up(e), e.beside("tokens_in")
     each = None if held else long_beside(e)
-    per_token = e.at_same("prefill_s", "computed_tokens")
+    per_token = e.prefill_at_same
     lines = [
         gate(waits, say.durations("time to first chunk", e.row("ttft_s")), "stages of requests"),
         required(True if each is not None else held,

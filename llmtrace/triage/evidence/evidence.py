@@ -197,15 +197,24 @@ class Evidence:
 
         return self.once(("turn", name), compare)
 
-    def at_same(self, name: str, by: str) -> float | None:
-        """Return a field's ratio, after over before, between requests alike in another field."""
+    @property
+    def prefill_at_same(self) -> float | None:
+        """How many times as long a prefill takes for as many computed tokens; `None` = unknown.
+
+        Between requests alike in them, or else a token by engines' means.
+        """
 
         def compare() -> float | None:
-            both = (self.before, self.after)
-            b, b_by, a, a_by = (side.some(side.number(one)) for side in both for one in (name, by))
-            return changes.matched(b, b_by, a, a_by)
+            b, b_by, a, a_by = (side.some(side.number(one)) for side in (self.before, self.after)
+                                for one in ("prefill_s", "computed_tokens"))  # fmt: skip
+            found, mean = changes.matched(b, b_by, a, a_by), self.engines_mean("prefill")
+            tokens = self.row("computed_tokens")
+            if found is not None or not mean or not tokens or min(
+                    mean.before_mean, tokens.before_mean, tokens.after_mean) <= 0:  # fmt: skip
+                return found
+            return mean.after_mean / mean.before_mean * tokens.before_mean / tokens.after_mean
 
-        return self.once(("same", name, by), compare)
+        return self.once(("prefill at same",), compare)
 
     def share(self, name: str, mask: Callable[[Side], Mask]) -> Share:
         """Count the requests of a mask in both windows; `name` identifies the mask."""
