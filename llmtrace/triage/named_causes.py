@@ -16,7 +16,16 @@ from llmtrace.triage.causes.scoring import LIKELY, WEIGHTS, with_points
 from llmtrace.triage.causes.track_record import with_record
 from llmtrace.triage.evidence.changes import RATHER_SURE
 from llmtrace.triage.evidence.evidence import PACE_STAGES, TTFT_STAGES, Evidence, gather
-from llmtrace.triage.result import NAMED, OF_THE_WORK, OF_TRAFFIC, Finding, Metric, Point, Verdict
+from llmtrace.triage.result import (
+    NAMED,
+    OF_THE_WORK,
+    OF_TRAFFIC,
+    SURE,
+    Finding,
+    Metric,
+    Point,
+    Verdict,
+)
 from llmtrace.triage.verdict import MIN_TRAFFIC_S, Judged, of_the_work
 
 _FITS: Final = WEIGHTS["required"][0]
@@ -27,6 +36,7 @@ _PROOF: Final = WEIGHTS["proof"][0]
 _BY_WHO_IS_LEFT: Final = frozenset({"improvement", "workload", "new_workload"})
 # On any day there are more requests for a while, or longer ones that others wait for.
 _VARIES: Final = OF_THE_WORK | OF_TRAFFIC | {"head_of_line", "queue_saturation"}
+_LOAD: Final = frozenset({"batch_size", "queue_saturation"})
 COUNTED: Final = BY_OUTCOME | OF_TRAFFIC | {"streaming_off", "response_cache_misses"}
 
 
@@ -103,12 +113,20 @@ def _leaning(evidence: Evidence, found: Sequence[Finding]) -> Sequence[Finding]:
     return [*possible, *(one for one in found if one.id not in ids)]
 
 
-def _of_a_search(found: Finding) -> Finding:
+def of_a_burst(causes: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Leave what more requests made for a while, and no longer make, at most possible.
+
+    They come and go on any day, and a search takes the time at which most came.
+    """
+    return tuple(_of_a_search(one, OF_TRAFFIC | _LOAD) for one in causes)
+
+
+def _of_a_search(found: Finding, varies: Collection[str] = OF_TRAFFIC) -> Finding:
     """Leave traffic at most possible without proof: the search took the time at which it is most.
 
     It comes and goes on any day, and who asks about a time has a reason to.
     """
-    if found.id not in OF_TRAFFIC or found.status != "likely":
+    if found.status != "likely" or found.id not in varies:
         return found
     text = "requests come and go over a day, and this is when most or fewest came"
     return with_points(found, [Point(text, LIKELY - 1 - found.score)])
@@ -143,7 +161,8 @@ def _as_far_as_known(
             return replace(one, status="unknown", missing=(*one.missing, lacks), or_else=())
         if stands(one):
             return one
-        if given and verdict == "not_enough_data" and not counted_out:
+        fits = given or (one.status in SURE and one.id not in _VARIES | _LOAD)
+        if fits and verdict == "not_enough_data" and not counted_out:
             return replace(one, status="possible", missing=(*one.missing, lacks))
         return replace(one, status="unknown", missing=(*one.missing, lacks), or_else=())
 

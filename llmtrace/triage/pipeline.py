@@ -28,7 +28,7 @@ from llmtrace.triage.comparison.p95_change import CERTAIN, LEAST, MIN_COUNT, Com
 from llmtrace.triage.comparison.which_moved import all_moved, which_moved
 from llmtrace.triage.comparison.within_groups import Group, clearest_group
 from llmtrace.triage.mix_growth import growth_of
-from llmtrace.triage.named_causes import COUNTED, has_proof, named_causes, with_proof
+from llmtrace.triage.named_causes import COUNTED, has_proof, named_causes, of_a_burst, with_proof
 from llmtrace.triage.onset_and_impact import with_onset_and_impact
 from llmtrace.triage.quality import quality_of
 from llmtrace.triage.report.naming import duration, number_of, utc
@@ -68,6 +68,8 @@ _MAX_DRAWS: Final = 10_000
 _STAGED: Final[tuple[Metric, ...]] = ("ttft", "tpot")  # e2e is mostly how long a response is
 _WAITS: Final[tuple[Metric, ...]] = (*_STAGED, "e2e")
 _SHOWN: Final = COUNTED | {"serial_tools"}  # by rows themselves, whatever a p95 does
+_FAR_MORE: Final = 1.5  # times the requests a second
+_ENDS: Final = 0.05  # of the time searched, before its end
 _NOT_WORSE: Final = NOTHING_FOUND | {"improvement"}
 
 
@@ -213,6 +215,7 @@ def triage(
         other = _explained(_others(case, found, metric, settings, report), found)
         if other is not None:
             found = _weigh(case, other.look, other.sides.about, settings, report)
+    found = _of_a_while(found)
     intervals = found.spread is not None or not settings.bootstrap
     quality = _quality(found, case, duplicates=duplicates, intervals=intervals)
     result = _result(found, quality=quality, seed=settings.seed)
@@ -221,6 +224,16 @@ def triage(
     )
     report("done", 1.0)
     return whole
+
+
+def _of_a_while(found: _Weighed) -> _Weighed:
+    """Return what was found, where the search took a time in which far more requests came."""
+    chosen, span = found.look.chosen, found.look.span
+    over = chosen.searched and chosen.after.end < span.end - _ENDS * span.seconds
+    before, after = (found.sides.load[one].requests_per_s or 0.0 for one in ("before", "after"))
+    if not over or after < _FAR_MORE * before:
+        return found
+    return replace(found, causes=of_a_burst(found.causes))
 
 
 def _explained(others: Iterable[_Weighed], found: _Weighed) -> _Weighed | None:

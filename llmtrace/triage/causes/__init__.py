@@ -152,13 +152,15 @@ def _of_the_metric(evidence: Evidence, finding: Finding) -> Finding:
     """Take points off causes that cannot affect the metric in question."""
     outside = OUTSIDE.get(evidence.metric or "", ())
     # Longer responses keep their slots, for which others queue.
-    queues = finding.id == "longer_outputs" and evidence.gate("queue")
+    queues = finding.id == "longer_outputs" and evidence.up("queue_s")
     # What waits for the running step waits for a larger batch.
     queues = queues or (finding.id == "batch_size" and load.steps_longer(evidence))
     if finding.status not in NAMED or finding.id not in outside or queues:
         return finding
+    lower = finding.id == "longer_outputs"  # what makes it longer goes first
+    points = min(_OUTSIDE, LIKELY - 2 - finding.score) if lower else _OUTSIDE
     return with_points(
-        finding, [Point(f"it makes no {(evidence.metric or '')[:-2]} longer", _OUTSIDE)]
+        finding, [Point(f"it makes no {(evidence.metric or '')[:-2]} longer", points)]
     )
 
 

@@ -22,6 +22,8 @@ _QUARTER = 0.25  # of what a stage grew by
 _FEW_READS = 10  # that meet a request: as many may be next to none by chance
 _TIMES = 1.5  # as many models in demand
 _SEVERAL = 2  # models
+_MANY = 3  # models in demand alike on engines that all serve them
+_NEARLY_FULL = 0.8  # of the KV cache
 _OTHERS = 1.2  # times as many requests as rows tell of
 _OTHER_WORK = 0.1  # as a share of the mean prompt
 
@@ -374,7 +376,8 @@ def lora_slots(e: Evidence) -> Finding:
     left = more and _fetches_blocks(e) is False and not (grammar and _more(grammar))
     left = bool(left) and (len(models) > 1 or beside)
     wanted = _models_wanted(e)
-    compete = _compete(e, share)
+    crowded = wanted[1] >= _MANY and not calm and _wait_with_room(e) and _only_seats(e)
+    compete = _compete(e, share) or crowded
     others = e.new_words("model")
     lines = [
         gate(e.gate("queue"), say.durations("queue", e.row("queue_s")),
@@ -489,7 +492,7 @@ def _mean_text(label: str, found: Shift | None) -> str:
 
 
 def _routes(e: Evidence) -> tuple[list[str], list[str]]:
-    """Return the routes that wait longer, and those that do not: by the queue where it is known."""
+    """Return the routes that wait longer, and those that do not: by the queue if that is known."""
     return e.uneven("route", "queue_s") or e.uneven("route", "ttft_s") or ([], [])
 
 
@@ -545,6 +548,15 @@ def _compete(e: Evidence, deferred: float | None) -> bool:
     waits = _wait_with_room(e) or (
         (deferred or 0.0) >= HALF and (e.part_of_metric("queue_s") or 0.0) >= HALF)  # fmt: skip
     return after >= _TIMES * before and waits and not _fetches_blocks(e)
+
+
+def _only_seats(e: Evidence) -> bool:
+    """Return whether requests wait neither for the KV cache nor for a transfer of its blocks."""
+    used = e.gauge("kv_usage")
+    full = used is None or any(
+        np.percentile(one.value, 95) >= _NEARLY_FULL for one in used.after.values()
+    )
+    return not full and not _fetches_blocks(e) and not _transfers_slower(e)[0]
 
 
 def _models_wanted(e: Evidence) -> tuple[float, float]:

@@ -12,6 +12,7 @@ import numpy as np
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
+from llmtrace.triage.evidence import patterns
 from llmtrace.triage.evidence.changes import HALF, MIN_COUNT
 from llmtrace.triage.evidence.evidence import METRICS, Evidence
 from llmtrace.triage.evidence.window_rows import Side, in_progress
@@ -22,6 +23,7 @@ _LATER: Final = 0.25  # of the share of slow starts in the first half, at most, 
 _MOST: Final = 0.75  # of the requests with a longer set-up
 _BUSIER: Final = 1.1  # times as many requests in progress
 _WORTH_SAVING: Final = 0.15  # of the tools' time
+_AT_ONCE: Final = 0.15  # more of the chunks, at least
 _CLEARLY: Final = 0.2  # of a metric: less makes no client leave
 
 
@@ -348,16 +350,23 @@ def busy_client(e: Evidence) -> Finding:
     return judge("busy_client", lines, action, group=local)
 
 
-_STANDS_STILL: Final = "requests wait in the client, and responses in progress stand still alike"
+_STANDS_STILL: Final = (
+    "requests wait in the client, and what is received meanwhile is read late as well"
+)
 
 
 def _stands_still(e: Evidence) -> bool:
     """Return whether the client's own wait grew, and the longest gap of responses by as much.
 
-    Who waits for a connection or a semaphore reads what others receive meanwhile.
+    Or it reads chunks several at once. Who waits for a connection or a semaphore reads what others
+    receive meanwhile.
     """
-    wait, gap = e.row("client_delay_s"), e.row("max_gap_s")
-    if wait is None or gap is None or not e.up("client_delay_s") or not e.up("max_gap_s", 0.5):
+    wait, gap, bursts = e.row("client_delay_s"), e.row("max_gap_s"), e.row("burst_share")
+    if wait is None or not e.up("client_delay_s"):
+        return False
+    if bursts is not None and bursts.grew(_AT_ONCE):
+        return True
+    if gap is None or not e.up("max_gap_s", 0.5):
         return False
     return gap.after_p95 - gap.before_p95 >= HALF * (wait.after_p95 - wait.before_p95)
 
@@ -435,7 +444,7 @@ def client_give_ups(e: Evidence) -> Finding:
 def _left(e: Evidence, side: Side) -> Mask:
     """Return which requests their client cancelled, or gave less time than usual."""
     whole = e.row("e2e_s")
-    deadline = math.inf if whole is None else whole.before_p95
+    deadline = math.inf if whole is None or patterns.cut_by_deadline(e) else whole.before_p95
     own = side.where("outcome", "timeout") & ~(side.number("http_status") >= _REFUSED)
     return side.where("outcome", "cancelled") | (own & ~(side.number("e2e_s") > deadline))
 

@@ -579,7 +579,9 @@ def _stood_still(e: Evidence) -> bool | None:
     no = False if _replicas_known(e) else None
     if quiet is None:
         return no
-    usual = before.seconds if before is not None and before.whole is not False else 0.0
+    # Where nothing was in progress, that nothing comes is no halt.
+    alike = before is not None and (before.whole or (before.whole is None and not quiet.streams))
+    usual = before.seconds if before is not None and alike else 0.0
     far = quiet.seconds >= _FAR * usual or (
         quiet.seconds > usual and patterns.halts(e).rose(0.0, _SEVERAL))  # fmt: skip
     far &= quiet.seconds >= _LONGER * (patterns.longest_wait(e) or 0.0)  # any pace has gaps

@@ -259,6 +259,8 @@ def replica_imbalance(e: Evidence) -> Finding:
     known = share is not None or bool(apart)
     # What waits on one replica may be its own slowness: where shares are known, they decide.
     uneven = share[1] if share is not None else any(one[1] for one in apart)
+    # At the clock that it had, one that gets its share and keeps its requests longer is ill.
+    uneven = uneven or (clock is not None and running is not None and _keeps_more(e, *running))
     by_replica = "; ".join(one[0] for one in (share, running, waiting) if one)
     elsewhere = share is not None and local is not None and local.value != share[3]
     # Requests that are divided otherwise, and wait no longer anywhere, are no incident.
@@ -374,8 +376,15 @@ def steps_longer(e: Evidence) -> bool:
     return free and bool(e.up("tpot_s")) and waits_for_steps(e) is not False
 
 
-def _apart(e: Evidence, signal: str) -> tuple[str, bool] | None:
-    """Say whether one instance stands out in a gauge as it did not before."""
+def _keeps_more(e: Evidence, _text: str, apart: bool, name: str) -> bool:
+    """Return whether one engine runs far more than it did, beyond chance, and than the others."""
+    running = e.gauge("running")
+    mine = None if running is None else running.instances.get(name)
+    return apart and mine is not None and mine.rose(0.0, HALF)
+
+
+def _apart(e: Evidence, signal: str) -> tuple[str, bool, str] | None:
+    """Say whether one instance stands out in a gauge as it did not before, and which."""
     moved = e.gauge(signal)
     if moved is None or len(moved.after) < 2:
         return None
@@ -391,7 +400,7 @@ def _apart(e: Evidence, signal: str) -> tuple[str, bool] | None:
     text = (
         f"{signal} on {name}: {say.amount(stands[0])} → {say.amount(stands[1])} times the others'"
     )
-    return text, stands[1] >= 1.5 and stands[1] >= 1.35 * stands[0]
+    return text, stands[1] >= 1.5 and stands[1] >= 1.35 * stands[0], name
 
 
 def _share_of_one(e: Evidence) -> tuple[str, bool, bool, str] | None:

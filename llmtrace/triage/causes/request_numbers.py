@@ -90,13 +90,13 @@ def traffic_surge(e: Evidence) -> Finding:
     """
     before, after = e.request_rate
     group, where, _ = _where(e)
+    # What takes longer for it is weighed as a queue or a batch, which say what to do.
+    slower = _slower_too(e, after / max(before, 1e-9))
     lines = [
         required(after >= _TIMES * before > 0 and e.count_z >= _SURE,
                  say.rates("requests", before, after)),
-        proof(group is not None, f"only {where}"),
+        proof(group is not None and not slower, f"only {where}"),
         support(not e.moved, "requests are answered as fast as before"),
-        against(_slower_too(e, after / max(before, 1e-9)),
-                "requests take longer: that is weighed as a queue or a batch"),
     ]  # fmt: skip
     place = f" It is {where}." if where else ""
     action = "Ask whether it is meant; limit that client, or add replicas before the queue fills."

@@ -86,6 +86,7 @@ def streaming_off(e: Evidence) -> Finding:
     whole = e.share("not streamed", _whole)
     e2e = e.row("e2e_s")
     known = e.before.known("stream") and e.after.known("stream")
+    still = e.row_among("ttft_s", "streamed", lambda side: side.number("stream") > 0)
     lines = [
         gate(e.rising("ttft_s"), say.durations("first content", e.row("ttft_s")),
              "the time of the first content"),
@@ -95,6 +96,8 @@ def streaming_off(e: Evidence) -> Finding:
         steady(proof(None if e2e is None or not known else
                      e2e.after_p50 <= (1 + _AS_BEFORE) * e2e.before_p50,
                      say.durations("the whole response", e2e))),
+        against(still is not None and whole.before >= _FELT and still.rose(e.floor("ttft_s")),
+                say.durations("first content of what is streamed as before", still)),
     ]  # fmt: skip
     action = "Fix: roll back the client or gateway that stopped requesting a stream."
     return judge("streaming_off", lines, action)
@@ -123,7 +126,7 @@ def provider_errors(e: Evidence) -> Finding:
         requests of each provider that fail.
     """
     whole = e.row("e2e_s")
-    usual = np.inf if whole is None else whole.before_p95
+    usual = np.inf if whole is None or patterns.cut_by_deadline(e) else whole.before_p95
 
     def hangs(side: Side) -> Mask:
         """Return which requests were given up after longer than nearly all responses took."""

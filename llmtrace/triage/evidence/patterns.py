@@ -19,7 +19,7 @@ from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, SURE, Share
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.other_clients import ENDED
-from llmtrace.triage.evidence.signals import gauges
+from llmtrace.triage.evidence.signals import Series, gauges
 from llmtrace.triage.evidence.window_rows import Side
 
 _LONG_TO_MEDIAN: Final = 5.0
@@ -377,13 +377,19 @@ def in_halts(e: Evidence) -> tuple[float, float] | None:
     ttft, before = e.after.number("ttft_s"), e.before.number("ttft_s")
     if longest is None or not np.isfinite(before).any():
         return None
-    slow = ttft > np.nanpercentile(before, 95)
+    # What is not streamed waits for its end, and says nothing of its first chunk.
+    usual, streamed = before[e.before.number("stream") != 0], e.after.number("stream") != 0
+    if not np.isfinite(usual).any():
+        return None
+    slow = streamed & (ttft > np.nanpercentile(usual, 95))
     words, came = e.after.rows.words["replica"], np.zeros(len(ttft), bool)
     for one in _gaps(e.after):
         if one.whole is not False and _is_like(one, longest):
             mine = words.codes < 0 if one.instance is None else words.where(one.instance)
             came |= mine & (e.after.t > one.start) & (e.after.t < one.end)
-    return None if slow.sum() < MIN_COUNT else (float(came[slow].mean()), float(came.mean()))
+    if slow.sum() < MIN_COUNT:
+        return None
+    return float(came[slow].mean()), float(came[streamed].mean())
 
 
 def alike_halts(e: Evidence) -> tuple[float, int] | None:
@@ -610,9 +616,7 @@ def _starts(e: Evidence) -> Mapping[str, float]:
     until = e.after.window.end
     found: dict[str, float] = {}
     for name, series in e.series("started").items():
-        # A process loads while the one before it still serves under the same name.
-        other = np.where(np.diff(series.value, prepend=np.inf) > 0, np.roll(series.t, 1), -np.inf)
-        began = np.maximum(series.value, other)
+        began = _began(series)
         fresh = began[(began >= since) & (began < until)]
         if len(fresh):
             found[name] = float(fresh.max())
@@ -624,14 +628,24 @@ def _starts(e: Evidence) -> Mapping[str, float]:
         for name, t in seen.items():
             if since <= t < until:
                 found.setdefault(name, t)
-    return {name: t for name, t in found.items() if _served(e.before, name, t) < _USED_TO_IT}
+    return {name: t for name, t in found.items() if _served(e, name, t) < _USED_TO_IT}
 
 
-def _served(side: Side, name: str, since: float) -> int:
-    """Return how many requests an engine served since its start, as far as rows name engines."""
-    words = side.rows.words["replica"]
-    mine = words.where(name) if (words.codes >= 0).any() else np.ones(len(side), bool)
-    return int((mine & (side.t >= since)).sum())
+def _began(series: Series) -> Floats:
+    """Return when the process of each sample began, or took over from one that served."""
+    earlier = np.roll(series.t, 1)  # the last sample of the one before
+    took_over = (np.diff(series.value, prepend=np.inf) > 0) & (series.value < earlier)
+    step = float(np.median(np.diff(series.t))) if len(series.t) > 1 else 0.0
+    found: Floats = np.where(took_over, series.t - step, series.value)
+    return found
+
+
+def _served(e: Evidence, name: str, since: float) -> float:
+    """Return how many requests before an engine served since its start, if need be on average."""
+    words, young = e.before.rows.words["replica"], e.before.t >= since
+    if (words.codes >= 0).any():
+        return float((words.where(name) & young).sum())
+    return float(young.sum()) / max(len(e.instances), 1)
 
 
 def _resets(e: Evidence) -> Mapping[str, float]:
@@ -785,6 +799,21 @@ def failures_by_end(e: Evidence) -> Share:
     return Share(
         int(before.sum()) - more, len(before) - more, int(after.sum()) + more, len(after) + more
     )
+
+
+def cut_by_deadline(e: Evidence) -> bool:
+    """Return whether about as many took longer before as time out now: a deadline cuts them."""
+
+    def compare() -> bool:
+        timed_out = e.share("timed out", lambda side: side.where("outcome", "timeout"))
+        lasted = e.after.number("e2e_s")[e.after.where("outcome", "timeout")]
+        usual = e.before.number("e2e_s")
+        if not np.isfinite(lasted).any() or not np.isfinite(usual).any():
+            return False
+        longer = float(np.mean(usual[np.isfinite(usual)] >= np.nanmedian(lasted)))
+        return longer >= HALF * (timed_out.after - timed_out.before)
+
+    return e.once("deadline", compare)
 
 
 def failed_when_it_stopped(e: Evidence, gone: Mapping[str, float]) -> int:

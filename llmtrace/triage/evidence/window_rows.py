@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from llmtrace.core.stages import PARTITION
 from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats, Mask
@@ -153,6 +154,14 @@ def _tool_waste(side: Side) -> Floats:
     return np.maximum(side.number("tool_wall_s") - side.number("tool_critical_path_s"), 0.0)
 
 
+def _unattributed(side: Side) -> Floats:
+    """The time of no stage: all of it, where a request reports none, till its first content."""
+    whole, wait = side.rows.numbers["unattributed_s"], side.number("ttft_s")
+    if any(side.known(f"{one}_s") for one in PARTITION if one != "unattributed"):
+        return whole
+    return next((one for one in (whole, wait) if np.isfinite(one).any()), side.number("e2e_s"))
+
+
 def _wait_per_token(side: Side) -> Floats:
     tokens = side.number("output_tokens")
     return np.where(tokens > 1, side.number("decode_s") / (tokens - 1), np.nan)
@@ -179,6 +188,7 @@ DERIVED: Final[Mapping[str, Callable[[Side], Floats]]] = {
     "in_progress": in_progress,
     "tool_waste_s": _tool_waste,
     "unread_s": _unread,
+    "unattributed_s": _unattributed,
     "wait_per_token_s": _wait_per_token,
     "acceptance": _over("spec_accepted", "spec_drafted"),
     "burst_share": _over("burst_chunks", "chunks", 4.0),
