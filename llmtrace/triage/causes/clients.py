@@ -358,13 +358,14 @@ _STANDS_STILL: Final = (
 def _stands_still(e: Evidence) -> bool:
     """Return whether the client's own wait grew, and the longest gap of responses by as much.
 
-    Or it reads chunks several at once. Who waits for a connection or a semaphore reads what others
+    Or the first chunk is late as well, and more are read at once. Who waits for a connection or a semaphore reads what others
     receive meanwhile.
     """
     wait, gap, bursts = e.row("client_delay_s"), e.row("max_gap_s"), e.row("burst_share")
     if wait is None or not e.up("client_delay_s"):
         return False
-    if bursts is not None and bursts.grew(_AT_ONCE):
+    late = 0.0 if (first := e.row("first_chunk_s")) is None else first.mean_change
+    if bursts is not None and bursts.grew(_AT_ONCE) and late >= HALF * wait.mean_change:
         return True
     if gap is None or not e.up("max_gap_s", 0.5):
         return False
