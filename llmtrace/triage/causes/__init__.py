@@ -157,7 +157,8 @@ def _of_the_metric(evidence: Evidence, finding: Finding) -> Finding:
     queues = queues or (finding.id == "batch_size" and load.steps_longer(evidence))
     if finding.status not in NAMED or finding.id not in outside or queues:
         return finding
-    lower = finding.id == "longer_outputs"  # what makes it longer goes first
+    # What makes it longer goes first; that a batch is larger may say why others wait.
+    lower = evidence.metric == "ttft_s" and finding.id != "batch_size"
     points = min(_OUTSIDE, LIKELY - 2 - finding.score) if lower else _OUTSIDE
     return with_points(
         finding, [Point(f"it makes no {(evidence.metric or '')[:-2]} longer", points)]
@@ -226,7 +227,7 @@ def _behind(evidence: Evidence, finding: Finding, found: Mapping[str, Finding]) 
         # and as many requests are more for each engine where one of them is gone, or where no
         # cache serves them.
         fewer = ("engine_down",) if not evidence.more_requests else ()
-        other = ("replica_imbalance", "response_cache_misses", *fewer)
+        other = ("replica_imbalance", "response_cache_misses", "traffic_surge", *fewer)
         names = [name for name in names if name in (*_BY_LOAD, *other)]
     behind = [
         found[name]

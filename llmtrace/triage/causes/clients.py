@@ -23,6 +23,7 @@ _LATER: Final = 0.25  # of the share of slow starts in the first half, at most, 
 _MOST: Final = 0.75  # of the requests with a longer set-up
 _BUSIER: Final = 1.1  # times as many requests in progress
 _WORTH_SAVING: Final = 0.15  # of the tools' time
+_ANEW: Final = 1.0  # as a share of what a request costs: so much more it takes to make a client
 _AT_ONCE: Final = 0.15  # more of the chunks, at least
 _CLEARLY: Final = 0.2  # of a metric: less makes no client leave
 
@@ -49,6 +50,8 @@ def slow_renderer(e: Evidence) -> Finding:
     own, tools = e.row("render_own_s"), e.row("tool_wall_s")
     more_tools = None if tools is None or own is None else (
         tools.mean_change > own.mean_change)  # fmt: skip
+    rose = None if own is None else (
+        bool(e.up("render_own_s")) or own.grew(e.floor("render_s")))  # fmt: skip
     local = (e.local("client", "render_s") or e.local("version", "render_s")
              or e.local("service", "render_s"))  # fmt: skip
     decode, lag = e.row("decode_s"), e.row("client_lag_s")
@@ -59,9 +62,9 @@ def slow_renderer(e: Evidence) -> Finding:
     lines = [
         gate(e.gate("render"), say.durations("render", e.row("render_s")),
              "the consumer time of each request"),
-        required(e.up("render_own_s"),
+        required(rose,
                  say.durations("render, tools left out", own), "the consumer's time"),
-        proof(None if own is None else bool(e.up("render_own_s")) and not more_tools
+        proof(None if own is None else bool(rose) and not more_tools
               and e.carried("render") >= 0.5,
               f"render is {say.percent(e.carried('render'))} of the time added after the first "
               "chunk"),
@@ -253,7 +256,7 @@ def _starts_anew(e: Evidence, usual: float) -> bool:
     setup, own = e.row("client_setup_s"), e.row("client_s")
     if setup is None or own is None or not _open_connections(e, usual):
         return False
-    return own.mean_change >= HALF * setup.mean_change
+    return own.mean_change >= HALF * setup.mean_change or own.rose(0.0, _ANEW)
 
 
 def _open_connections(e: Evidence, usual: float) -> bool:
@@ -358,8 +361,8 @@ _STANDS_STILL: Final = (
 def _stands_still(e: Evidence) -> bool:
     """Return whether the client's own wait grew, and the longest gap of responses by as much.
 
-    Or the first chunk is late as well, and more are read at once. Who waits for a connection or a semaphore reads what others
-    receive meanwhile.
+    Or the first chunk is late as well, and more are read at once. Who waits for a connection or a
+    semaphore reads what others receive meanwhile.
     """
     wait, gap, bursts = e.row("client_delay_s"), e.row("max_gap_s"), e.row("burst_share")
     if wait is None or not e.up("client_delay_s"):

@@ -319,6 +319,7 @@ def engine_down(e: Evidence) -> Finding:
         check a response, not a port.
     """
     again, gone = patterns.restarted(e), patterns.vanished(e)
+    new = [name for name in patterns.starts(e) if name not in again]
     failures, (_, cut) = patterns.failures_by_end(e), patterns.broken(e)
     down = list(dict.fromkeys((*again, *gone)))
     lost = patterns.lost_traffic(e, down)
@@ -352,6 +353,8 @@ def engine_down(e: Evidence) -> Finding:
                 strongly=True),
         against(bool(again) and bool(e.events("deploy", "restart")) and not failures.after_k,
                 f"{', '.join(again)} was restarted on purpose, and no request failed"),
+        against(bool(new and gone) and not failures.after_k,
+                f"{', '.join(new)} took its place, and no request failed", strongly=True),
         against(bool(lost) and cut_off < _CUT_OFF and bool(e.events("scale")),
                 "the number of engines was changed"),
         against(cut.n >= 5 and cut.alike >= 0.7 and cut.together < 0.3,

@@ -262,6 +262,9 @@ def replica_imbalance(e: Evidence) -> Finding:
     # At the clock that it had, one that gets its share and keeps its requests longer is ill.
     uneven = uneven or (clock is not None and running is not None and _keeps_more(e, *running))
     by_replica = "; ".join(one[0] for one in (share, running, waiting) if one)
+    # Engines of which one is gone have fewer seats: what is left does not get more than its share.
+    fewer = bool(e.events("scale")) and any(
+        one.before_k and not one.after_k for one in shares_of_replicas(e).values())  # fmt: skip
     elsewhere = share is not None and local is not None and local.value != share[3]
     # Requests that are divided otherwise, and wait no longer anywhere, are no incident.
     waits = bool(e.moved) or local is not None or (waiting is not None and waiting[1])
@@ -270,14 +273,14 @@ def replica_imbalance(e: Evidence) -> Finding:
              f"{len(e.instances)} replicas: {', '.join(e.instances[:6])}"),
         required(uneven if known else None, by_replica or "load by replica: not reported",
                  "the rows' `replica`, or `running` and `waiting` by instance"),
-        proof(None if share is None else share[1] and bool(share[2]) and not elsewhere,
+        proof(None if share is None else share[1] and bool(share[2]) and not (elsewhere or fewer),
               share[0] if share else ""),
         against(elsewhere, f"slow on {local}, which gets no more than before") if elsewhere else
         support(None if local is None else True, f"slow on {local}"),
         scoring.steady(support(not e.more_requests, say.rates("all requests", *e.request_rate))),
         against(None if clock is None else clock.fell(0.0, 0.05),
                 say.gauge("SM clock, MHz", clock, down=True), strongly=True),
-        against(bool(e.events("scale")), "the number of engines was changed"),
+        against(bool(e.events("scale")), "the number of engines was changed", strongly=fewer),
         against(bool(restarted(e)), "an engine was restarted: the others took its share",
                 strongly=True),
         against(bool(starts(e)) and not restarted(e), "an engine has just started"),

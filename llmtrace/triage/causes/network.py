@@ -391,7 +391,8 @@ def idle_timeout(e: Evidence) -> Finding:
         text = (f"of {found.n} truncated streams {say.percent(found.alike)} had sent nothing "
                 f"for {say.seconds(idle)} ({before.n} truncated before)")  # fmt: skip
     lines = [
-        gate(cut.rose(0.002, 4, 2.5), f"truncated, timed out or failed: {cut}"),
+        gate(cut.rose(0.002, 4, 2.0 if constant or aged else 2.5),
+             f"truncated, timed out or failed: {cut}"),
         required(constant or aged if known else None, text,
                  "the longest gap of each stream, the one before its end included"),
         proof(aged and found.e2e_alike >= 0.75, "all ended at one age"),

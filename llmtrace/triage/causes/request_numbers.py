@@ -10,7 +10,6 @@ import numpy as np
 from llmtrace.stats.arrays import Floats
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.scoring import Group, against, judge, proof, required, support
-from llmtrace.triage.evidence.changes import HALF
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.result import Finding
 
@@ -22,6 +21,7 @@ _COLUMNS: Final = (
 _MOST: Final = 0.8  # of the change: the value that holds as much is where it happened
 _CALM: Final = 0.25  # the rest changed by less than this share of what it was
 _STOPPED: Final = 0.1  # of its requests, at most, still come
+_FEW: Final = 0.25  # the same, where nothing else has changed
 _EXPECTED: Final = 12.0  # requests: chance leaves a tenth of so many to one in ten thousand
 _PARTS: Final = 8
 _REST: Final = 0.1  # of all requests before: with less of them there is no rest
@@ -90,25 +90,15 @@ def traffic_surge(e: Evidence) -> Finding:
     """
     before, after = e.request_rate
     group, where, _ = _where(e)
-    # What takes longer for it is weighed as a queue or a batch, which say what to do.
-    slower = _slower_too(e, after / max(before, 1e-9))
     lines = [
         required(after >= _TIMES * before > 0 and e.count_z >= _SURE,
                  say.rates("requests", before, after)),
-        proof(group is not None and not slower, f"only {where}"),
+        proof(group is not None, f"only {where}"),
         support(not e.moved, "requests are answered as fast as before"),
     ]  # fmt: skip
     place = f" It is {where}." if where else ""
     action = "Ask whether it is meant; limit that client, or add replicas before the queue fills."
     return judge("traffic_surge", lines, action + place, group=group)
-
-
-def _slower_too(e: Evidence, times: float) -> bool:
-    """Return whether requests take longer by half as much as there are more of them, or more."""
-    rows = [one for one in map(e.row, e.moved) if one is not None]
-    pairs = [(one.before_p50, one.after_p50) for one in rows]
-    pairs += [(one.before_p95, one.after_p95) for one in rows]
-    return any(high - low >= HALF * (times - 1) * low for low, high in pairs)
 
 
 def _where(e: Evidence) -> tuple[Group | None, str, bool]:
@@ -133,7 +123,11 @@ def _where(e: Evidence) -> tuple[Group | None, str, bool]:
             text = (f"{column}={name} ({' → '.join(shares)} of requests, {say.amount(low)} → "
                     f"{say.amount(high)} a second)")  # fmt: skip
             many = low * e.after.window.seconds >= _EXPECTED
-            gone = high <= _STOPPED * low and many and _all_along(e, column, name)
+            gone = (
+                high <= (_STOPPED if e.moved else _FEW) * low
+                and many
+                and _all_along(e, column, name)
+            )
             return Group(column, name), text, gone
     return None, "", False
 
