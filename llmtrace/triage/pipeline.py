@@ -174,16 +174,20 @@ class _Weighed:
         """Whether it is, though several windows were weighed: one has proof of something any day.
 
         So a metric must have moved as well, unless when that was is sure and the cause is counted
-        or has proof; and traffic must be dated by itself: it varies all day.
+        or has proof; where there are many requests and that is not sure, a metric must have moved
+        and the cause have proof. And traffic must be dated by itself: it varies all day.
         """
-        chosen = self.look.chosen
-        return not self.nothing and any(
-            (chosen.dated and chosen.by in ("", TRAFFIC))
-            if one.id in OF_TRAFFIC
-            else self.moved or (chosen.dated and (one.id in _SHOWN or has_proof(one, few=False)))
-            for one in self.causes
-            if one.status in SURE
-        )
+        chosen, many = self.look.chosen, self.look.rows.n > FEW
+
+        def explains(cause: Finding) -> bool:
+            if cause.id in OF_TRAFFIC:
+                return chosen.dated and chosen.by in ("", TRAFFIC)
+            proved = has_proof(cause, few=False)
+            if not chosen.dated:
+                return self.moved and (proved or not many)
+            return self.moved or proved or cause.id in _SHOWN
+
+        return not self.nothing and any(explains(one) for one in self.causes if one.status in SURE)
 
 
 Progress = Callable[[str, float], None]

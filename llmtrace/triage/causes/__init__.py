@@ -86,8 +86,8 @@ def causes(evidence: Evidence) -> list[Finding]:
     weighed = found
     beyond = {name: _beyond_unrest(evidence, one) for name, one in found.items()}
     found = {name: _behind(evidence, one, beyond) for name, one in found.items()}
-    ranked = _after_the_first(_ranked(found.values()))
-    first, *others = _ranked(_beyond_unrest(evidence, one) for one in ranked)
+    usual = (_beyond_unrest(evidence, one) for one in found.values())
+    first, *others = _ranked(_after_the_first(_ranked(usual)))
     if first.status in NAMED:
         first = replace(first, or_else=look_alikes(first, weighed))
     return [first, *others]
@@ -157,8 +157,7 @@ def _of_the_metric(evidence: Evidence, finding: Finding) -> Finding:
     queues = queues or (finding.id == "batch_size" and load.steps_longer(evidence))
     if finding.status not in NAMED or finding.id not in outside or queues:
         return finding
-    # What makes it longer goes first; that a batch is larger may say why others wait.
-    lower = evidence.metric == "ttft_s" and finding.id != "batch_size"
+    lower = finding.id == "longer_outputs"  # they vary on any day: what makes it longer goes first
     points = min(_OUTSIDE, LIKELY - 2 - finding.score) if lower else _OUTSIDE
     return with_points(
         finding, [Point(f"it makes no {(evidence.metric or '')[:-2]} longer", points)]

@@ -122,9 +122,19 @@ def _by_counters(e: Evidence, by_rows: bool | None) -> tuple[bool | None, Ratio 
     if fewer is False and worst is not None and _sank(worst, longer):
         fewer, ratio = True, worst
     others = _other_kinds(e) or e.beside("tokens_in") is not None
+    others = others or _as_many_hits(e)
     if fewer and (by_rows is False or (by_rows is None and (others or _usual(e, ratio)))):
         fewer = None
     return fewer, ratio
+
+
+def _as_many_hits(e: Evidence) -> bool:
+    """Return whether a request still finds as many tokens in the cache: there are only others."""
+    hits = e.counted("prefix_hits")
+    ended = next((n for name in ENDED if (n := e.counted(name)) is not None), None)
+    if hits is None or ended is None or min(hits[0], *ended) <= 0:
+        return False
+    return hits[1] / ended[1] >= _FALLS_TO * hits[0] / ended[0]
 
 
 def _usual(e: Evidence, ratio: Ratio | None) -> bool:

@@ -69,7 +69,8 @@ def gpu_throttle(e: Evidence) -> Finding:
     """
     clock, temp, power = map(e.gauge, ("gpu_sm_clock_mhz", "gpu_temp_c", "gpu_power_w"))
     throttled, xid = _throttled(e), _new_xid(e)
-    fell = None if clock is None else clock.fell(0.0, 0.08)
+    # One that falls now and then shows in the mean of all.
+    fell = None if clock is None else clock.fell(0.0, 0.08) or clock.fleet.sank(0.08)
     reported = [one for one in (fell, throttled, xid) if one is not None]
     curve, prefill = e.on_curve(), e.prefill_at_same
     local = e.local("replica", "tpot_s") or e.local("replica", "ttft_s")

@@ -57,7 +57,7 @@ def response_cache_misses(e: Evidence) -> Finding:
                      alone.after_p50 <= (1 + _AS_BEFORE) * alone.before_p50,
                      say.durations("requests that miss alone", alone))),
         # With hardly a miss before, there is none to compare those of now with.
-        steady(support(missed.after - missed.before >= HALF if known else None,
+        steady(support(1 - missed.after <= HALF * (1 - missed.before) if known else None,
                        "most requests that were served from it are computed")),
         support(bool(deploys) if known else None,
                 "changed shortly before: " + "; ".join(one.text for one in deploys)),

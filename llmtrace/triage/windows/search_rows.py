@@ -170,7 +170,7 @@ def look_elsewhere(look: Look, case: Case, *, nothing: bool) -> Iterator[Look]:
         look.rows, look.series, span=span, signals=case.signals, events=case.facts.events,
         gaps=look.gaps,
     )  # fmt: skip
-    for one in (one for one in found if not many or (one.sure and one.by != TRAFFIC)):
+    for one in (one for one in found if not many or one.by != TRAFFIC):
         chosen = around(t, one, look.gaps, span.end, among=len(found))
         whole = tuple(look.rows.within(each.start, each.end)
                       for each in (chosen.before, chosen.after))  # fmt: skip
