@@ -34,6 +34,7 @@ SETS: Final = {
     "ninth": RECORDED.with_name("recorded_ninth"),
     "tenth": RECORDED.with_name("recorded_tenth"),
     "eleventh": RECORDED.with_name("recorded_eleventh"),
+    "twelfth": RECORDED.with_name("recorded_twelfth"),
     "gpu": RECORDED.with_name("recorded_gpu"),
 }
 SEVERITY: Final = {"mild": 1.0, "severe": 3.0}

@@ -224,17 +224,16 @@ def kv_transfer(e: Evidence) -> Finding:
     some, fetches = bool(slow) and bool(calm), _fetches_blocks(e)
     weigh = proof if fetches else support
     more = None if waits is None else _more(waits)
-    _, limit = at_limit(e, e.gauge("running"))
     alone = more is False and _hardly_read(e)
     by_requests = alone and bool(fetches) and _wait_with_room(e)
-    by_loads, loads = _loads_longer(e)
-    late, as_ever = _routes(e)
+    (by_loads, loads), (late, as_ever) = _loads_longer(e), _routes(e)
     lines = [
         gate(e.gate("queue") or by_loads, say.durations("queue", e.row("queue_s")),
              "the engine's queue time per request"),
         required(by_requests or by_loads or (None if alone else more),
                  loads if by_loads else
-                 f"{say.durations('queue', e.row('queue_s'))}, and {limit}" if by_requests else
+                 f"{say.durations('queue', e.row('queue_s'))}, and "
+                 + at_limit(e, e.gauge("running"))[1] if by_requests else
                  say.gauge("requests deferred" if fetching is None else
                            "requests that fetch KV blocks", waits),
                  "the gauges `kv_fetch` (vLLM 0.32) or `waiting_deferred` (vLLM 0.20)"),

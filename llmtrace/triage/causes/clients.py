@@ -191,7 +191,8 @@ def client_cold(e: Evidence) -> Finding:
 
     Looks like:
         Time before a request is on a connection is up, of the first requests of a new version or
-        right after a deployment or a scaling, and gone a little later. Engines are as ever.
+        right after a deployment or a scaling, and gone a little later; or for as long as each
+        request makes a client of its own. Engines are as ever.
 
     Confirm:
             histogram_quantile(0.95,
@@ -208,11 +209,10 @@ def client_cold(e: Evidence) -> Finding:
         Import and make the client when the process starts, send one request before it is ready,
         and keep connections alive for longer than the pauses between requests.
     """
-    setup, floor = e.row("client_setup_s"), e.floor("network_s")
-    versions = e.new_words("version")
-    events = [one.text for one in e.events("deploy", "scale", "restart")]
-    new = [*(f"version {name} is new" for name in versions), *events]
-    pool = e.row("network_client_wait_s")
+    setup, pool = e.row("client_setup_s"), e.row("network_client_wait_s")
+    floor, versions = e.floor("network_s"), e.new_words("version")
+    new = [f"version {name} is new" for name in versions]
+    new += [one.text for one in e.events("deploy", "scale", "restart")]
     grown, waits = (0.0 if one is None else one.mean_change for one in (setup, pool))
     part = max(1 - waits / grown, 0.0) if grown > 0 else 0.0
     usual = np.inf if setup is None else max(setup.before_p95, floor)

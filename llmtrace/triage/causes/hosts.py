@@ -196,7 +196,7 @@ def cold_start(e: Evidence) -> Finding:
     found = patterns.fresh(e, started)
     failures = e.outcome("error", "truncated", "timeout")
     events = e.events("scale", "deploy")
-    known = e.has("started") or any("started" in f for f in e.facts.instances.values())
+    known = e.has("started") or _start_in_facts(e)
     stood, first = patterns.standing_start(e), e.row("ttft_s")
     long = stood is not None and first is not None and (
         stood[1] >= max(first.before_p95, _RATHER_FEW * first.after_p95))  # fmt: skip
@@ -320,16 +320,13 @@ def engine_down(e: Evidence) -> Finding:
         check a response, not a port.
     """
     again, gone = patterns.restarted(e), patterns.vanished(e)
-    new = [name for name in patterns.starts(e) if name not in again]
+    new, down = sorted({*patterns.starts(e)} - {*again}), list(dict.fromkeys((*again, *gone)))
     failures, (_, cut) = patterns.failures_by_end(e), patterns.broken(e)
-    down = list(dict.fromkeys((*again, *gone)))
     lost = patterns.lost_traffic(e, down)
     cut_off = patterns.failed_when_it_stopped(e, gone) if lost else 0
-    facts = e.facts.instances.values()
-    known = e.has("started") or e.has("running") or any("started" in one for one in facts)
-    local = where_broken(e)
+    known = e.has("started") or e.has("running") or _start_in_facts(e)
+    local, refused = where_broken(e), e.share("connect", patterns.refused_connections)
     server = e.share("5xx", lambda side: side.number("http_status") >= 500)
-    refused = e.share("connect", patterns.refused_connections)
     turned_away = server.rose(0.003, 2, 2.0) or refused.rose(0.003, 2, 2.0)
     lines = [
         gate(failures.rose(0.003, 3, 2.0) or e.share("retried", lambda s: s.number("attempts") > 1)
@@ -363,6 +360,10 @@ def engine_down(e: Evidence) -> Finding:
     ]  # fmt: skip
     action = "Reroute round the engine that went down and add capacity for its share; then fix it."
     return judge("engine_down", lines, action, group=_only(e, *down))
+
+
+def _start_in_facts(e: Evidence) -> bool:
+    return any("started" in one for one in e.facts.instances.values())
 
 
 def _only(e: Evidence, *instances: str | None) -> Group | None:

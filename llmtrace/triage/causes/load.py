@@ -241,7 +241,7 @@ def replica_imbalance(e: Evidence) -> Finding:
             sum by (instance) (llmtrace_engine_requests_waiting)
             sum by (instance) (rate(llmtrace_engine_prompt_tokens_total[5m]))
         The slow replica must get more. If it gets its share and is slow all the same, it is ill:
-        look at [GPU throttling](gpu_throttle.md).
+        look at [GPU throttling](gpu_throttle.md), and at its host where the clock is as ever.
 
     Now:
         Rebalance: take the replica out for a minute, or lower its weight; check the router's
@@ -262,9 +262,7 @@ def replica_imbalance(e: Evidence) -> Finding:
     # At the clock that it had, one that gets its share and keeps its requests longer is ill.
     uneven = uneven or (clock is not None and running is not None and _keeps_more(e, *running))
     by_replica = "; ".join(one[0] for one in (share, running, waiting) if one)
-    # Engines of which one is gone have fewer seats: what is left does not get more than its share.
-    fewer = bool(e.events("scale")) and any(
-        one.before_k and not one.after_k for one in shares_of_replicas(e).values())  # fmt: skip
+    fewer = _scaled_in(e)
     elsewhere = share is not None and local is not None and local.value != share[3]
     # Requests that are divided otherwise, and wait no longer anywhere, are no incident.
     waits = bool(e.moved) or local is not None or (waiting is not None and waiting[1])
@@ -377,6 +375,12 @@ def steps_longer(e: Evidence) -> bool:
     """Return whether first chunks are later because steps take longer, and no request waits."""
     free = _more_wait(e) is False and _slots_free(e, e.gauge("running"))
     return free and bool(e.up("tpot_s")) and waits_for_steps(e) is not False
+
+
+def _scaled_in(e: Evidence) -> bool:
+    """Return whether an engine was taken away: what is left gets no more than its share."""
+    shares = shares_of_replicas(e).values()
+    return bool(e.events("scale")) and any(one.before_k and not one.after_k for one in shares)
 
 
 def _keeps_more(e: Evidence, _text: str, apart: bool, name: str) -> bool:
