@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 import numpy as np
 
 from llmtrace.stats.arrays import Floats
@@ -322,20 +324,23 @@ def engine_down(e: Evidence) -> Finding:
     again, gone = patterns.restarted(e), patterns.vanished(e)
     new, down = sorted({*patterns.starts(e)} - {*again}), list(dict.fromkeys((*again, *gone)))
     failures, (_, cut) = patterns.failures_by_end(e), patterns.broken(e)
-    lost = patterns.lost_traffic(e, down)
-    cut_off = patterns.failed_when_it_stopped(e, gone) if lost else 0
     known = e.has("started") or e.has("running") or _start_in_facts(e)
+    failing = failures.rose(0.003, 3, 2.0)
+    left_out = patterns.left_out(e) if failing and not known else []
+    lost = patterns.lost_traffic(e, [*down, *left_out])
+    cut_off = patterns.failed_when_it_stopped(e, gone) if lost else 0
     local, refused = where_broken(e), e.share("connect", patterns.refused_connections)
     server = e.share("5xx", lambda side: side.number("http_status") >= 500)
-    turned_away = server.rose(0.003, 2, 2.0) or refused.rose(0.003, 2, 2.0)
+    again_sent = e.share("retried", lambda side: side.number("attempts") > 1)
+    turned_away = any(one.rose(0.003, 2, 2.0) for one in (server, refused))
     lines = [
-        gate(failures.rose(0.003, 3, 2.0) or e.share("retried", lambda s: s.number("attempts") > 1)
-             .rose(0.003, 3, 2.0) or bool(lost), f"requests ended in a failure: {failures}"),
-        required(bool(down) or (False if known else None),
+        gate(failing or bool(lost) or again_sent.rose(0.003, 3, 2.0),
+             f"requests ended in a failure: {failures}"),
+        required(bool(down or left_out) or (False if known else None),
+                 f"{', '.join(left_out)}: hardly any requests, and some fail" if left_out else
                  f"{', '.join(down) or 'no engine'} was restarted or stopped reporting",
                  "when each engine started: the gauge `started`"),
-        proof(bool(again) and failures.rose(0.003, 3, 2.0),
-              "the start time moved, and requests failed"),
+        proof(bool(again) and failing, "the start time moved, and requests failed"),
         proof(bool(lost) and bool(set(again) & set(gone)),
               "it reported nothing for a while, and began anew"),
         proof(cut_off >= _CUT_OFF, f"{cut_off} requests on it failed as its signals stopped"),
@@ -346,13 +351,7 @@ def engine_down(e: Evidence) -> Finding:
                 f"of {cut.n} truncated streams {say.percent(cut.together)} ended together"),
         support(turned_away, f"5xx: {server}; refused: {refused}"),
         support(None if local is None else True, local or ""),
-        against(len(again) >= max(2, 0.6 * len(e.instances)),
-                f"{len(again)} of {len(e.instances)} engines were restarted in turn: a rollout",
-                strongly=True),
-        against(bool(again) and bool(e.events("deploy", "restart")) and not failures.after_k,
-                f"{', '.join(again)} was restarted on purpose, and no request failed"),
-        against(bool(new and gone) and not failures.after_k,
-                f"{', '.join(new)} took its place, and no request failed", strongly=True),
+        *_on_purpose(e, again, new if gone else [], failed=bool(failures.after_k)),
         against(bool(lost) and cut_off < _CUT_OFF and bool(e.events("scale")),
                 "the number of engines was changed"),
         against(cut.n >= 5 and cut.alike >= 0.7 and cut.together < 0.3,
@@ -360,6 +359,21 @@ def engine_down(e: Evidence) -> Finding:
     ]  # fmt: skip
     action = "Reroute round the engine that went down and add capacity for its share; then fix it."
     return judge("engine_down", lines, action, group=_only(e, *down))
+
+
+def _on_purpose(
+    e: Evidence, again: Collection[str], new: Sequence[str], *, failed: bool
+) -> list[Line]:
+    """Say what speaks for engines that were restarted, or replaced by new ones, on purpose."""
+    return [
+        against(len(again) >= max(2, 0.6 * len(e.instances)),
+                f"{len(again)} of {len(e.instances)} engines were restarted in turn: a rollout",
+                strongly=True),
+        against(bool(again) and bool(e.events("deploy", "restart")) and not failed,
+                f"{', '.join(again)} was restarted on purpose, and no request failed"),
+        against(bool(new) and not failed,
+                f"{', '.join(new)} took its place, and no request failed", strongly=True),
+    ]  # fmt: skip
 
 
 def _start_in_facts(e: Evidence) -> bool:

@@ -56,6 +56,7 @@ _PART_LOST: Final = 0.02  # of all requests
 _STEPS: Final = 4  # between two samples
 _NEAR: Final = 0.2  # of the mean distance of three ends: 2 % of chance ones are as near
 _PART: Final = 0.25  # of a typical response
+_HARDLY: Final = 0.15  # of its share of the requests, at most
 _USED_TO_IT: Final = 20  # requests that an engine has served before: it has begun already
 _KEPT: Final = ("tokens_out", "generation_tokens", "finished", "e2e_count")  # counters
 _ANEW: Final = 0.5  # of what was counted before: less is a new count
@@ -760,6 +761,13 @@ def lost_traffic(e: Evidence, gone: Iterable[str]) -> list[tuple[str, Share]]:
     shares = [(name, every[name]) for name in gone if name in every]
     back = (Share(one.after_k, one.after_n, one.before_k, one.before_n) for _, one in shares)
     return [one for one, fall in zip(shares, back, strict=True) if fall.rose(_PART_LOST)]
+
+
+def left_out(e: Evidence) -> list[str]:
+    """Return the replicas that hardly get any requests any more."""
+    every = shares_of_replicas(e).items()
+    return [name for name, one in every if one.before_k >= MIN_COUNT
+            and one.after <= _HARDLY * one.before]  # fmt: skip
 
 
 def shares_of_replicas(e: Evidence) -> Mapping[str, Share]:
