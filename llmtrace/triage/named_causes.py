@@ -118,16 +118,20 @@ def of_a_burst(causes: Sequence[Finding]) -> tuple[Finding, ...]:
 
     They come and go on any day, and a search takes the time at which most came.
     """
-    return tuple(_of_a_search(one, OF_TRAFFIC | _LOAD) for one in causes)
+    return tuple(_at_most_possible(one) if one.status in SURE and one.id in OF_TRAFFIC | _LOAD
+                 else one for one in causes)  # fmt: skip
 
 
-def _of_a_search(found: Finding, varies: Collection[str] = OF_TRAFFIC) -> Finding:
+def _of_a_search(found: Finding) -> Finding:
     """Leave traffic at most possible without proof: the search took the time at which it is most.
 
     It comes and goes on any day, and who asks about a time has a reason to.
     """
-    if found.status != "likely" or found.id not in varies:
-        return found
+    likely = found.status == "likely" and found.id in OF_TRAFFIC
+    return _at_most_possible(found) if likely else found
+
+
+def _at_most_possible(found: Finding) -> Finding:
     text = "requests come and go over a day, and this is when most or fewest came"
     return with_points(found, [Point(text, LIKELY - 1 - found.score)])
 

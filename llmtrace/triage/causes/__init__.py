@@ -158,7 +158,7 @@ def _of_the_metric(evidence: Evidence, finding: Finding) -> Finding:
     if finding.status not in NAMED or finding.id not in outside or queues:
         return finding
     lower = finding.id == "longer_outputs"  # they vary on any day: what makes it longer goes first
-    points = min(_OUTSIDE, LIKELY - 2 - finding.score) if lower else _OUTSIDE
+    points = min(_OUTSIDE, LIKELY - 1 - finding.score) if lower else _OUTSIDE
     return with_points(
         finding, [Point(f"it makes no {(evidence.metric or '')[:-2]} longer", points)]
     )

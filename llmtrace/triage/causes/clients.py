@@ -219,7 +219,7 @@ def client_cold(e: Evidence) -> Finding:
     fades, anew = _fades(e.after, versions, usual), _starts_anew(e, usual)
     any_time = setup is not None and _comes_with_load(e, "client_setup_s") is False
     # Where every request connects, none is left that shows the difference.
-    starts = anew and not (e.after.number("client_setup_s") > usual).all()
+    starts = anew and (_are_made(e) or not (e.after.number("client_setup_s") > usual).all())
     each = fades is False and not anew and _open_connections(e, usual)
     lines = [
         gate(e.gate("network", "unattributed"),
@@ -256,7 +256,13 @@ def _starts_anew(e: Evidence, usual: float) -> bool:
     setup, own = e.row("client_setup_s"), e.row("client_s")
     if setup is None or own is None or not _open_connections(e, usual):
         return False
-    return own.mean_change >= HALF * setup.mean_change or own.rose(0.0, _ANEW)
+    return own.mean_change >= HALF * setup.mean_change or _are_made(e)
+
+
+def _are_made(e: Evidence) -> bool:
+    """Return whether the client's own time is a multiple: it takes that to make a client."""
+    own = e.row("client_s")
+    return own is not None and own.rose(0.0, _ANEW)
 
 
 def _open_connections(e: Evidence, usual: float) -> bool:

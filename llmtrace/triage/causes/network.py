@@ -390,11 +390,16 @@ def idle_timeout(e: Evidence) -> Finding:
     elif idle is not None:
         text = (f"of {found.n} truncated streams {say.percent(found.alike)} had sent nothing "
                 f"for {say.seconds(idle)} ({before.n} truncated before)")  # fmt: skip
+    limit = patterns.cut_before_content(e)
+    limited = "" if limit is None else (
+        f"{limit[1]} requests got no content for {say.seconds(limit[0])} and were cut, and about "
+        "as many waited longer before")  # fmt: skip
     lines = [
         gate(cut.rose(0.002, 4, 2.0 if constant or aged else 2.5),
              f"truncated, timed out or failed: {cut}"),
-        required(constant or aged if known else None, text,
+        required(bool(limited) or (constant or aged if known else None), limited or text,
                  "the longest gap of each stream, the one before its end included"),
+        proof(bool(limited), "a hop gives an answer less time than it always took"),
         proof(aged and found.e2e_alike >= 0.75, "all ended at one age"),
         proof(constant and found.alike >= 0.75 and (
                   found.e2e_alike <= 0.7 * found.alike or _silence_alone(e, idle)),
@@ -600,7 +605,8 @@ def _retried_busy(side: Side) -> Mask:
 def server_errors_again(e: Evidence) -> bool:
     """Return whether more is sent again, after 5xx or in vain, and for no limit."""
     again, busy = e.share("retried", _retried), e.share("busy", _retried_busy)
-    named = e.share("quota", over_quota).after_k or e.rate("gateway_429") is not None
+    named = e.share("quota", over_quota).after_k >= HALF * busy.after_k
+    named = named or e.rate("gateway_429") is not None
     return again.rose(0.01) and busy.after_k >= _SEVERAL and not named
 
 

@@ -117,13 +117,16 @@ def longer_outputs(e: Evidence) -> Finding:
     mix = e.mix_share("e2e_s", length)
     slower = None if per_token is None else per_token.ratio
     thought, cap = e.row("reasoning_tokens"), e.row("max_tokens")
+    thinks = thought is not None and thought.rose(0.0)
     renamed, others = e.new_words("response_model"), e.beside("tokens_out")
     volume, whole, curve = e.row("ttft_s"), e.row("e2e_s"), e.on_curve()
     parts = [] if mix is None else [mix]
     if tokens is not None and whole is not None and whole.ratio > 1.05 and tokens.ratio > 0:
         parts.append(math.log(tokens.ratio) / math.log(whole.ratio))
     lines = [
-        gate(e.gate("decode"), say.durations("decode", e.row("decode_s")), "decode times"),
+        # Of what is thought before an answer, the first content tells.
+        gate((thinks and e.rising("ttft_s")) or e.gate("decode"),
+             say.durations("decode", e.row("decode_s")), "decode times"),
         required(None if tokens is None else tokens.rose(0.0, 0.12) or tokens.grew(0.0, 0.12),
                  say.amounts(length.replace("_", " "), tokens), "output tokens per request"),
         proof(max(parts) >= 0.5 if parts else None,

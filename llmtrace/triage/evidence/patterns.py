@@ -57,6 +57,8 @@ _STEPS: Final = 4  # between two samples
 _NEAR: Final = 0.2  # of the mean distance of three ends: 2 % of chance ones are as near
 _PART: Final = 0.25  # of a typical response
 _HARDLY: Final = 0.15  # of its share of the requests, at most
+_REFUSED: Final = 400  # HTTP status from which on a request was answered with an error
+_GATEWAY_TIMEOUT: Final = 504
 _USED_TO_IT: Final = 20  # requests that an engine has served before: it has begun already
 _KEPT: Final = ("tokens_out", "generation_tokens", "finished", "e2e_count")  # counters
 _ANEW: Final = 0.5  # of what was counted before: less is a new count
@@ -822,6 +824,31 @@ def cut_by_deadline(e: Evidence) -> bool:
         return longer >= HALF * (timed_out.after - timed_out.before)
 
     return e.once("deadline", compare)
+
+
+def cut_before_content(e: Evidence) -> tuple[float, int] | None:
+    """Return after how long attempts end without content, and of how many requests.
+
+    If nearly all of them end after the same time, and about as many waited for longer before.
+    """
+    cut, earlier = _unanswered(e.after), _unanswered(e.before)
+    each = (e.after.number("e2e_s") / np.fmax(e.after.number("attempts"), 1.0))[cut]
+    waits = np.fmin(e.before.number("ttft_s"), e.before.number("e2e_s"))
+    if len(each) < MIN_COUNT or not np.isfinite(each).all() or not np.isfinite(waits).any():
+        return None
+    at = float(np.median(each))
+    alike = float(np.mean(np.abs(each - at) <= _BAND * at))
+    longer = float(np.mean(waits[np.isfinite(waits)] >= (1 - _BAND) * at))
+    more = float(cut.mean() - earlier.mean())
+    return (at, len(each)) if alike >= _ALIKE and longer >= HALF * more > 0 else None
+
+
+def _unanswered(side: Side) -> Mask:
+    """Return which requests a hop ended before any content came: none of the server's errors."""
+    status = side.number("http_status")
+    late = failed(side) & ~np.isfinite(side.number("ttft_s")) & ~side.where("outcome", "timeout")
+    found: Mask = late & (~(status >= _REFUSED) | (status == _GATEWAY_TIMEOUT))
+    return found
 
 
 def failed_when_it_stopped(e: Evidence, gone: Mapping[str, float]) -> int:
