@@ -157,7 +157,8 @@ def _of_the_metric(evidence: Evidence, finding: Finding) -> Finding:
     queues = queues or (finding.id == "batch_size" and load.steps_longer(evidence))
     if finding.status not in NAMED or finding.id not in outside or queues:
         return finding
-    lower = finding.id == "longer_outputs"  # they vary on any day: what makes it longer goes first
+    # They vary on any day: what makes it longer, if it is longer, goes first.
+    lower = finding.id == "longer_outputs" and evidence.metric in evidence.moved
     points = min(_OUTSIDE, LIKELY - 1 - finding.score) if lower else _OUTSIDE
     return with_points(
         finding, [Point(f"it makes no {(evidence.metric or '')[:-2]} longer", points)]

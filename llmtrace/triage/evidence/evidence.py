@@ -44,6 +44,7 @@ _FAR_MORE: Final = 1.8  # times as many requests a second: the bar of the search
 _PART: Final = 0.1  # of what the metric grew by: less is not its cause
 _ALONE: Final = 0.5  # of a typical wait before: felt by itself, whatever else happened
 _PER_TOKEN: Final = frozenset({"tpot_s", "wait_per_token_s"})
+_AS_LONG: Final = 1.3
 _COUNTED: Final = {"queue_s": "queue", "prefill_s": "prefill"}
 # What stands for a ratio where an engine reports only that, by the counter below it.
 _RATIOS: Final = {
@@ -212,7 +213,9 @@ class Evidence:
             if found is not None or not mean or not tokens or min(
                     mean.before_mean, tokens.before_mean, tokens.after_mean) <= 0:  # fmt: skip
                 return found
-            return mean.after_mean / mean.before_mean * tokens.before_mean / tokens.after_mean
+            longer = tokens.after_mean / tokens.before_mean
+            alike = 1 / _AS_LONG <= longer <= _AS_LONG  # no prefill is as long as its prompt
+            return mean.after_mean / mean.before_mean / longer if alike else None
 
         return self.once(("prefill at same",), compare)
 
