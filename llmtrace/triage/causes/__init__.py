@@ -86,8 +86,8 @@ def causes(evidence: Evidence) -> list[Finding]:
     weighed = found
     beyond = {name: _beyond_unrest(evidence, one) for name, one in found.items()}
     found = {name: _behind(evidence, one, beyond) for name, one in found.items()}
-    usual = (_beyond_unrest(evidence, one) for one in found.values())
-    first, *others = _ranked(_after_the_first(_ranked(usual)))
+    ranked = _after_the_first(_ranked(found.values()))
+    first, *others = _ranked(_beyond_unrest(evidence, one) for one in ranked)
     if first.status in NAMED:
         first = replace(first, or_else=look_alikes(first, weighed))
     return [first, *others]
