@@ -378,18 +378,7 @@ def idle_timeout(e: Evidence) -> Finding:
     usual = after_s is not None and any(
         abs(after_s - one) <= 0.04 * one + 0.3 for one in _TIMEOUTS_S
     )
-    text = f"{found.n} truncated streams, after no common gap"
-    if aged:
-        text = (
-            f"of {found.n} truncated streams {say.percent(found.e2e_alike)} were "
-            f"{say.seconds(found.age or 0)} old, silent or not ({before.n} truncated before)"
-        )
-    elif idle is not None and constant and found.floor > found.alike:
-        text = (f"{found.n} truncated streams had sent nothing for {say.seconds(idle)} or a "
-                f"little longer ({before.n} truncated before)")  # fmt: skip
-    elif idle is not None:
-        text = (f"of {found.n} truncated streams {say.percent(found.alike)} had sent nothing "
-                f"for {say.seconds(idle)} ({before.n} truncated before)")  # fmt: skip
+    text = _cut_text(before, found, aged=aged, floor=constant and found.floor > found.alike)
     limit = patterns.cut_before_content(e)
     limited = "" if limit is None else (
         f"{limit[1]} requests got no content for {say.seconds(limit[0])} and were cut, and about "
@@ -642,6 +631,22 @@ def _broken_midstream(side: Side) -> Mask:
 
 def _gaps_known(side: Side) -> bool:
     return bool(np.isfinite(side.number("max_gap_s")[patterns.failed(side)]).any())
+
+
+def _cut_text(before: patterns.Cuts, found: patterns.Cuts, *, aged: bool, floor: bool) -> str:
+    """Say what the streams that ended early have in common."""
+    earlier = f"({before.n} truncated before)"
+    if aged:
+        return (f"of {found.n} truncated streams {say.percent(found.e2e_alike)} were "
+                f"{say.seconds(found.age or 0)} old, silent or not {earlier}")  # fmt: skip
+    if found.idle is None:
+        return f"{found.n} truncated streams, after no common gap"
+    silent = say.seconds(found.idle)
+    if floor:
+        return (f"{found.n} truncated streams had sent nothing for {silent} or a little longer "
+                f"{earlier}")  # fmt: skip
+    return (f"of {found.n} truncated streams {say.percent(found.alike)} had sent nothing for "
+            f"{silent} {earlier}")  # fmt: skip
 
 
 def _at_an_age(e: Evidence, found: patterns.Cuts) -> bool:
