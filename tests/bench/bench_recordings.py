@@ -5,8 +5,8 @@
 The incidents of `tests/triage/recorded`, each with its true cause in a file of its own, beside the
 same simpler ways to guess as in `bench_triage`. With `--searched` the windows and the metric are
 taken away first. `--set` asks it of others instead, and prints each truth: no rule was made on
-`second` to `thirteenth` when they were recorded, and all have been seen since. `--store` keeps which
-causes were named first, which reports quote. Exits with 1 where a bar is missed.
+`second` to `thirteenth` when they were recorded, and all have been seen since. `--store` keeps
+which causes were named first, which reports quote. Exits with 1 where a bar is missed.
 """
 
 from __future__ import annotations
