@@ -562,9 +562,8 @@ def _compete(e: Evidence, deferred: float | None) -> bool:
 def _only_seats(e: Evidence) -> bool:
     """Return whether requests wait neither for the KV cache nor for a transfer of its blocks."""
     used = e.gauge("kv_usage")
-    full = used is None or any(
-        np.percentile(one.value, 95) >= _NEARLY_FULL for one in used.after.values()
-    )
+    samples = [] if used is None else [one.value for one in used.after.values() if len(one.value)]
+    full = not samples or max(np.percentile(one, 95) for one in samples) >= _NEARLY_FULL
     return not full and not _fetches_blocks(e) and not _transfers_slower(e)[0]
 
 

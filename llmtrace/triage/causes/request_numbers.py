@@ -70,11 +70,12 @@ def traffic_lost(e: Evidence) -> Finding:
 
 
 def traffic_surge(e: Evidence) -> Finding:
-    """Far more requests come than before, and are answered as fast.
+    """Far more requests come than before.
 
     Looks like:
         Requests a second rise by a factor. One tenant, route or client as a rule: a batch job, a
-        retry loop, a release that asks twice. Nothing is slower yet; where it is, look for a
+        retry loop, a release that asks twice. Nothing is slower yet, or all wait for that one;
+        where more come of every kind and wait, look for a
         [saturated queue](queue_saturation.md) or a [larger batch](batch_size.md).
 
     Confirm:
