@@ -219,8 +219,11 @@ def client_cold(e: Evidence) -> Finding:
     fades, anew = _fades(e.after, versions, usual), _starts_anew(e, usual)
     any_time = setup is not None and _comes_with_load(e, "client_setup_s") is False
     # Where every request connects, none is left that shows the difference.
-    starts = anew and (_are_made(e) or not (e.after.number("client_setup_s") > usual).all())
-    each = fades is False and not anew and _open_connections(e, usual)
+    some = anew and not (e.after.number("client_setup_s") > usual).all()
+    starts, each = (
+        some or (anew and _are_made(e)),
+        fades is False and not anew and _open_connections(e, usual),
+    )
     lines = [
         gate(e.gate("network", "unattributed"),
              say.durations("before a request is on a connection", setup),
@@ -231,7 +234,7 @@ def client_cold(e: Evidence) -> Finding:
         required(True if new or starts else None,  # what a process sets up is in rows, too
                  f"clients started: {'; '.join(new[:2]) or 'requests import and connect anew'}",
                  "the rows' `version`, or an event for each deployment of a client"),
-        proof((new and fades) or starts if new or starts else None,
+        proof((new and fades) or some if new or starts else None,
               "those are requests that open a connection" if anew
               else "those are the first requests; later ones are as before"),
         support(any_time and bool(new), "they wait at any time, however many are in progress"),

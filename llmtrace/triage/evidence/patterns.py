@@ -844,10 +844,10 @@ def cut_before_content(e: Evidence) -> tuple[float, int] | None:
 
 
 def _unanswered(side: Side) -> Mask:
-    """Return which requests a hop ended before any content came: none of the server's errors."""
+    """Return which requests a hop ended before any content, by a 504 or after an answer began."""
     status = side.number("http_status")
     late = failed(side) & ~np.isfinite(side.number("ttft_s")) & ~side.where("outcome", "timeout")
-    found: Mask = late & (~(status >= _REFUSED) | (status == _GATEWAY_TIMEOUT))
+    found: Mask = late & ((status < _REFUSED) | (status == _GATEWAY_TIMEOUT))
     return found
 
 
