@@ -218,12 +218,8 @@ def client_cold(e: Evidence) -> Finding:
     usual = np.inf if setup is None else max(setup.before_p95, floor)
     fades, anew = _fades(e.after, versions, usual), _starts_anew(e, usual)
     any_time = setup is not None and _comes_with_load(e, "client_setup_s") is False
-    # Where every request connects, none is left that shows the difference.
-    some = anew and not (e.after.number("client_setup_s") > usual).all()
-    starts, each = (
-        some or (anew and _are_made(e)),
-        fades is False and not anew and _open_connections(e, usual),
-    )
+    some, starts = _who_starts(e, usual) if anew else (False, False)
+    each = fades is False and not anew and _open_connections(e, usual)
     lines = [
         gate(e.gate("network", "unattributed"),
              say.durations("before a request is on a connection", setup),
@@ -260,6 +256,15 @@ def _starts_anew(e: Evidence, usual: float) -> bool:
     if setup is None or own is None or not _open_connections(e, usual):
         return False
     return own.mean_change >= HALF * setup.mean_change or _are_made(e)
+
+
+def _who_starts(e: Evidence, usual: float) -> tuple[bool, bool]:
+    """Return whether some of the requests start a client and others do not, and whether any do.
+
+    Where every request connects, none is left that shows the difference.
+    """
+    some = not (e.after.number("client_setup_s") > usual).all()
+    return some, some or _are_made(e)
 
 
 def _are_made(e: Evidence) -> bool:
