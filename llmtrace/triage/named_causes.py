@@ -11,7 +11,7 @@ from llmtrace.dataset.columns import Columns
 from llmtrace.triage import result
 from llmtrace.triage.attribution.attribute import NAMES
 from llmtrace.triage.attribution.divide_change import Divided
-from llmtrace.triage.causes import BY_OUTCOME, causes
+from llmtrace.triage.causes import BY_LOAD, BY_OUTCOME, causes
 from llmtrace.triage.causes.scoring import LIKELY, WEIGHTS, with_points
 from llmtrace.triage.causes.track_record import with_record
 from llmtrace.triage.evidence.changes import RATHER_SURE
@@ -36,7 +36,6 @@ _PROOF: Final = WEIGHTS["proof"][0]
 _BY_WHO_IS_LEFT: Final = frozenset({"improvement", "workload", "new_workload"})
 # On any day there are more requests for a while, or longer ones that others wait for.
 _VARIES: Final = OF_THE_WORK | OF_TRAFFIC | {"head_of_line", "queue_saturation"}
-_LOAD: Final = frozenset({"batch_size", "queue_saturation"})
 COUNTED: Final = BY_OUTCOME | OF_TRAFFIC | {"streaming_off", "response_cache_misses"}
 
 
@@ -118,7 +117,7 @@ def of_a_burst(causes: Sequence[Finding]) -> tuple[Finding, ...]:
 
     They come and go on any day, and a search takes the time at which most came.
     """
-    return tuple(_at_most_possible(one) if one.status in SURE and one.id in OF_TRAFFIC | _LOAD
+    return tuple(_at_most_possible(one) if one.status in SURE and one.id in OF_TRAFFIC | BY_LOAD
                  else one for one in causes)  # fmt: skip
 
 
@@ -165,7 +164,7 @@ def _as_far_as_known(
             return replace(one, status="unknown", missing=(*one.missing, lacks), or_else=())
         if stands(one):
             return one
-        fits = given or (one.status in SURE and one.id not in _VARIES | _LOAD)
+        fits = given or (one.status in SURE and one.id not in _VARIES | BY_LOAD)
         if fits and verdict == "not_enough_data" and not counted_out:
             return replace(one, status="possible", missing=(*one.missing, lacks))
         return replace(one, status="unknown", missing=(*one.missing, lacks), or_else=())

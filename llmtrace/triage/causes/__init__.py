@@ -61,7 +61,7 @@ WITHIN_ENGINES: Final = frozenset(RELATIONS["engines"]["within"])
 _OUTSIDE: Final = -4
 _WAITS: Final[Mapping[str, str]] = RELATIONS["waits"]
 _SMALL_PART: Final = 0.25
-_BY_LOAD: Final = ("queue_saturation", "batch_size")
+BY_LOAD: Final = frozenset({"queue_saturation", "batch_size"})
 _IS_BEHIND: Final = -6
 _NOTHING_MOVED: Final = -10
 _EXPLAINED: Final = -6
@@ -205,7 +205,7 @@ def _is_usual(evidence: Evidence, cause: str) -> str:
         and not (cause == "head_of_line" and workload.far_more_long(evidence))
     ):
         return f"stretches of the time before differ as much in `{of}`"
-    if cause in _BY_LOAD and evidence.is_burst:
+    if cause in BY_LOAD and evidence.is_burst:
         return "bursts of requests as large came before"
     usual = abs(evidence.count_z) < _FAR or abs(evidence.stretches_z) < changes.STANDS_OUT
     if cause in OF_TRAFFIC and not usual and evidence.changes_slowly:
@@ -222,13 +222,13 @@ def _behind(evidence: Evidence, finding: Finding, found: Mapping[str, Finding]) 
     if finding.status not in NAMED:
         return finding
     names = may_be_behind(finding.id, slow=[clients.could_be_slowness(evidence)])
-    if finding.id in _BY_LOAD and evidence.more_load and not evidence.rather_longer:
+    if finding.id in BY_LOAD and evidence.more_load and not evidence.rather_longer:
         # There is more to do: that needs no other cause. But a full batch is one cause, not two,
         # and as many requests are more for each engine where one of them is gone, or where no
         # cache serves them.
         fewer = ("engine_down",) if not evidence.more_requests else ()
         other = ("replica_imbalance", "response_cache_misses", "traffic_surge", *fewer)
-        names = [name for name in names if name in (*_BY_LOAD, *other)]
+        names = [name for name in names if name in (*BY_LOAD, *other)]
     behind = [
         found[name]
         for name in names

@@ -6,11 +6,10 @@ import numpy as np
 
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
-from llmtrace.triage.causes.load import at_limit
+from llmtrace.triage.causes.load import at_limit, highest_p95
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
 from llmtrace.triage.evidence.changes import HALF, STANDS_OUT, SURE, Shift
 from llmtrace.triage.evidence.evidence import Evidence, Ratio
-from llmtrace.triage.evidence.other_clients import ENDED
 from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.result import Finding
 
@@ -130,8 +129,7 @@ def _by_counters(e: Evidence, by_rows: bool | None) -> tuple[bool | None, Ratio 
 
 def _as_many_hits(e: Evidence) -> bool:
     """Return whether a request still finds as many tokens in the cache: there are only others."""
-    hits = e.counted("prefix_hits")
-    ended = next((n for name in ENDED if (n := e.counted(name)) is not None), None)
+    hits, ended = e.counted("prefix_hits"), e.ended
     if hits is None or ended is None or min(hits[0], *ended) <= 0:
         return False
     return hits[1] / ended[1] >= _FALLS_TO * hits[0] / ended[0]
@@ -539,7 +537,7 @@ def _wait_with_room(e: Evidence) -> bool:
 
 def _others_ended(e: Evidence) -> bool:
     """Return whether engines serve clearly more requests than rows tell of, as not before."""
-    counted = next((n for name in ENDED if (n := e.counted(name))), (0.0, 0.0))
+    counted = e.ended or (0.0, 0.0)
     before, after = counted[0] / max(len(e.before), 1), counted[1] / max(len(e.after), 1)
     return after >= _OTHERS * max(before, 1.0)
 
@@ -562,9 +560,8 @@ def _compete(e: Evidence, deferred: float | None) -> bool:
 def _only_seats(e: Evidence) -> bool:
     """Return whether requests wait neither for the KV cache nor for a transfer of its blocks."""
     used = e.gauge("kv_usage")
-    samples = [] if used is None else [one.value for one in used.after.values() if len(one.value)]
-    full = not samples or max(np.percentile(one, 95) for one in samples) >= _NEARLY_FULL
-    return not full and not _fetches_blocks(e) and not _transfers_slower(e)[0]
+    room = used is not None and highest_p95(used) < _NEARLY_FULL
+    return room and not _fetches_blocks(e) and not _transfers_slower(e)[0]
 
 
 def _models_wanted(e: Evidence) -> tuple[float, float]:

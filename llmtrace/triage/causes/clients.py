@@ -18,7 +18,6 @@ from llmtrace.triage.evidence.evidence import METRICS, Evidence
 from llmtrace.triage.evidence.window_rows import Side, in_progress
 from llmtrace.triage.result import Finding
 
-_REFUSED: Final = 400  # HTTP status from which on a request was answered with an error
 _LATER: Final = 0.25  # of the share of slow starts in the first half, at most, in the second
 _MOST: Final = 0.75  # of the requests with a longer set-up
 _BUSIER: Final = 1.1  # times as many requests in progress
@@ -463,7 +462,7 @@ def _left(e: Evidence, side: Side) -> Mask:
     """Return which requests their client cancelled, or gave less time than usual."""
     whole = e.row("e2e_s")
     deadline = math.inf if whole is None or patterns.cut_by_deadline(e) else whole.before_p95
-    own = side.where("outcome", "timeout") & ~(side.number("http_status") >= _REFUSED)
+    own = side.where("outcome", "timeout") & ~(side.number("http_status") >= patterns.REFUSED)
     return side.where("outcome", "cancelled") | (own & ~(side.number("e2e_s") > deadline))
 
 

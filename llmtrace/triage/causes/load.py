@@ -49,7 +49,7 @@ def queue_saturation(e: Evidence) -> Finding:
     """
     waiting, running, kv = map(e.gauge, ("waiting", "running", "kv_usage"))
     full_batch, limit = at_limit(e, running)
-    full = kv is not None and _highest(kv) >= full_from(e)
+    full = kv is not None and highest_p95(kv) >= full_from(e)
     volume, tokens, waits = _volume(e), e.rate("tokens_in"), _more_wait(e)
     queued, grown = e.gate("queue"), _later_by_load(e)
     first = say.durations("time to first chunk", e.row("ttft_s"))
@@ -121,12 +121,12 @@ def kv_exhaustion(e: Evidence) -> Finding:
     preemptions = e.counted("preemptions")
     full_batch, limit = at_limit(e, running)
     rows = e.share("preempted", lambda side: side.number("preemptions") > 0)
-    full = None if kv is None else _highest(kv) >= full_from(e)
+    full = None if kv is None else highest_p95(kv) >= full_from(e)
     volume, waits = _volume(e), _more_wait(e)
     # Who waits though seats are free, while the cache is full, waits for its blocks.
     known = None not in (full, waits, full_batch)
     for_blocks = bool(full and waits and not full_batch and not volume) if known else None
-    preempted = _preempted(e) and (kv is None or _highest(kv) >= _HALF_EMPTY)
+    preempted = _preempted(e) and (kv is None or highest_p95(kv) >= _HALF_EMPTY)
     shrank = bool(cache_shrank(e)) and bool(e.gate("queue"))
     short = None if full is None else full or bool(preempted) or bool(for_blocks) or shrank
     gap = e.row("gap_per_token")
@@ -149,8 +149,8 @@ def kv_exhaustion(e: Evidence) -> Finding:
         against(volume and bool(full), f"load rose: {_load(e)}"),
         against(full_batch and not preempted, f"the batch is full, not the cache: {limit}"),
         against(None if kv is None or preemptions is None else
-                _highest(kv) < min(_CALM_KV, full_from(e)) and not (preemptions[1] or shrank),
-                f"KV usage {say.percent(0 if kv is None else _highest(kv))} at most and no "
+                highest_p95(kv) < min(_CALM_KV, full_from(e)) and not (preemptions[1] or shrank),
+                f"KV usage {say.percent(0 if kv is None else highest_p95(kv))} at most and no "
                 "preemptions", strongly=True),
     ]  # fmt: skip
     action = "Add capacity, or lower the batch so that what runs can finish; cap `max_tokens`."
@@ -324,7 +324,7 @@ def _preempted(e: Evidence) -> bool | None:
     return after >= felt and after >= 2 * scaled + 2
 
 
-def _highest(moved: Moved) -> float:
+def highest_p95(moved: Moved) -> float:
     """Return the highest p95 of any instance in the window after."""
     found = [float(np.percentile(s.value, 95)) for s in moved.after.values() if len(s.value)]
     return max(found, default=0.0)

@@ -9,6 +9,7 @@ import numpy as np
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.kv_capacity import full_from
+from llmtrace.triage.causes.load import highest_p95
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
 from llmtrace.triage.evidence.changes import Share, Shift
 from llmtrace.triage.evidence.evidence import Evidence
@@ -85,9 +86,8 @@ def _fill_cache(e: Evidence, tokens: Shift | None) -> bool | None:
     kv = e.gauge("kv_usage")
     if kv is None or tokens is None:
         return None
-    used = max(float(np.percentile(one.value, 95)) for one in kv.after.values() if len(one.value))
     longer = tokens.after_mean >= _LONGER * tokens.before_mean
-    return used >= full_from(e) and longer and not cache_shrank(e)
+    return highest_p95(kv) >= full_from(e) and longer and not cache_shrank(e)
 
 
 def longer_outputs(e: Evidence) -> Finding:

@@ -23,7 +23,7 @@ from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.evidence import changes
 from llmtrace.triage.evidence.changes import MIN_COUNT, Share, Shift, foreseen, share
 from llmtrace.triage.evidence.kinds import at_mix
-from llmtrace.triage.evidence.other_clients import Beside, more_beside
+from llmtrace.triage.evidence.other_clients import ENDED, Beside, more_beside
 from llmtrace.triage.evidence.signals import Moved, Series, gauges, means, moved, rates
 from llmtrace.triage.evidence.window_rows import Side
 
@@ -682,6 +682,11 @@ class Evidence:
         """Return how often a counter counted before and after, all instances together."""
         found = self.counted_by(signal, **labels).values()
         return (sum(n for n, _ in found), sum(n for _, n in found)) if found else None
+
+    @property
+    def ended(self) -> tuple[float, float] | None:
+        """How many requests engines ended before and after; `None` = they do not count them."""
+        return next((n for name in ENDED if (n := self.counted(name)) is not None), None)
 
     def counted_by(self, signal: str, **labels: str) -> Mapping[str, tuple[float, float]]:
         """Return how often a counter counted before and after, by instance."""

@@ -57,7 +57,7 @@ _STEPS: Final = 4  # between two samples
 _NEAR: Final = 0.2  # of the mean distance of three ends: 2 % of chance ones are as near
 _PART: Final = 0.25  # of a typical response
 _HARDLY: Final = 0.15  # of its share of the requests, at most
-_REFUSED: Final = 400  # HTTP status from which on a request was answered with an error
+REFUSED: Final = 400  # HTTP status from which on a request was answered with an error
 _GATEWAY_TIMEOUT: Final = 504
 _USED_TO_IT: Final = 20  # requests that an engine has served before: it has begun already
 _KEPT: Final = ("tokens_out", "generation_tokens", "finished", "e2e_count")  # counters
@@ -114,7 +114,7 @@ def long_beside(e: Evidence) -> float | None:
     Engines count them and no row tells of them; `None` = they are not so, or not known.
     """
     found, limit = e.beside("tokens_in"), long_from(e)
-    ended = next((n for name in ENDED if (n := e.counted(name)) is not None), None)
+    ended = e.ended
     if found is None or limit is None or ended is None:
         return None
     more = ended[1] - ended[0] * len(e.after) / len(e.before)
@@ -847,7 +847,7 @@ def _unanswered(side: Side) -> Mask:
     """Return which requests a hop ended before any content, by a 504 or after an answer began."""
     status = side.number("http_status")
     late = failed(side) & ~np.isfinite(side.number("ttft_s")) & ~side.where("outcome", "timeout")
-    found: Mask = late & ((status < _REFUSED) | (status == _GATEWAY_TIMEOUT))
+    found: Mask = late & ((status < REFUSED) | (status == _GATEWAY_TIMEOUT))
     return found
 
 
