@@ -182,10 +182,12 @@ class _Weighed:
         def explains(cause: Finding) -> bool:
             if cause.id in OF_TRAFFIC:
                 return chosen.dated and chosen.by in ("", TRAFFIC)
-            proved = has_proof(cause, few=False)
             if not chosen.dated:
-                return self.moved and (proved or not many)
-            return self.moved or proved or cause.id in _SHOWN
+                confirmed = cause.status == "confirmed"
+                if not chosen.searched:
+                    return confirmed
+                return self.moved and (confirmed or not many)
+            return self.moved or has_proof(cause, few=False) or cause.id in _SHOWN
 
         return not self.nothing and any(explains(one) for one in self.causes if one.status in SURE)
 

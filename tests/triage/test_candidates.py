@@ -194,3 +194,19 @@ def test_what_rounding_leaves_of_two_levels_is_no_memory():
     """Else a kind of which all requests are inside a stretch would stand out less than others."""
     assert memory_of(np.full(34, 1e-17)) == 1.0
     assert memory_of(np.full(34, 1e-3)) > 10
+
+
+@pytest.mark.parametrize("seed", [100, 200])
+def test_what_comes_and_goes_is_dated_by_no_stretch_and_found_in_all_that_came_later(seed):
+    """Ten of thirty turns have longer responses, and none of them stands out by itself."""
+    parts = [requests(900, Kind(), seed)]
+    for turn in range(30):
+        kind = Kind(outputs=2.0) if turn % 3 == 0 else Kind()
+        parts.append(requests(30, kind, seed + turn + 1, parts[-1].start[-1] / 1e9 + 0.1))
+    found = triage(Case(concatenate(parts), no_signals()), QUICK)
+
+    assert found.verdict == "workload"
+    assert (found.causes[0].id, found.causes[0].status) == ("longer_outputs", "confirmed")
+    assert any("nothing dates a change" in one for one in found.quality.warnings)
+    assert found.onset is not None
+    assert found.onset.best == pytest.approx(parts[1].start[0] / 1e9, abs=20)

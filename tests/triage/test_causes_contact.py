@@ -5,6 +5,8 @@ Each was wrong, or unnamed, on incidents that others made.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from llmtrace.dataset.case import Event
@@ -106,3 +108,54 @@ def test_an_engine_that_hardly_gets_requests_while_some_fail_is_down_without_sig
             row.pop("finish_reason", None)
 
     assert made.findings()["engine_down"].status in SURE
+
+
+def test_a_route_that_stops_is_lost_however_its_requests_came() -> None:
+    """They came in bursts, but always, and made a third of all: the number of all tells little."""
+    made = quiet()
+    _to_a_route(made, "/report", lambda t: 0.6 if int(t / 40) % 2 else 0.1)
+    made.rows = [row for row in made.rows
+                 if row["start"] < AFTER.start * 1e9 or row["route"] != "/report"]  # fmt: skip
+
+    found = made.findings()
+
+    assert next(iter(found)) == "traffic_lost"
+    assert found["traffic_lost"].status in SURE
+    assert found["traffic_lost"].group == {"route": "/report"}
+
+
+def test_a_route_whose_own_requests_take_longer_is_not_lost() -> None:
+    """Who waits sends fewer."""
+    made = quiet()
+    _to_a_route(made, "/report", lambda _t: 0.4)
+    kept = []
+    for number, row in enumerate(made.rows):
+        if row["start"] >= AFTER.start * 1e9 and row["route"] == "/report":
+            row["queue_s"] += 5.0
+            if number % 4:
+                continue
+        kept.append(row)
+    made.rows = kept
+
+    found = made.findings(metric="ttft")
+
+    assert found["traffic_lost"].status not in SURE
+
+
+def test_one_tenant_that_asks_four_times_as_much_is_a_surge_of_its_own() -> None:
+    """All together are half as many again, for which the others wait."""
+    made = quiet(after_rate=3.0)
+    _to_a_route(made, "/batch", lambda t: 0.5 if t >= AFTER.start else 0.17)
+
+    found = made.findings()
+
+    assert next(iter(found)) == "traffic_surge"
+    assert found["traffic_surge"].status == "confirmed"
+
+
+def _to_a_route(made: Incident, route: str, share: Callable[[float], float]) -> None:
+    """Give a route this share of the requests at a time, and another one the rest."""
+    dice = np.random.default_rng(3)
+    for row in made.rows:
+        mine = dice.random() < share(row["start"] / 1e9)
+        row["route"] = route if mine else "/chat"

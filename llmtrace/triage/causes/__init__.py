@@ -66,6 +66,7 @@ _IS_BEHIND: Final = -6
 _NOTHING_MOVED: Final = -10
 _EXPLAINED: Final = -6
 _MADE_OF: Final[Mapping[str, str]] = {**_WAITS, **RELATIONS["made_of"]}
+_STOPPED: Final = 0.1  # of requests that came all along: no burst leaves so few
 _FAR: Final = 4.0  # standard errors, by which many more requests come, or fewer
 _RANK: Final = {"confirmed": 0, "likely": 1, "possible": 2, "unknown": 3, "ruled_out": 4}
 
@@ -187,13 +188,14 @@ def _beyond_unrest(evidence: Evidence, finding: Finding) -> Finding:
     Means of a few scrapes cannot be cut into stretches.
     """
     sure = finding.status in SURE and not evidence.of_means
-    if not sure or not (text := _is_usual(evidence, finding.id)):
+    if not sure or not (text := _is_usual(evidence, finding)):
         return finding
     return with_points(finding, [Point(text, min(_IS_BEHIND, LIKELY - 1 - finding.score))])
 
 
-def _is_usual(evidence: Evidence, cause: str) -> str:
+def _is_usual(evidence: Evidence, finding: Finding) -> str:
     """Say what of a cause is no rarer than stretches of the time before; empty = nothing."""
+    cause = finding.id
     of = _MADE_OF.get(cause)
     moved = None if of is None else evidence.row(of)
     # The stretch that a search takes has the longest requests of many.
@@ -207,11 +209,14 @@ def _is_usual(evidence: Evidence, cause: str) -> str:
         return f"stretches of the time before differ as much in `{of}`"
     if cause in BY_LOAD and evidence.is_burst:
         return "bursts of requests as large came before"
-    usual = abs(evidence.count_z) < _FAR or abs(evidence.stretches_z) < changes.STANDS_OUT
-    if cause in OF_TRAFFIC and not usual and evidence.changes_slowly:
-        return "their number changes little by little, as over a day"
-    if cause in OF_TRAFFIC and usual:
-        return "requests come in bursts: their number varies as much by itself"
+    if cause in OF_TRAFFIC:
+        come = evidence.arrivals(**finding.group)
+        if come.stopped(_STOPPED):
+            return ""
+        if abs(come.z) < _FAR or abs(come.stretches_z) < changes.STANDS_OUT:
+            return "requests come in bursts: their number varies as much by itself"
+        if come.change_slowly:
+            return "their number changes little by little, as over a day"
     if cause == "client_give_ups" and evidence.moved and clients.could_be_slowness(evidence):
         return "requests take longer, for which clients may leave"
     return ""

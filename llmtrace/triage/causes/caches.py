@@ -8,7 +8,7 @@ from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.load import at_limit, highest_p95
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
-from llmtrace.triage.evidence.changes import HALF, STANDS_OUT, SURE, Shift
+from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, STANDS_OUT, SURE, Shift
 from llmtrace.triage.evidence.evidence import Evidence, Ratio
 from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.result import Finding
@@ -441,10 +441,17 @@ def grammar_compilation(e: Evidence) -> Finding:
     alone = len(models) == 1 and bool(models[0] >= 0) and not _others_ended(e)
     fetches, routes = _fetches_blocks(e), _routes(e)
     by_route = bool(routes[0]) and bool(routes[1])
-    left = known is None and (share or 0.0) >= HALF and alone and (
-        fetches is False or (fetches is None and by_route))  # fmt: skip
-    text = (f"{say.percent(share or 0)} of waiting requests are deferred, not for KV blocks and "
-            "not for an adapter")  # fmt: skip
+    deferred, room = (share or 0.0) >= HALF, _wait_with_room(e) and _only_seats(e)
+    # None waits for a longer step, or for an engine that stands still.
+    in_line = _in_line(e)
+    computes = not e.up("prefill_s") and e.up("max_gap_s") is False and in_line is not True
+    left = known is None and (deferred or (room and computes)) and alone and (
+        fetches is False or (fetches is None and (by_route or not deferred)))  # fmt: skip
+    text = (
+        f"{say.percent(share or 0)} of waiting requests are deferred"
+        if deferred
+        else "requests wait though there are seats"
+    ) + ", not for KV blocks and not for an adapter"
     part = e.part_of_metric("queue_s") or 0.0
     lines = [
         gate(e.rising("ttft_s"), say.durations("time to first chunk", e.row("ttft_s")),
@@ -452,7 +459,7 @@ def grammar_compilation(e: Evidence) -> Finding:
         required(bool(e.gate("queue")) if left else known,
                  text if left else say.gauge("requests that wait for a grammar", waiting),
                  "the gauge `waiting_grammar` or the histogram `grammar_compile`"),
-        support(left and part >= HALF,
+        support(left and part >= HALF and (deferred or by_route or in_line is False),
                 f"the queue is {say.percent(min(part, 1.0))} of what the metric grew by"),
         support(left and by_route, f"routes that wait more: {', '.join(routes[0][:5])}; "
                 f"as before: {', '.join(routes[1][:5])}"),
@@ -533,6 +540,26 @@ def _wait_with_room(e: Evidence) -> bool:
     """Return whether requests say that they wait, though there are seats: no gauge need see it."""
     full, _ = at_limit(e, e.gauge("running"))
     return full is False and (e.part_of_metric("queue_s") or 0.0) >= HALF
+
+
+def _in_line(e: Evidence) -> bool | None:
+    """Return whether those that wait are let in as they came; `None` = hardly any meet.
+
+    Who waits for a seat, or for an engine that stands still, is let in before those behind. Who
+    waits for something of its own is overtaken.
+    """
+    queue, late = e.row("queue_s"), ("prefill_s", "first_chunk_s")
+    if queue is None:
+        return None
+    side, waited = e.after, e.after.number("queue_s")
+    let_in = side.t + side.number("ttft_s") - sum(side.number(one) for one in late)
+    came, where = let_in - waited, side.rows.words["replica"].codes
+    met, overtook = 0, 0
+    for i in np.flatnonzero(waited > max(queue.before_p95, e.floor("queue_s"))):
+        behind = (where == where[i]) & (came > came[i]) & (came < let_in[i])
+        met += int(behind.sum())
+        overtook += int((behind & (let_in < let_in[i])).sum())
+    return None if met < MIN_COUNT else overtook < HALF * met
 
 
 def _others_ended(e: Evidence) -> bool:

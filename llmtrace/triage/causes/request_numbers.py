@@ -10,6 +10,7 @@ import numpy as np
 from llmtrace.stats.arrays import Floats
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.scoring import Group, against, judge, proof, required, support
+from llmtrace.triage.evidence.arrivals import Arrivals
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.result import Finding
 
@@ -22,8 +23,7 @@ _MOST: Final = 0.8  # of the change: the value that holds as much is where it ha
 _CALM: Final = 0.25  # the rest changed by less than this share of what it was
 _STOPPED: Final = 0.1  # of its requests, at most, still come
 _FEW: Final = 0.25  # the same, where nothing else has changed
-_EXPECTED: Final = 12.0  # requests: chance leaves a tenth of so many to one in ten thousand
-_PARTS: Final = 8
+_ALL: Final = 1.2  # times as many of all, or as few, where one kind makes the change
 _REST: Final = 0.1  # of all requests before: with less of them there is no rest
 
 
@@ -50,21 +50,22 @@ def traffic_lost(e: Evidence) -> Finding:
         synthetic request through the front door.
     """
     before, after = e.request_rate
-    group, where, gone = _where(e)
+    group, where = _where(e)
+    come = _arrivals(e, group)
+    gone = group is not None and come.stopped(_STOPPED if e.moved else _FEW)
+    fewer = before >= _ALL * after and come.before.rate >= _TIMES * come.after.rate
     failing = e.outcome("error", "truncated", "timeout")
-    stopped = not after
-    text = "no request came at all" if stopped else f"only {where}"
+    none = not after
     lines = [
-        required(gone or (before >= _TIMES * after and e.count_z <= -_SURE),
-                 say.rates("requests", before, after)),
-        proof(stopped or group is not None, text),
+        required(gone or (fewer and come.z <= -_SURE), say.rates("requests", before, after)),
+        proof(none or group is not None, "no request came at all" if none else f"only {where}"),
         support(bool(after) and not e.moved, "requests that come are answered as fast as before"),
         # Others that come as before do not wait for what takes longer.
-        against(bool(e.moved) and group is None, "requests take longer: who waits sends fewer",
-                strongly=True),
+        against(bool(e.moved) and not gone and _slower(e, group),
+                "requests take longer: who waits sends fewer", strongly=True),
         against(failing.rose(0.01), f"requests fail: {failing}"),
     ]  # fmt: skip
-    place = f" It is {where}." if where and not stopped else ""
+    place = f" It is {where}." if where and not none else ""
     action = "Check what is in front: DNS, certificates, the load balancer, the clients' release."
     return judge("traffic_lost", lines, action + place, group=group)
 
@@ -90,10 +91,11 @@ def traffic_surge(e: Evidence) -> Finding:
         Limits for each tenant; an alert on a tenant's share of all requests.
     """
     before, after = e.request_rate
-    group, where, _ = _where(e)
+    group, where = _where(e)
+    come = _arrivals(e, group)
+    more = after >= _ALL * before and come.after.rate >= _TIMES * come.before.rate
     lines = [
-        required(after >= _TIMES * before > 0 and e.count_z >= _SURE,
-                 say.rates("requests", before, after)),
+        required(before > 0 and more and come.z >= _SURE, say.rates("requests", before, after)),
         proof(group is not None, f"only {where}"),
         support(not e.moved, "requests are answered as fast as before"),
     ]  # fmt: skip
@@ -102,11 +104,22 @@ def traffic_surge(e: Evidence) -> Finding:
     return judge("traffic_surge", lines, action + place, group=group)
 
 
-def _where(e: Evidence) -> tuple[Group | None, str, bool]:
+def _arrivals(e: Evidence, group: Group | None) -> Arrivals:
+    return e.arrivals() if group is None else e.arrivals(**{group.column: group.value})
+
+
+def _slower(e: Evidence, group: Group | None) -> bool:
+    """Return whether requests of this kind take longer; of all, that is what moved."""
+    if group is None:
+        return True
+    own = e.row_among("e2e_s", group, lambda side: side.where(*group))
+    return own is not None and own.rose(e.floor("e2e_s"))
+
+
+def _where(e: Evidence) -> tuple[Group | None, str]:
     """Return the one value of a column that makes most of a change of the number of requests.
 
-    In words as well, and whether it stopped, having come all along. `None` where the rest changed
-    as well, or no column names it.
+    In words as well. `None` where the rest changed as well, or no column names it.
     """
     for column in _COLUMNS:
         rates = dict(_by_value(e, column))
@@ -123,20 +136,8 @@ def _where(e: Evidence) -> tuple[Group | None, str, bool]:
             ]
             text = (f"{column}={name} ({' → '.join(shares)} of requests, {say.amount(low)} → "
                     f"{say.amount(high)} a second)")  # fmt: skip
-            many = low * e.after.window.seconds >= _EXPECTED
-            gone = (
-                high <= (_STOPPED if e.moved else _FEW) * low
-                and many
-                and _all_along(e, column, name)
-            )
-            return Group(column, name), text, gone
-    return None, "", False
-
-
-def _all_along(e: Evidence, column: str, name: str) -> bool:
-    """Return whether requests with this word came in every part of the window before."""
-    window, t = e.before.window, e.before.t[e.before.where(column, name)]
-    return bool(np.histogram(t, _PARTS, (window.start, window.end))[0].min() > 0)
+            return Group(column, name), text
+    return None, ""
 
 
 def _by_value(e: Evidence, column: str) -> Iterator[tuple[str, tuple[float, float]]]:

@@ -21,6 +21,7 @@ from llmtrace.dataset.case import Event, Facts, Signals, Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.evidence import changes
+from llmtrace.triage.evidence.arrivals import Arrivals, Counted, stretches_of
 from llmtrace.triage.evidence.changes import MIN_COUNT, Share, Shift, foreseen, share
 from llmtrace.triage.evidence.kinds import at_mix
 from llmtrace.triage.evidence.other_clients import ENDED, Beside, more_beside
@@ -35,9 +36,6 @@ _MORE: Final = 1.15  # times as many requests a second are more load
 # The smallest change that matters, of the wait that it is part of: there is no other yardstick
 # that fits a model on a laptop and one on eight GPUs alike.
 _FLOOR: Final = 0.04
-_PARTS: Final = 8  # of a window, by which requests' bursts are counted
-_QUARTERS: Final = 4
-_STEP: Final = 0.5  # of a change: where less of it is at its beginning, it has none
 _TINY: Final = 1e-12  # of the largest value: a smaller step is what rounding leaves
 _SURELY_MORE: Final = 3.0  # standard errors
 _FAR_MORE: Final = 1.8  # times as many requests a second: the bar of the search for traffic
@@ -245,17 +243,27 @@ class Evidence:
     @property
     def request_rate(self) -> tuple[float, float]:
         """Requests a second, before and after."""
-        before, after = (
-            float(side.rows.weights.sum()) / max(side.window.seconds, 1e-9)
-            for side in (self.before, self.after)
-        )
-        return before, after
+        return self.arrivals().before.rate, self.arrivals().after.rate
+
+    def arrivals(self, **group: str) -> Arrivals:
+        """Return when requests came: all, or those of which a column has this value."""
+
+        def compare() -> Arrivals:
+            found = []
+            for side in (self.before, self.after):
+                mine = np.ones(len(side), bool)
+                for column, value in group.items():
+                    mine &= side.where(column, value)
+                found.append(Counted(side.window, side.t[mine], side.rows.weights[mine]))
+            return Arrivals(*found)
+
+        return self.once(("arrivals", *group.items()), compare)
 
     @cached_property
     def more_requests(self) -> bool:
         """Whether clearly more requests come than before, beyond their usual unrest."""
         before, after = self.request_rate
-        return after * self._arriving >= _MORE * before and self.count_z >= _SURELY_MORE
+        return after * self._arriving >= _MORE * before and self.arrivals().z >= _SURELY_MORE
 
     @property
     def _arriving(self) -> float:
@@ -310,57 +318,10 @@ class Evidence:
         return tokens is not None and tokens.after_mean * before > after * tokens.before_mean
 
     @cached_property
-    def count_z(self) -> float:
-        """Standard errors between the rates, by the unrest of a few stretches of either window.
-
-        Requests come in bursts: it is their number that counts, not that of the requests.
-        """
-        b, a = (self._rates(side, _PARTS) for side in (self.before, self.after))
-        error = math.sqrt(
-            max(float(b.var(ddof=1)) / _PARTS, float(b.mean()) / self.before.window.seconds)
-            + max(float(a.var(ddof=1)) / _PARTS, 1e-12)
-        )
-        return changes.as_z(float(a.mean() - b.mean()) / max(error, 1e-12), 2 * _PARTS - 2)
-
-    @cached_property
     def is_burst(self) -> bool:
         """Whether far more requests come, but no more than in stretches of the time before."""
         low, high = self.request_rate
-        return high >= _FAR_MORE * low and self.stretches_z < changes.STANDS_OUT
-
-    @cached_property
-    def changes_slowly(self) -> bool:
-        """Whether the requests a second differ little where the windows meet, for what they do."""
-        low, high = self.request_rate
-        last, first = (
-            self._rates(self.before, _QUARTERS)[-1],
-            self._rates(self.after, _QUARTERS)[0],
-        )
-        return bool(abs(first - last) < _STEP * abs(high - low))
-
-    @property
-    def _stretches(self) -> tuple[int, float]:
-        """Into how many stretches the time before is cut, and how much longer that after is."""
-        before, after = self.before.window.seconds, self.after.window.seconds
-        count = max(changes.STRETCHES, int(before / after))
-        return count, after * count / before
-
-    @cached_property
-    def stretches_z(self) -> float:
-        """How far the requests a second are from those of stretches of the time before, as a z."""
-        low, high = self.request_rate
-        count, longer = self._stretches
-        rates = self._rates(self.before, count)
-        least = math.sqrt(low * count / self.before.window.seconds)  # by chance
-        return changes.one_more_z(rates, high, least, longer)
-
-    def _rates(self, side: Side, count: int) -> Floats:
-        """Return the requests a second in so many stretches of a window."""
-        weights = side.rows.weights if self.of_means else None
-        within = (side.window.start, side.window.end)
-        counts = np.histogram(side.t, count, within, weights=weights)[0]
-        found: Floats = counts * count / side.window.seconds
-        return found
+        return high >= _FAR_MORE * low and self.arrivals().stretches_z < changes.STANDS_OUT
 
     # --- what moved -------------------------------------------------------------------------
 
@@ -758,7 +719,7 @@ class Evidence:
         `None` = not counted, or scraped too seldom to know any stretches.
         """
         window, now = self.before.window, self._ratio(above, below, 0.0, instance)
-        count, longer = self._stretches
+        count, longer = stretches_of(window, self.after.window)
         edges = np.linspace(window.start, window.end, count + 1).tolist()
         both = [
             [self._grown([one for name, one in counted.items() if instance in (None, name)],

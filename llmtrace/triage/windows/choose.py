@@ -37,6 +37,7 @@ _ENOUGH: Final = 200
 _AT_S: Final = (300.0, 900.0, 1800.0)
 _QUIET_SHARE: Final = 0.2
 _FOR_A_P95: Final = 72
+_PARTS: Final = (0.5, 0.4, 0.6, 0.25, 0.75)  # of the time searched
 _MOSTLY: Final = 0.5  # of the time
 _HEAD: Final = 0.05  # of the requests: with fewer before it a level is what the data begin with
 _NEAR: Final = 3.0  # bins
@@ -171,6 +172,22 @@ def around(
     said = f"no spike of a metric explains it; the windows are dated by {found.by}"
     return Chosen(before, after, spike, searched=True, warnings=(said,), share=share,
                   dated=found.sure, by=found.by)  # fmt: skip
+
+
+def since_each_part(t: Floats, gaps: Sequence[Window]) -> Iterator[Chosen]:
+    """Yield what followed on a part of the time searched, and that part to compare it with.
+
+    Where nothing dates a change, as of what comes and goes, or grows little by little, it is still
+    in all that came later. These windows are a few that could be any, as if given.
+    """
+    first, last = float(t[0]), float(t[-1]) + 1e-3
+    for part in _PARTS:
+        middle = first + part * (last - first)
+        before, after = (recorded_part(one, gaps, t)
+                         for one in (Window(first, middle), Window(middle, last)))  # fmt: skip
+        said = f"nothing dates a change; since {date_and_zone(middle)} is compared with before"
+        yield Chosen(before, after, None, searched=False, warnings=(said,),
+                     share=1 / len(_PARTS), dated=False)  # fmt: skip
 
 
 def _after(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -21,7 +22,14 @@ from llmtrace.triage.rows_in_order import thinned
 from llmtrace.triage.windows.all_stretches import find_all, overlapping
 from llmtrace.triage.windows.bins import max_bins
 from llmtrace.triage.windows.candidates import TRAFFIC, candidates
-from llmtrace.triage.windows.choose import FEW, Chosen, around, choose, choose_at
+from llmtrace.triage.windows.choose import (
+    FEW,
+    Chosen,
+    around,
+    choose,
+    choose_at,
+    since_each_part,
+)
 from llmtrace.triage.windows.highest_stretch import SURE
 from llmtrace.triage.windows.same_work import Series, searched_series
 
@@ -170,12 +178,13 @@ def look_elsewhere(look: Look, case: Case, *, nothing: bool) -> Iterator[Look]:
         look.rows, look.series, span=span, signals=case.signals, events=case.facts.events,
         gaps=look.gaps,
     )  # fmt: skip
-    for one in (one for one in found if not many or one.by != TRAFFIC):
-        chosen = around(t, one, look.gaps, span.end, among=len(found))
+    dated = (one for one in found if not many or one.by != TRAFFIC)
+    chosen = (around(t, one, look.gaps, span.end, among=len(found)) for one in dated)
+    for one in chain(chosen, since_each_part(t, look.gaps)):
         whole = tuple(look.rows.within(each.start, each.end)
-                      for each in (chosen.before, chosen.after))  # fmt: skip
+                      for each in (one.before, one.after))  # fmt: skip
         if whole[0].n >= MIN_COUNT:
-            yield replace(look, span=span, chosen=chosen, whole=(whole[0], whole[1]))
+            yield replace(look, span=span, chosen=one, whole=(whole[0], whole[1]))
 
 
 def _span(rows: Columns, searched: Window | None) -> Window:
