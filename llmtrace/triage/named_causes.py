@@ -36,6 +36,7 @@ _PROOF: Final = WEIGHTS["proof"][0]
 _BY_WHO_IS_LEFT: Final = frozenset({"improvement", "workload", "new_workload"})
 # On any day there are more requests for a while, or longer ones that others wait for.
 _VARIES: Final = OF_THE_WORK | OF_TRAFFIC | {"head_of_line", "queue_saturation"}
+_OF_A_BURST: Final = OF_TRAFFIC | BY_LOAD | {"client_gate", "replica_imbalance"}
 COUNTED: Final = BY_OUTCOME | OF_TRAFFIC | {"streaming_off", "response_cache_misses"}
 
 
@@ -117,7 +118,7 @@ def of_a_burst(causes: Sequence[Finding]) -> tuple[Finding, ...]:
 
     They come and go on any day, and a search takes the time at which most came.
     """
-    return tuple(_at_most_possible(one) if one.status in SURE and one.id in OF_TRAFFIC | BY_LOAD
+    return tuple(_at_most_possible(one) if one.status in SURE and one.id in _OF_A_BURST
                  else one for one in causes)  # fmt: skip
 
 

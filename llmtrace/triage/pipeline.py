@@ -69,6 +69,7 @@ _STAGED: Final[tuple[Metric, ...]] = ("ttft", "tpot")  # e2e is mostly how long 
 _WAITS: Final[tuple[Metric, ...]] = (*_STAGED, "e2e")
 _SHOWN: Final = COUNTED | {"serial_tools"}  # by rows themselves, whatever a p95 does
 _FAR_MORE: Final = 1.5  # times the requests a second
+_SMALL: Final = 0.1  # of the requests searched
 _ENDS: Final = 0.05  # of the time searched, before its end
 _NOT_WORSE: Final = NOTHING_FOUND | {"improvement"}
 
@@ -165,6 +166,17 @@ class _Weighed:
         return sure and not self.nothing
 
     @property
+    def is_over(self) -> bool:
+        """Whether a search took a while that ended before the data do."""
+        chosen, span = self.look.chosen, self.look.span
+        return chosen.searched and chosen.after.end < span.end - _ENDS * span.seconds
+
+    @property
+    def is_blip(self) -> bool:
+        """Whether it is over, and few of the requests searched are of it."""
+        return self.is_over and self.look.whole[1].n < _SMALL * self.look.rows.n
+
+    @property
     def nothing(self) -> bool:
         """Whether nothing is known to have moved."""
         return self.judged.verdict in NOTHING_FOUND
@@ -217,11 +229,14 @@ def triage(
     look = _look(case, settings, rows, metric)
     report("comparing", 0.2)
     found = _weigh(case, look, metric, settings, report)
-    if not found.explained or look.blind:  # what has proof in any window began at some time
-        other = _explained(_others(case, found, metric, settings, report), found)
+    blip = found.is_blip and settings.at is None
+    # What has proof in any window began at some time; and load that varies makes blips.
+    if not found.explained or look.blind or blip:
+        others = _others(case, found, metric, settings, report, widely=look.blind or blip)
+        other = _explained((one for one in others if not (blip and one.is_blip)), found)
         if other is not None:
             found = _weigh(case, other.look, other.sides.about, settings, report)
-    found = _of_a_while(found)
+    found = _of_a_while(found) if settings.at is None else found
     intervals = found.spread is not None or not settings.bootstrap
     quality = _quality(found, case, duplicates=duplicates, intervals=intervals)
     result = _result(found, quality=quality, seed=settings.seed)
@@ -233,13 +248,14 @@ def triage(
 
 
 def _of_a_while(found: _Weighed) -> _Weighed:
-    """Return what was found, where the search took a time in which far more requests came."""
-    chosen, span = found.look.chosen, found.look.span
-    over = chosen.searched and chosen.after.end < span.end - _ENDS * span.seconds
+    """Return what was found, where the search took a while that is over.
+
+    If far more requests came in it, or it is a small part of all, load that varies makes such.
+    """
     before, after = (found.sides.load[one].requests_per_s or 0.0 for one in ("before", "after"))
-    if not over or after < _FAR_MORE * before:
-        return found
-    return replace(found, causes=of_a_burst(found.causes))
+    if found.is_blip or (found.is_over and after >= _FAR_MORE * before):
+        return replace(found, causes=of_a_burst(found.causes))
+    return found
 
 
 def _explained(others: Iterable[_Weighed], found: _Weighed) -> _Weighed | None:
@@ -259,11 +275,17 @@ def _explained(others: Iterable[_Weighed], found: _Weighed) -> _Weighed | None:
 
 
 def _others(
-    case: Case, found: _Weighed, metric: Metric | None, settings: Settings, report: Progress
+    case: Case,
+    found: _Weighed,
+    metric: Metric | None,
+    settings: Settings,
+    report: Progress,
+    *,
+    widely: bool,
 ) -> Iterator[_Weighed]:
     """Yield what else may explain it: by another metric that rose, or at other times.
 
-    What the user gave is taken as given.
+    What the user gave is taken as given. `widely` = what the search found says little.
     """
     quick = replace(settings, bootstrap=0)
     if metric is None:
@@ -273,11 +295,11 @@ def _others(
             if name != found.sides.about and found.sides.compared[name].change.rose
         )
     given = (settings.before, settings.after, case.before, case.after)
-    at, blind = settings.at, found.look.chosen.found is None
+    at = settings.at
     if all(one is None for one in given):
         yield from (_weigh(case, one, metric, quick, report)
-                    for one in look_elsewhere(found.look, case, nothing=found.nothing or blind)
-                    if at is None or blind or one.chosen.near(at))  # fmt: skip
+                    for one in look_elsewhere(found.look, case, nothing=found.nothing or widely)
+                    if at is None or widely or one.chosen.near(at))  # fmt: skip
 
 
 def _weigh(

@@ -66,7 +66,7 @@ _IS_BEHIND: Final = -6
 _NOTHING_MOVED: Final = -10
 _EXPLAINED: Final = -6
 _MADE_OF: Final[Mapping[str, str]] = {**_WAITS, **RELATIONS["made_of"]}
-_STOPPED: Final = 0.1  # of requests that came all along: no burst leaves so few
+_NONE: Final = 0.02  # of requests that came all along: no burst leaves so few
 _FAR: Final = 4.0  # standard errors, by which many more requests come, or fewer
 _RANK: Final = {"confirmed": 0, "likely": 1, "possible": 2, "unknown": 3, "ruled_out": 4}
 
@@ -210,12 +210,12 @@ def _is_usual(evidence: Evidence, finding: Finding) -> str:
     if cause in BY_LOAD and evidence.is_burst:
         return "bursts of requests as large came before"
     if cause in OF_TRAFFIC:
-        come = evidence.arrivals(**finding.group)
-        if come.stopped(_STOPPED):
-            return ""
-        if abs(come.z) < _FAR or abs(come.stretches_z) < changes.STANDS_OUT:
+        both = (evidence.arrivals(), evidence.arrivals(**finding.group))
+        far = [one for one in both if abs(one.z) >= _FAR
+               and abs(one.stretches_z) >= changes.STANDS_OUT]  # fmt: skip
+        if not far and not both[1].stopped(_NONE):
             return "requests come in bursts: their number varies as much by itself"
-        if come.change_slowly:
+        if far and all(one.change_slowly for one in far):
             return "their number changes little by little, as over a day"
     if cause == "client_give_ups" and evidence.moved and clients.could_be_slowness(evidence):
         return "requests take longer, for which clients may leave"

@@ -300,7 +300,10 @@ def disaggregated_kv(e: Evidence) -> Finding:
     Later:
         Place both on one fast network; alert on the time and on failures of transfers.
     """
-    wait, failures = e.row("first_chunk_kv_transfer_s"), e.counted("kv_transfer_failures")
+    wait, failures = (
+        e.row("first_chunk_kv_transfer_s"),
+        e.counted_in_as_long("kv_transfer_failures"),
+    )
     floor, part = e.floor("first_chunk_s"), e.part_of_metric("first_chunk_kv_transfer_s")
     longer = _part_by_engines(e) if wait is None else None
     local = e.local("replica", "first_chunk_kv_transfer_s")
@@ -431,7 +434,7 @@ def grammar_compilation(e: Evidence) -> Finding:
         Keep generated values out of schemas; alert on the time that grammars take to compile.
     """
     waiting = e.gauge("waiting_grammar")
-    spent = e.counted("grammar_compile_sum")
+    spent = e.counted_in_as_long("grammar_compile_sum")
     more = None if spent is None else spent[1] > max(2 * spent[0], 1.0)
     known = None if waiting is None and more is None else bool(more) or (
         waiting is not None and _more(waiting))  # fmt: skip
@@ -464,7 +467,7 @@ def grammar_compilation(e: Evidence) -> Finding:
         support(left and by_route, f"routes that wait more: {', '.join(routes[0][:5])}; "
                 f"as before: {', '.join(routes[1][:5])}"),
         proof(more, "compiling grammars takes "
-              + ("-" if spent is None else f"{spent[0]:.1f} → {spent[1]:.1f} s of the window")),
+              + ("-" if spent is None else f"{spent[0]:.1f} → {spent[1]:.1f} s in as long")),
     ]  # fmt: skip
     action = "Fix: send one schema for the same work, so that its compiled grammar is reused."
     return judge("grammar_compilation", lines, action)

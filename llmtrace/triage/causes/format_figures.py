@@ -108,10 +108,10 @@ def ratio(label: str, found: Ratio | None) -> str:
 
 
 def counted(label: str, found: tuple[float, float] | None) -> str:
-    """Say how often a counter counted in each window."""
+    """Say how often a counter counted in as long a time before, and after."""
     if found is None:
         return f"{label}: not reported"
-    return f"{label}: {amount(found[0])} → {amount(found[1])} in the window"
+    return f"{label}: {amount(found[0])} → {amount(found[1])} in as long"
 
 
 def rates(label: str, before: float, after: float) -> str:

@@ -75,7 +75,7 @@ def queue_saturation(e: Evidence) -> Finding:
         against(bool(waits) and _slots_free(e, running),
                 f"requests wait though there is room: {limit}", strongly=True),
         against(_preempted(e) and not e.more_load,
-                say.counted("preemptions", e.counted("preemptions"))),
+                say.counted("preemptions", e.counted_in_as_long("preemptions"))),
     ]  # fmt: skip
     action = "Add capacity: start replicas; until they are up, shed or defer what can wait."
     return judge("queue_saturation", lines, action + flags(e, "queue_saturation"))
@@ -118,7 +118,7 @@ def kv_exhaustion(e: Evidence) -> Finding:
         fit, before and after such a change.
     """
     kv, running = e.gauge("kv_usage"), e.gauge("running")
-    preemptions = e.counted("preemptions")
+    preemptions = e.counted_in_as_long("preemptions")
     full_batch, limit = at_limit(e, running)
     rows = e.share("preempted", lambda side: side.number("preemptions") > 0)
     full = None if kv is None else highest_p95(kv) >= full_from(e)
@@ -315,13 +315,12 @@ def _load(e: Evidence) -> str:
 
 def _preempted(e: Evidence) -> bool | None:
     """Return whether so many requests are put back that a p95 can feel it."""
-    counted = e.counted("preemptions")
+    counted = e.counted_in_as_long("preemptions")
     if counted is None:
         return None
     before, after = counted
-    scaled = before * e.after.window.seconds / max(e.before.window.seconds, 1e-9)
     felt = max(3.0, 0.02 * len(e.after))
-    return after >= felt and after >= 2 * scaled + 2
+    return after >= felt and after >= 2 * before + 2
 
 
 def highest_p95(moved: Moved) -> float:

@@ -223,7 +223,7 @@ def rate_limit_retries(e: Evidence) -> Finding:
                  "the status of each attempt, or the gateway's counter of 429"),
         proof(any(seen) if seen else None,
               f"429 or a quota named: {quota}" if e.rate("gateway_429") is None else
-              f"gateway: {say.counted('429', e.counted('gateway_429'))}",
+              f"gateway: {say.counted('429', e.counted_in_as_long('gateway_429'))}",
               "the gateway's counter of 429, or the status of each attempt"),
         support(None if wait is None else wait.after_mean > 2 * wait.before_mean + 0.005,
                 say.durations("failed attempts and backoff", wait)),
@@ -442,7 +442,7 @@ def midstream_errors(e: Evidence) -> Finding:
     again = patterns.restarted(e)
     local = where_broken(e)
     hop = found.at_once and _by_a_hop(e)
-    finished = e.counted("finished", reason="error")
+    finished = e.counted_in_as_long("finished", reason="error")
     counted = None if finished is None else finished[1] >= 3 and finished[1] >= 2 * finished[0]
     decode = e.row("decode_s")
     retries = resent.rose(0.01) and decode is not None and decode.over > 0.07
@@ -617,11 +617,11 @@ def _counts_of_limits(e: Evidence) -> list[bool]:
 
 
 def _began(e: Evidence, signal: str) -> bool:
-    counted = e.counted(signal)
+    counted = e.counted_in_as_long(signal)
     if counted is None:
         return False
-    usual = counted[0] * e.after.window.seconds / max(e.before.window.seconds, 1e-9)
-    return bool(counted[1] - usual >= SURE * np.sqrt(counted[1] + usual + 1))
+    usual, now = counted
+    return bool(now - usual >= SURE * np.sqrt(now + usual + 1))
 
 
 def _broken_midstream(side: Side) -> Mask:

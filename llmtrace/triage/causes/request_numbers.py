@@ -93,6 +93,7 @@ def traffic_surge(e: Evidence) -> Finding:
     before, after = e.request_rate
     group, where = _where(e)
     come = _arrivals(e, group)
+    come = come if come.before.rate > 0 else e.arrivals()  # of a new kind there is no more
     more = after >= _ALL * before and come.after.rate >= _TIMES * come.before.rate
     lines = [
         required(before > 0 and more and come.z >= _SURE, say.rates("requests", before, after)),

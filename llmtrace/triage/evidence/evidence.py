@@ -644,6 +644,12 @@ class Evidence:
         found = self.counted_by(signal, **labels).values()
         return (sum(n for n, _ in found), sum(n for _, n in found)) if found else None
 
+    def counted_in_as_long(self, signal: str, **labels: str) -> tuple[float, float] | None:
+        """Return how often a counter counts in the time of the window after, before and after."""
+        found = self.counted(signal, **labels)
+        longer = self.after.window.seconds / max(self.before.window.seconds, 1e-9)
+        return found and (found[0] * longer, found[1])
+
     @property
     def ended(self) -> tuple[float, float] | None:
         """How many requests engines ended before and after; `None` = they do not count them."""

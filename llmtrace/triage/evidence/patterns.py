@@ -119,8 +119,8 @@ def long_beside(e: Evidence) -> float | None:
         return None
     more = ended[1] - ended[0] * len(e.after) / len(e.before)
     unsure = 2 * ended[1] * found.interval_s / e.after.window.seconds  # ended beyond an edge
-    each = found.others / (max(more, 0.0) + unsure)
-    return each if each >= limit else None
+    most = max(more, 0.0) + unsure
+    return found.others / most if found.others >= limit * most > 0 else None
 
 
 def overlap(e: Evidence) -> Overlap | None:
