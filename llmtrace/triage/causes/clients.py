@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -11,7 +11,16 @@ import numpy as np
 
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.causes import format_figures as say
-from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
+from llmtrace.triage.causes.scoring import (
+    Line,
+    against,
+    gate,
+    judge,
+    proof,
+    required,
+    steady,
+    support,
+)
 from llmtrace.triage.evidence import patterns
 from llmtrace.triage.evidence.changes import HALF, MIN_COUNT
 from llmtrace.triage.evidence.evidence import METRICS, Evidence
@@ -19,7 +28,7 @@ from llmtrace.triage.evidence.window_rows import Side, in_progress
 from llmtrace.triage.result import Finding
 
 _LATER: Final = 0.25  # of the share of slow starts in the first half, at most, in the second
-_MOST: Final = 0.75  # of the requests with a longer set-up
+_MOST: Final = 0.6  # of the requests with a longer set-up
 _BUSIER: Final = 1.1  # times as many requests in progress
 _WORTH_SAVING: Final = 0.15  # of the tools' time
 _ANEW: Final = 1.0  # as a share of what a request costs: so much more it takes to make a client
@@ -226,6 +235,7 @@ def client_cold(e: Evidence) -> Finding:
         required(None if setup is None else setup.rose(floor) or setup.grew(floor),
                  say.durations("imports, pools, DNS, TCP and TLS", setup),
                  "`client_s` and the network's phases (HTTP client hooks)"),
+        *_if_none_connects(e, usual),
         required(True if new or starts else None,  # what a process sets up is in rows, too
                  f"clients started: {'; '.join(new[:2]) or 'requests import and connect anew'}",
                  "the rows' `version`, or an event for each deployment of a client"),
@@ -270,6 +280,15 @@ def _are_made(e: Evidence) -> bool:
     """Return whether the client's own time is a multiple: it takes that to make a client."""
     own = e.row("client_s")
     return own is not None and own.rose(0.0, _ANEW)
+
+
+def _if_none_connects(e: Evidence, usual: float) -> Iterator[Line]:
+    """Yield that those with a longer set-up have a connection already: no process is new."""
+    connects, slow = e.after.number("network_connect_s"), e.after.number("client_setup_s") > usual
+    connects = connects[slow & np.isfinite(connects)]
+    some = len(connects) < MIN_COUNT or bool((connects > 0).mean() > _LATER)
+    if not some:
+        yield required(some, "hardly any of those that wait opens a connection: a limit does that")
 
 
 def _open_connections(e: Evidence, usual: float) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 from llmtrace.stats.arrays import Floats
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
-from llmtrace.triage.causes.load import waits_for_steps
+from llmtrace.triage.causes.load import limit_fell, waits_for_steps
 from llmtrace.triage.causes.network import where_broken
 from llmtrace.triage.causes.scoring import (
     POSSIBLE,
@@ -76,15 +76,16 @@ def gpu_throttle(e: Evidence) -> Finding:
     reported = [one for one in (fell, throttled, xid) if one is not None]
     curve, prefill = e.on_curve(), e.prefill_at_same
     local = e.local("replica", "tpot_s") or e.local("replica", "ttft_s")
-    unseen = _is_slower(e, curve or 0.0, prefill or 0.0)
+    slower = _is_slower(e, curve or 0.0, prefill or 0.0)
+    unseen = slower and not _gpu_is_seen(e)
     shared, busier = _beside_the_clock(e, clock, curve or 0.0, prefill or 0.0)
     by_itself = bool(fell) and not (shared.holds or busier.holds)
     lines = [
         # One of many replicas is hardly felt by all requests, but where it is.
         gate(local is not None or e.gate(*_ENGINE_STAGES),
              say.durations("time per token", e.row("tpot_s")), "stages of requests"),
-        required(any(reported) if reported else unseen or None,
-                 "tokens of prompts and steps of a batch both take longer" if unseen else
+        required(any(reported) or bool(slower and shared.holds) if reported else unseen or None,
+                 "tokens of prompts and steps of a batch both take longer" if slower else
                  say.gauge("SM clock, MHz", clock, down=True),
                  "GPU signals: `gpu_sm_clock_mhz` and `gpu_throttle` (NVML or dcgm-exporter)"),
         proof(bool(throttled and by_itself) or bool(xid) if reported else None,
@@ -156,16 +157,19 @@ def _barely(found: Finding) -> Finding:
 
 
 def _is_slower(e: Evidence, *times: float) -> bool:
-    """Return whether no GPU is seen, but that each token of a prompt and each step takes longer.
+    """Return whether each token of a prompt and each step takes longer.
 
     By so many times, and nothing else makes an engine take longer for its work. Where cached
     tokens are not reported, prompts take longer that are no longer cached.
     """
-    seen = any(e.has(f"gpu_{name}") for name in ("sm_clock_mhz", "throttle", "util", "power_w"))
     halts = slept(e) or bool(patterns.starts(e)) or bool(patterns.held_up(e))
     slower = min(times) >= _SLOWED and max(times) >= _FAR_SLOWED
     cached = e.after.known("cached_tokens") or e.ratio("prefix_hits", "prefix_queries") is not None
-    return slower and not (seen or halts) and cached
+    return slower and not halts and cached
+
+
+def _gpu_is_seen(e: Evidence) -> bool:
+    return any(e.has(f"gpu_{name}") for name in ("sm_clock_mhz", "throttle", "util", "power_w"))
 
 
 def slept(e: Evidence) -> bool | None:
@@ -206,6 +210,7 @@ def cold_start(e: Evidence) -> Finding:
         f"{stood[0]} made no token for {say.seconds(stood[1])} after its start, while requests "
         "waited")  # fmt: skip
     names = ", ".join(sorted(started)) or "no engine"
+    fell = limit_fell(e)
     all_again = len(again) >= max(2, 0.6 * len(e.instances))
     lines = [
         gate(bool(started) if known or started else None,
@@ -225,6 +230,7 @@ def cold_start(e: Evidence) -> Finding:
                 "; ".join(f"{one.kind}: {one.text}" for one in events)),
         against(None if found is None else found.stays,
                 "the last requests are slow as well: a cold start ends", strongly=True),
+        against(bool(fell) and not long, f"fewer run at once since then: {fell}", strongly=True),
         against(bool(again) and not all_again and failures.rose(0.003, 3, 2.0),
                 f"requests failed with it: {failures}"),
     ]  # fmt: skip

@@ -55,6 +55,7 @@ def queue_saturation(e: Evidence) -> Finding:
     first = say.durations("time to first chunk", e.row("ttft_s"))
     # A gauge read now and then misses short waits; requests tell of each.
     mostly = queued and (e.part_of_metric("queue_s") or 0.0) >= HALF
+    fell = limit_fell(e)
     by_requests = bool(mostly) and full_batch is not False
     lines = [
         gate(grown or queued,
@@ -68,6 +69,7 @@ def queue_saturation(e: Evidence) -> Finding:
         proof(full_batch or (volume and full),
               limit if full_batch else say.gauge("KV usage", kv)),
         support(e.more_load, _load(e)),
+        support(bool(full_batch and fell), fell),
         support(None if tokens is None else tokens.rose(0.0, 0.2),
                 say.gauge("prompt tokens a second", tokens)),
         scoring.steady(against(full and not volume and not full_batch, say.gauge("KV usage", kv)
@@ -350,6 +352,22 @@ def _filled(e: Evidence, running: Moved | None) -> tuple[float, str] | None:
             text = f"{name} runs {say.amount(highest)} of at most {say.amount(limit)}"
             found = max(found or (0.0, text), (highest / limit, text), key=lambda one: one[0])
     return found
+
+
+def limit_fell(e: Evidence) -> str:
+    """Say of an engine that it ran more before than it may now; empty = none did."""
+    running = e.gauge("running")
+    if running is None:
+        return ""
+    for name, after in running.after.items():
+        limit = e.number_fact("max_num_seqs", name) or e.number_fact("max_num_seqs")
+        before = running.before.get(name)
+        if limit is None or before is None or not min(len(before.value), len(after.value)):
+            continue
+        highest = float(before.value.max())
+        if highest > limit >= after.value.max():
+            return f"{name} ran up to {say.amount(highest)} before, and {say.amount(limit)} now"
+    return ""
 
 
 def _slots_free(e: Evidence, running: Moved | None) -> bool:

@@ -14,7 +14,7 @@ from llmtrace.triage.evidence.arrivals import Arrivals
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.result import Finding
 
-_TIMES: Final = 1.8  # as many, or as few: the bar of the search for traffic
+_TIMES: Final = 1.5  # as many, or as few: the bar of the search for traffic
 _SURE: Final = 3.0  # standard errors, by the unrest of counts
 _COLUMNS: Final = (
     "tenant", "route", "region", "client", "version", "service", "gateway", "model", "server",

@@ -549,7 +549,7 @@ def cuts(side: Side) -> Cuts:
         floor=_floor(gap),
         age=age,
         e2e_alike=of_an_age,
-        closer=_spread(gap) < HALF * _spread(side.number("e2e_s")[ended]),
+        closer=idle is not None and _spread(gap) < HALF * _spread(side.number("e2e_s")[ended]),
         together=float(near.mean()) if len(near) else 0.0,
         moments=int(near.any()) + int((np.diff(ends[near]) > near_s).sum()),
     )
@@ -1056,7 +1056,8 @@ def front_end_part(e: Evidence) -> float | None:
     more = [max(one.mean_change, 0.0) for one in stages if one is not None]
     if front is None or sum(more) <= 0:
         return None
-    return front.mean_change / sum(more)
+    # A counter that is read late makes one sample that is more than all others.
+    return max(front.mean_change, front.after_p50 - front.before_p50) / sum(more)
 
 
 def reader_away(e: Evidence) -> float | None:

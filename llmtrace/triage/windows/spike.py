@@ -24,7 +24,7 @@ _MIN_CHANGE: Final = math.log(1.1)
 _MIN_ANGLE: Final = 0.02
 _SILENCE: Final = 20.0  # times as long as it usually is between two requests
 _MIN_TRAFFIC: Final = 3  # bins: what is shorter is a hiccup
-_TRAFFIC: Final = 1.8  # times as many requests, or as few, from which their number is a finding
+_TRAFFIC: Final = 1.5  # times as many requests, or as few, from which their number is a finding
 _SMALLEST_RATE: Final = 0.5  # requests a bin, of which the spread is known
 # Of the log ratio of likelihoods, over the unrest and memory of the counts. Of pieces of 86 to
 # 3,000 requests of real arrivals, those of a chat reach it in 0 to 1 %; those of code completion,
