@@ -29,7 +29,7 @@ queue_saturation: confirmed, 19 points
 kv_exhaustion: confirmed, 29 points
  +0 queue p50 6.9 ms → 1,391 ms, p95 35 ms → 5,727 ms; decode p50 2.92 s → 3.01 s, p95 5.84 s → 5.97 s
  +6 KV usage p50 0.405 → 0.978, p95 0.449 → 0.992
-+10 preemptions: 0 → 181 in the window
++10 preemptions: 0 → 181 in equal time
 +10 requests wait, the cache is full and the batch is not: vllm-2 runs 19.6 of at most 64
  +3 KV usage is up
   > Add capacity, or lower the batch so that what runs can finish; cap `max_tokens`. On this engine: raise `--gpu-memory-utilization`, or lower `--max-num-seqs`; halve KV bytes with `--kv-cache-dtype fp8`.

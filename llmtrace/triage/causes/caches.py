@@ -467,7 +467,7 @@ def grammar_compilation(e: Evidence) -> Finding:
         support(left and by_route, f"routes that wait more: {', '.join(routes[0][:5])}; "
                 f"as before: {', '.join(routes[1][:5])}"),
         proof(more, "compiling grammars takes "
-              + ("-" if spent is None else f"{spent[0]:.1f} → {spent[1]:.1f} s in as long")),
+              + ("-" if spent is None else f"{spent[0]:.1f} → {spent[1]:.1f} s in equal time")),
     ]  # fmt: skip
     action = "Fix: send one schema for the same work, so that its compiled grammar is reused."
     return judge("grammar_compilation", lines, action)

@@ -284,7 +284,8 @@ def _are_made(e: Evidence) -> bool:
 
 def _if_none_connects(e: Evidence, usual: float) -> Iterator[Line]:
     """Yield that those with a longer set-up have a connection already: no process is new."""
-    connects, slow = e.after.number("network_connect_s"), e.after.number("client_setup_s") > usual
+    slow = e.after.number("client_setup_s") > usual
+    connects = e.after.number("network_connect_s") + e.after.number("network_tls_s")
     connects = connects[slow & np.isfinite(connects)]
     some = len(connects) < MIN_COUNT or bool((connects > 0).mean() > _LATER)
     if not some:

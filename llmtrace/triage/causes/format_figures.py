@@ -111,7 +111,7 @@ def counted(label: str, found: tuple[float, float] | None) -> str:
     """Say how often a counter counted in as long a time before, and after."""
     if found is None:
         return f"{label}: not reported"
-    return f"{label}: {amount(found[0])} → {amount(found[1])} in as long"
+    return f"{label}: {amount(found[0])} → {amount(found[1])} in equal time"
 
 
 def rates(label: str, before: float, after: float) -> str:

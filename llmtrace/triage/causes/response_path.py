@@ -132,17 +132,27 @@ def provider_errors(e: Evidence) -> Finding:
         """Return which requests were given up after longer than nearly all responses took."""
         return side.where("outcome", "timeout") & ~_begun(side) & (side.number("e2e_s") >= usual)
 
+    own = bool(e.series("running") or e.series("started"))
+    first = e.row("ttft_s")
+    begins = np.inf if own or first is None else first.before_p95
+
+    def again(side: Side) -> Mask:
+        """Return which were sent again after no status came for longer than responses begin."""
+        tries, lost = side.number("attempts") - 1, side.number("retry_s")
+        answered = np.nan_to_num(side.number("gateway_s")) >= HALF * lost
+        return (tries > 0) & (lost / np.maximum(tries, 1) >= begins) & ~answered
+
     def not_served(side: Side) -> Mask:
         refused = patterns.refused_connections(side)
-        return (_error_status(side) | refused | hangs(side)) & ~over_quota(side)
+        return (_error_status(side) | refused | hangs(side) | again(side)) & ~over_quota(side)
 
     failed, answered = e.share("not served", not_served), e.share("5xx", _error_status)
     counts = {"5xx": answered, "refused": e.share("connect", patterns.refused_connections),
-              "no answer in time": e.share("hangs", hangs)}  # fmt: skip
+              "no answer in time": e.share("hangs", hangs),
+              "sent again without one": e.share("sent again", again)}  # fmt: skip
     said = "; ".join(f"{name}: {one}" for name, one in counts.items() if one.after_k)
     unsaid = e.share("failed without a word", _unsaid).rose(_FEW)
     _, cut = patterns.broken(e)
-    own = bool(e.series("running") or e.series("started"))
     gone = own and not (e.has("running") or e.has("started"))
     down = gone or bool(patterns.restarted(e)) or bool(patterns.vanished(e))
     lines = [
