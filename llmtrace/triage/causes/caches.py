@@ -20,6 +20,7 @@ _LITTLE = 0.1
 _QUARTER = 0.25  # of what a stage grew by
 _FEW_READS = 10  # that meet a request: as many may be next to none by chance
 _TIMES = 1.5  # as many models in demand
+_LOADS_LONGER = 1.25  # times as long
 _SEVERAL = 2  # models
 _MANY = 3  # models in demand alike on engines that all serve them
 _NEARLY_FULL = 0.8  # of the KV cache
@@ -225,18 +226,17 @@ def kv_transfer(e: Evidence) -> Finding:
     alone = more is False and _hardly_read(e)
     by_requests = alone and bool(fetches) and _wait_with_room(e)
     (by_loads, loads), (late, as_ever) = _loads_longer(e), _routes(e)
+    in_steps, uneven = _held_by_loads(e) if fetches and not by_loads else ("", False)
+    queue = say.durations("queue", e.row("queue_s"))
+    named = "requests deferred" if fetching is None else "requests that fetch KV blocks"
+    text = f"{queue}, and {at_limit(e, e.gauge('running'))[1]}" if by_requests else ""
+    shown = (by_loads and loads) or in_steps or text
     lines = [
-        gate(e.gate("queue") or by_loads, say.durations("queue", e.row("queue_s")),
+        gate(e.gate("queue") or by_loads or bool(in_steps), queue,
              "the engine's queue time per request"),
-        required(by_requests or by_loads or (None if alone else more),
-                 loads if by_loads else
-                 f"{say.durations('queue', e.row('queue_s'))}, and "
-                 + at_limit(e, e.gauge("running"))[1] if by_requests else
-                 say.gauge("requests deferred" if fetching is None else
-                           "requests that fetch KV blocks", waits),
+        required(bool(shown) or (None if alone else more), shown or say.gauge(named, waits),
                  "the gauges `kv_fetch` (vLLM 0.32) or `waiting_deferred` (vLLM 0.20)"),
-        proof(None if fetching is None else _more(fetching),
-              say.gauge("requests that fetch KV blocks", fetching)),
+        proof(None if fetching is None else _more(fetching), say.gauge(named, fetching)),
         support(*_transfers_slower(e)),
         # That all wait alike tells it from a grammar or an adapter only where there are several.
         weigh(None if share is None or not known or (fetches is None and len(slow) < _SEVERAL)
@@ -249,6 +249,7 @@ def kv_transfer(e: Evidence) -> Finding:
                 strongly=True),
         support(None if e.fact("kv_connector") is None else True, "a KV connector is in use"),
         against(some, _models_text(slow, calm), strongly=True),
+        against(bool(in_steps) and not uneven, "a slower GPU does that as well"),
         against(fetches is None and bool(late) and bool(as_ever),
                 f"routes that wait no longer than before: {', '.join(as_ever[:5])}"),
     ]  # fmt: skip
@@ -276,6 +277,21 @@ def _loads_longer(e: Evidence) -> tuple[bool | None, str]:
                      for one, side in zip(seconds, (e.before, e.after), strict=True))  # fmt: skip
     text = f"loading KV blocks takes {say.seconds(before)} → {say.seconds(after)} a request"
     return after - before >= max(_QUARTER * first.mean_change, e.floor("ttft_s")), text
+
+
+def _held_by_loads(e: Evidence) -> tuple[str, bool]:
+    """Say that steps may be held up by blocks loaded in them, and whether some are far longer.
+
+    The same prompts take longer then, and other responses stand still meanwhile, and none queues.
+    """
+    hits, prefill = e.counted("external_prefix_hits"), e.row("prefill_s")
+    held = hits is not None and hits[1] > 0 and bool(e.up("prefill_s") and e.up("max_gap_s"))
+    if not held or prefill is None or e.gate("queue") or prefill.before_p50 <= 0:
+        return "", False
+    longer = (e.prefill_at_same or 0.0) >= _LOADS_LONGER
+    text = f"steps are held up, in which blocks are loaded: {say.durations('prefill', prefill)}"
+    tail = prefill.after_p95 / prefill.before_p95 / (prefill.after_p50 / prefill.before_p50)
+    return text if longer else "", tail >= _LOADS_LONGER
 
 
 def disaggregated_kv(e: Evidence) -> Finding:

@@ -76,8 +76,7 @@ def gpu_throttle(e: Evidence) -> Finding:
     reported = [one for one in (fell, throttled, xid) if one is not None]
     curve, prefill = e.on_curve(), e.prefill_at_same
     local = e.local("replica", "tpot_s") or e.local("replica", "ttft_s")
-    slower = _is_slower(e, curve or 0.0, prefill or 0.0)
-    unseen = slower and not _gpu_is_seen(e)
+    slower, unseen = _is_slower(e, curve or 0.0, prefill or 0.0)
     shared, busier = _beside_the_clock(e, clock, curve or 0.0, prefill or 0.0)
     by_itself = bool(fell) and not (shared.holds or busier.holds)
     lines = [
@@ -156,8 +155,8 @@ def _barely(found: Finding) -> Finding:
     return with_points(found, points) if found.status in NAMED else found
 
 
-def _is_slower(e: Evidence, *times: float) -> bool:
-    """Return whether each token of a prompt and each step takes longer.
+def _is_slower(e: Evidence, *times: float) -> tuple[bool, bool]:
+    """Return whether each token of a prompt and each step takes longer; and no GPU is seen.
 
     By so many times, and nothing else makes an engine take longer for its work. Where cached
     tokens are not reported, prompts take longer that are no longer cached.
@@ -165,11 +164,9 @@ def _is_slower(e: Evidence, *times: float) -> bool:
     halts = slept(e) or bool(patterns.starts(e)) or bool(patterns.held_up(e))
     slower = min(times) >= _SLOWED and max(times) >= _FAR_SLOWED
     cached = e.after.known("cached_tokens") or e.ratio("prefix_hits", "prefix_queries") is not None
-    return slower and not halts and cached
-
-
-def _gpu_is_seen(e: Evidence) -> bool:
-    return any(e.has(f"gpu_{name}") for name in ("sm_clock_mhz", "throttle", "util", "power_w"))
+    slower = slower and not halts and cached
+    seen = any(e.has(f"gpu_{name}") for name in ("sm_clock_mhz", "throttle", "util", "power_w"))
+    return slower, slower and not seen
 
 
 def slept(e: Evidence) -> bool | None:

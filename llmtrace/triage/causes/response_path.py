@@ -125,31 +125,9 @@ def provider_errors(e: Evidence) -> Finding:
         Keep a second provider in use, with a circuit breaker for each; alert on the share of
         requests of each provider that fail.
     """
-    whole = e.row("e2e_s")
-    usual = np.inf if whole is None or patterns.cut_by_deadline(e) else whole.before_p95
-
-    def hangs(side: Side) -> Mask:
-        """Return which requests were given up after longer than nearly all responses took."""
-        return side.where("outcome", "timeout") & ~_begun(side) & (side.number("e2e_s") >= usual)
-
     own = bool(e.series("running") or e.series("started"))
-    first = e.row("ttft_s")
-    begins = np.inf if own or first is None else first.before_p95
-
-    def again(side: Side) -> Mask:
-        """Return which were sent again after no status came for longer than responses begin."""
-        tries, lost = side.number("attempts") - 1, side.number("retry_s")
-        answered = np.nan_to_num(side.number("gateway_s")) >= HALF * lost
-        return (tries > 0) & (lost / np.maximum(tries, 1) >= begins) & ~answered
-
-    def not_served(side: Side) -> Mask:
-        refused = patterns.refused_connections(side)
-        return (_error_status(side) | refused | hangs(side) | again(side)) & ~over_quota(side)
-
-    failed, answered = e.share("not served", not_served), e.share("5xx", _error_status)
-    counts = {"5xx": answered, "refused": e.share("connect", patterns.refused_connections),
-              "no answer in time": e.share("hangs", hangs),
-              "sent again without one": e.share("sent again", again)}  # fmt: skip
+    failed, counts = _not_served(e, own=own)
+    answered = counts["5xx"]
     said = "; ".join(f"{name}: {one}" for name, one in counts.items() if one.after_k)
     unsaid = e.share("failed without a word", _unsaid).rose(_FEW)
     _, cut = patterns.broken(e)
@@ -169,6 +147,29 @@ def provider_errors(e: Evidence) -> Finding:
                 "streams ended at one instant: a machine of those that serve died"),
     ]  # fmt: skip
     return judge("provider_errors", lines, _BEFORE_ENGINES if own else _FAIL_OVER)
+
+
+def _not_served(e: Evidence, *, own: bool) -> tuple[Share, dict[str, Share]]:
+    """Count the requests that were not served, in all and by what became of them."""
+    whole, first = e.row("e2e_s"), e.row("ttft_s")
+    usual = np.inf if whole is None or patterns.cut_by_deadline(e) else whole.before_p95
+    begins = np.inf if own or first is None else first.before_p95
+
+    def hangs(side: Side) -> Mask:
+        """Return which requests were given up after longer than nearly all responses took."""
+        return side.where("outcome", "timeout") & ~_begun(side) & (side.number("e2e_s") >= usual)
+
+    def again(side: Side) -> Mask:
+        """Return which were sent again after no status came for longer than responses begin."""
+        tries, lost = side.number("attempts") - 1, side.number("retry_s")
+        answered = np.nan_to_num(side.number("gateway_s")) >= HALF * lost
+        return (tries > 0) & (lost / np.maximum(tries, 1) >= begins) & ~answered
+
+    kinds = {"5xx": _error_status, "refused": patterns.refused_connections,
+             "no answer in time": hangs, "sent again without one": again}  # fmt: skip
+    failed = e.share("not served", lambda side: ~over_quota(side) & np.logical_or.reduce(
+        [kind(side) for kind in kinds.values()]))  # fmt: skip
+    return failed, {name: e.share(f"not served: {name}", kind) for name, kind in kinds.items()}
 
 
 def _sure_enough(e: Evidence) -> float:

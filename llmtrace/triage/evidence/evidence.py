@@ -21,10 +21,10 @@ from llmtrace.dataset.case import Event, Facts, Signals, Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.evidence import changes
-from llmtrace.triage.evidence.arrivals import Arrivals, Counted, stretches_of
 from llmtrace.triage.evidence.changes import MIN_COUNT, Share, Shift, foreseen, share
 from llmtrace.triage.evidence.kinds import at_mix
 from llmtrace.triage.evidence.other_clients import ENDED, Beside, more_beside
+from llmtrace.triage.evidence.request_rates import Arrivals, Counted, stretches_of
 from llmtrace.triage.evidence.signals import Moved, Series, gauges, means, moved, rates
 from llmtrace.triage.evidence.window_rows import Side
 

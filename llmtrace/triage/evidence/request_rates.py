@@ -35,7 +35,7 @@ class Counted:
 
     @property
     def rate(self) -> float:
-        """Requests a second."""
+        """How many requests come a second."""
         return float(self.weights.sum()) / max(self.window.seconds, 1e-9)
 
     def rates(self, count: int) -> Floats:
