@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 
-from llmtrace.dataset.case import Event
+from llmtrace.dataset.case import Event, Window
+from llmtrace.triage.causes import causes
 from llmtrace.triage.result import NAMED, SURE
 
-from .incidents import AFTER, Incident, quiet
+from . import hand_made
+from .incidents import AFTER, BEFORE, Incident, quiet
 
 
 def _cut_where_long(made: Incident, limit_s: float, **ending: object) -> Incident:
@@ -151,6 +154,114 @@ def test_one_tenant_that_asks_four_times_as_much_is_a_surge_of_its_own() -> None
 
     assert next(iter(found)) == "traffic_surge"
     assert found["traffic_surge"].status == "confirmed"
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_who_is_overtaken_waits_for_a_grammar_of_its_own(own: bool) -> None:
+    """There are seats and nothing stands still: later requests are let in before, or none is."""
+    made = quiet(rate=6.0)
+    for row in made.after():
+        second = row["start"] / 1e9 % 10
+        if own and row["tenant"] == "t0":
+            row["queue_s"] += 0.9
+        elif not own and second < 2:
+            row["queue_s"] += 2 - second
+    made.forget("lora_slots_used", "lora_slots", "kv_fetch", "waiting_deferred")
+    made.counters |= {
+        ("external_prefix_queries", one): lambda _t: 0.0 for one in ("vllm-0", "vllm-1", "vllm-2")
+    }
+
+    found = made.findings(metric="ttft")
+
+    assert (next(iter(found)) == "grammar_compilation") is own
+    assert (found["grammar_compilation"].status in NAMED) is own
+
+
+def test_a_counter_is_compared_over_as_long() -> None:
+    """As much is compiled a second as before; only the window is eight times as long."""
+    made = hand_made.grammar_compilation()
+    made.forget("waiting_grammar")
+    for replica in ("vllm-0", "vllm-1", "vllm-2"):
+        made.counters["grammar_compile_sum", replica] = lambda _t: 0.4
+    before = Window(BEFORE.end - AFTER.seconds / 8, BEFORE.end)
+
+    assert made.evidence(before=before).counted_in_as_long("grammar_compile_sum") == (
+        pytest.approx(3 * 0.4 * AFTER.seconds, rel=0.2), pytest.approx(
+            3 * 0.4 * AFTER.seconds, rel=0.1))  # fmt: skip
+    found = {one.id: one for one in causes(made.evidence(before=before))}
+    assert found["grammar_compilation"].status not in SURE
+
+
+def test_streams_that_break_at_one_age_while_they_deliver_are_cut_by_a_timer() -> None:
+    """Their last chunk came just before: it is no silence that the timer waits for."""
+    made = quiet()
+    dice = np.random.default_rng(4)
+    for row in made.after():
+        if dice.random() < 0.1:
+            ttft = sum(row[f"{one}_s"] for one in ("network", "gateway", "queue", "prefill",
+                                                   "first_chunk"))  # fmt: skip
+            row |= {"decode_s": 10.0 - ttft, "render_s": 0.0, "outcome": "truncated",
+                    "last_content_s": 10.0 - float(dice.uniform(0, 0.05))}  # fmt: skip
+            row.pop("finish_reason")
+
+    found = made.findings()
+
+    assert next(iter(found)) == "idle_timeout"
+    assert found["midstream_errors"].status not in SURE
+
+
+def test_an_engine_that_may_run_fewer_since_its_restart_is_full_and_not_cold() -> None:
+    """It ran ten at once before, and four now: that does not end when it is warm."""
+    made = quiet()
+    made.gauge("running", 4.0)
+    made.gauge("waiting", 6.0, 1.0)
+    for name in made.facts:
+        made.facts[name]["max_num_seqs"] = 4
+        made.gauges["started", name] = lambda t, _u: (
+            AFTER.start - 1 if t >= AFTER.start else BEFORE.start - 9999
+        )
+    for key in [key for key in made.gauges if key[0] == "running"]:
+        was = made.gauges[key]
+        made.gauges[key] = lambda t, u, was=was: 10.0 if t < AFTER.start else was(t, u)
+    for row in made.after():
+        row["queue_s"] += 2.0 if row["start"] / 1e9 < AFTER.start + 0.6 * AFTER.seconds else 0.0
+
+    found = made.findings(metric="ttft")
+
+    assert next(iter(found)) == "queue_saturation"
+    assert found["cold_start"].status not in SURE
+
+
+def test_what_is_sent_again_after_no_answer_was_not_served() -> None:
+    """The SDK tries again, so that no request fails: each of these has waited for it."""
+    made = hand_made.hosted(quiet())
+    dice = np.random.default_rng(5)
+    for row in made.after():
+        if dice.random() < 0.15:
+            row |= {"attempts": 2, "retry_s": 3.0, "network_s": row["network_s"] + 3.0}
+
+    found = made.findings(metric="ttft")
+
+    assert next(iter(found)) == "provider_errors"
+
+
+@pytest.mark.parametrize("connects", [True, False])
+def test_a_new_version_whose_requests_wait_on_open_connections_has_a_limit(
+    connects: bool,
+) -> None:
+    """A process that starts has no connection; one whose pool is small reuses what it has."""
+    made = hand_made.client_cold()
+    for row in made.rows:
+        row |= {"network_connect_s": 0.0, "network_tls_s": 0.0}
+    slow = [row for row in made.after() if row["client_s"] > 0]
+    for row in slow:
+        row["network_connect_s"] = 0.02 if connects else 0.0
+        row["network_s"] -= 0.48 if connects else 0.5
+
+    found = made.findings(metric="ttft")
+
+    assert (next(iter(found)) == "client_cold") is connects
+    assert (found["client_cold"].status in NAMED) is connects
 
 
 def _to_a_route(made: Incident, route: str, share: Callable[[float], float]) -> None:

@@ -574,10 +574,11 @@ def _in_line(e: Evidence) -> bool | None:
     let_in = side.t + side.number("ttft_s") - sum(side.number(one) for one in late)
     came, where = let_in - waited, side.rows.words["replica"].codes
     met, overtook = 0, 0
-    for i in np.flatnonzero(waited > max(queue.before_p95, e.floor("queue_s"))):
+    usual = max(queue.before_p95, e.floor("queue_s"))
+    for i in np.flatnonzero(waited > usual):
         behind = (where == where[i]) & (came > came[i]) & (came < let_in[i])
         met += int(behind.sum())
-        overtook += int((behind & (let_in < let_in[i])).sum())
+        overtook += int((behind & (let_in < let_in[i] - queue.before_p95)).sum())
     return None if met < MIN_COUNT else overtook < HALF * met
 
 
