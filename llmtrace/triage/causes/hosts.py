@@ -161,7 +161,7 @@ def _is_slower(e: Evidence, *times: float) -> tuple[bool, bool]:
     By so many times, and nothing else makes an engine take longer for its work. Where cached
     tokens are not reported, prompts take longer that are no longer cached.
     """
-    halts = slept(e) or bool(patterns.starts(e)) or bool(patterns.held_up(e))
+    halts = slept(e) or bool(patterns.starts(e)) or bool(patterns.held_up(e)) or e.more_load
     slower = min(times) >= _SLOWED and max(times) >= _FAR_SLOWED
     cached = e.after.known("cached_tokens") or e.ratio("prefix_hits", "prefix_queries") is not None
     slower = slower and not halts and cached

@@ -152,8 +152,9 @@ def provider_errors(e: Evidence) -> Finding:
 def _not_served(e: Evidence, *, own: bool) -> tuple[Share, dict[str, Share]]:
     """Count the requests that were not served, in all and by what became of them."""
     whole, first = e.row("e2e_s"), e.row("ttft_s")
-    usual = np.inf if whole is None or patterns.cut_by_deadline(e) else whole.before_p95
-    begins = np.inf if own or first is None else first.before_p95
+    deadline = patterns.cut_by_deadline(e)
+    usual = np.inf if whole is None or deadline else whole.before_p95
+    begins = np.inf if own or first is None or deadline else first.before_p95
 
     def hangs(side: Side) -> Mask:
         """Return which requests were given up after longer than nearly all responses took."""
