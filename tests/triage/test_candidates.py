@@ -210,3 +210,25 @@ def test_what_comes_and_goes_is_dated_by_no_stretch_and_found_in_all_that_came_l
     assert any("nothing dates a change" in one for one in found.quality.warnings)
     assert found.onset is not None
     assert found.onset.best == pytest.approx(parts[1].start[0] / 1e9, abs=20)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_blip_gives_way_to_what_lasts_though_that_stands_out_less(seed):
+    """Twelve requests waited long once; later a third of them have longer responses."""
+    parts = [requests(400, Kind(), seed)]
+    parts.append(requests(12, Kind(queued_share=1.0, queued_s=30.0), 7, _end(parts)))
+    parts.append(requests(500, Kind(), seed + 50, _end(parts)))
+    since = _end(parts)
+    for turn in range(30):
+        kind = Kind(outputs=3.0) if turn % 3 == 0 else Kind()
+        parts.append(requests(30, kind, 100 * seed + turn, _end(parts)))
+    found = triage(Case(concatenate(parts), no_signals()), QUICK)
+
+    assert found.causes[0].id == "longer_outputs"
+    assert found.onset is not None
+    assert found.onset.best == pytest.approx(since, abs=20)
+
+
+def _end(parts: list[Columns]) -> float:
+    """Return when the next request may come."""
+    return float(parts[-1].start[-1]) / 1e9 + 0.1

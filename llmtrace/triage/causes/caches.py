@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from llmtrace.stats.arrays import Floats
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.load import at_limit, highest_p95
@@ -20,6 +21,7 @@ _LITTLE = 0.1
 _QUARTER = 0.25  # of what a stage grew by
 _FEW_READS = 10  # that meet a request: as many may be next to none by chance
 _TIMES = 1.5  # as many models in demand
+_ENOUGH = 200  # that wait: whether they are overtaken shows in a part of many
 _LOADS_LONGER = 1.25  # times as long
 _SEVERAL = 2  # models
 _MANY = 3  # models in demand alike on engines that all serve them
@@ -282,7 +284,7 @@ def _loads_longer(e: Evidence) -> tuple[bool | None, str]:
 def _held_by_loads(e: Evidence) -> tuple[str, bool]:
     """Say that steps may be held up by blocks loaded in them, and whether some are far longer.
 
-    The same prompts take longer then, and other responses stand still meanwhile, and none queues.
+    The same prompts take longer then, other responses stand still meanwhile, and none queues.
     """
     hits, prefill = e.counted("external_prefix_hits"), e.row("prefill_s")
     held = hits is not None and hits[1] > 0 and bool(e.up("prefill_s") and e.up("max_gap_s"))
@@ -316,10 +318,8 @@ def disaggregated_kv(e: Evidence) -> Finding:
     Later:
         Place both on one fast network; alert on the time and on failures of transfers.
     """
-    wait, failures = (
-        e.row("first_chunk_kv_transfer_s"),
-        e.counted_in_as_long("kv_transfer_failures"),
-    )
+    wait = e.row("first_chunk_kv_transfer_s")
+    failures = e.counted_in_as_long("kv_transfer_failures")
     floor, part = e.floor("first_chunk_s"), e.part_of_metric("first_chunk_kv_transfer_s")
     longer = _part_by_engines(e) if wait is None else None
     local = e.local("replica", "first_chunk_kv_transfer_s")
@@ -462,15 +462,13 @@ def grammar_compilation(e: Evidence) -> Finding:
     by_route = bool(routes[0]) and bool(routes[1])
     deferred, room = (share or 0.0) >= HALF, _wait_with_room(e) and _only_seats(e)
     # None waits for a longer step, or for an engine that stands still.
-    in_line = _in_line(e)
+    in_line = _in_line(e) if room else None
     computes = not e.up("prefill_s") and e.up("max_gap_s") is False and in_line is not True
     left = known is None and (deferred or (room and computes)) and alone and (
         fetches is False or (fetches is None and (by_route or not deferred)))  # fmt: skip
-    text = (
-        f"{say.percent(share or 0)} of waiting requests are deferred"
-        if deferred
-        else "requests wait though there are seats"
-    ) + ", not for KV blocks and not for an adapter"
+    which = f"{say.percent(share or 0)} of waiting requests are deferred" if deferred else (
+        "requests wait though there are seats")  # fmt: skip
+    text = f"{which}, not for KV blocks and not for an adapter"
     part = e.part_of_metric("queue_s") or 0.0
     lines = [
         gate(e.rising("ttft_s"), say.durations("time to first chunk", e.row("ttft_s")),
@@ -567,15 +565,16 @@ def _in_line(e: Evidence) -> bool | None:
     Who waits for a seat, or for an engine that stands still, is let in before those behind. Who
     waits for something of its own is overtaken.
     """
-    queue, late = e.row("queue_s"), ("prefill_s", "first_chunk_s")
+    queue = e.row("queue_s")
     if queue is None:
         return None
     side, waited = e.after, e.after.number("queue_s")
-    let_in = side.t + side.number("ttft_s") - sum(side.number(one) for one in late)
+    let_in: Floats = side.t + side.number("ttft_s") - side.number("prefill_s")
+    let_in -= side.number("first_chunk_s")
     came, where = let_in - waited, side.rows.words["replica"].codes
     met, overtook = 0, 0
-    usual = max(queue.before_p95, e.floor("queue_s"))
-    for i in np.flatnonzero(waited > usual):
+    late = np.flatnonzero(waited > max(queue.before_p95, e.floor("queue_s")))
+    for i in late[:: len(late) // _ENOUGH + 1]:
         behind = (where == where[i]) & (came > came[i]) & (came < let_in[i])
         met += int(behind.sum())
         overtook += int((behind & (let_in < let_in[i] - queue.before_p95)).sum())
