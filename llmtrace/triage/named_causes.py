@@ -118,8 +118,10 @@ def of_a_burst(causes: Sequence[Finding]) -> tuple[Finding, ...]:
 
     They come and go on any day, and a search takes the time at which most came.
     """
-    return tuple(_at_most_possible(one) if one.status in SURE and one.id in _OF_A_BURST
-                 else one for one in causes)  # fmt: skip
+    return tuple(
+        _at_most_possible(one, "it was over soon: load that varies does that on any day")
+        if one.status in SURE and one.id in _OF_A_BURST else one for one in causes
+    )  # fmt: skip
 
 
 def _of_a_search(found: Finding) -> Finding:
@@ -128,11 +130,11 @@ def _of_a_search(found: Finding) -> Finding:
     It comes and goes on any day, and who asks about a time has a reason to.
     """
     likely = found.status == "likely" and found.id in OF_TRAFFIC
-    return _at_most_possible(found) if likely else found
-
-
-def _at_most_possible(found: Finding) -> Finding:
     text = "requests come and go over a day, and this is when most or fewest came"
+    return _at_most_possible(found, text) if likely else found
+
+
+def _at_most_possible(found: Finding, text: str) -> Finding:
     return with_points(found, [Point(text, LIKELY - 1 - found.score)])
 
 

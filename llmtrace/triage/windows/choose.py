@@ -185,7 +185,8 @@ def since_each_part(t: Floats, gaps: Sequence[Window]) -> Iterator[Chosen]:
         middle = first + part * (last - first)
         before, after = (recorded_part(one, gaps, t)
                          for one in (Window(first, middle), Window(middle, last)))  # fmt: skip
-        said = f"nothing dates a change; since {date_and_zone(middle)} is compared with before"
+        since = date_and_zone(middle)
+        said = f"nothing dates a change; the time since {since} is compared with the one before"
         yield Chosen(before, after, None, searched=False, warnings=(said,),
                      share=1 / len(_PARTS), dated=False)  # fmt: skip
 
