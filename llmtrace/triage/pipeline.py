@@ -59,7 +59,7 @@ from llmtrace.triage.verdict import (
 from llmtrace.triage.windows import highest_stretch
 from llmtrace.triage.windows.candidates import TRAFFIC
 from llmtrace.triage.windows.choose import FEW
-from llmtrace.triage.windows.search_rows import Look, look_at, look_elsewhere
+from llmtrace.triage.windows.search_rows import Look, in_full, look_at, look_elsewhere
 from llmtrace.triage.windows.unrecorded import unrecorded
 
 Q: Final = 0.95
@@ -235,7 +235,8 @@ def triage(
         others = _others(case, found, metric, settings, report, widely=look.blind or blip)
         other = _explained((one for one in others if not (blip and one.is_blip)), found)
         if other is not None:
-            found = _weigh(case, other.look, other.sides.about, settings, report)
+            whole = look if other.look is look else in_full(other.look)
+            found = _weigh(case, whole, other.sides.about, settings, report)
     found = _of_a_while(found) if settings.at is None else found
     intervals = found.spread is not None or not settings.bootstrap
     quality = _quality(found, case, duplicates=duplicates, intervals=intervals)

@@ -36,9 +36,9 @@ def _repeated(rows: Columns) -> NDArray[np.bool_]:
     return again
 
 
-def thinned(rows: Columns) -> Columns:
-    """Return every second, third, ... row of very many, standing for the others."""
-    step = -(-len(rows) // _MAX_ROWS)
+def thinned(rows: Columns, most: int = _MAX_ROWS) -> Columns:
+    """Return every second, third, ... row of more than that many, standing for the others."""
+    step = -(-len(rows) // most)
     if step <= 1:
         return rows
     kept = rows.take(slice(None, None, step))

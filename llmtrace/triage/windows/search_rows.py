@@ -34,6 +34,7 @@ from llmtrace.triage.windows.highest_stretch import SURE
 from llmtrace.triage.windows.same_work import Series, searched_series
 
 _HIGH: Final = 0.95
+_ENOUGH: Final = 20_000  # rows of a window, to see whether it explains anything
 # As CERTAIN and LEAST, where windows were chosen among thousands.
 _FOUND: Final = (1e-6, 0.2)
 
@@ -150,13 +151,27 @@ def look_at(
     if alike is not None:
         chosen = replace(chosen, before=alike[1])
         incidents = tuple(replace(one, usual_then=one in there) for one in incidents)
-    whole = (
-        rows.within(chosen.before.start, chosen.before.end),
-        rows.within(chosen.after.start, chosen.after.end),
-    )
     return Look(
-        mine, of, span, chosen, whole, incidents, alike[0] if alike else None, series, gaps
+        mine,
+        of,
+        span,
+        chosen,
+        _rows_of(rows, chosen),
+        incidents,
+        alike[0] if alike else None,
+        series,
+        gaps,
     )
+
+
+def _rows_of(rows: Columns, chosen: Chosen) -> tuple[Columns, Columns]:
+    before, after = (rows.within(one.start, one.end) for one in (chosen.before, chosen.after))
+    return before, after
+
+
+def in_full(look: Look) -> Look:
+    """Return a look at all rows of its windows."""
+    return replace(look, whole=_rows_of(look.rows, look.chosen))
 
 
 def look_elsewhere(look: Look, case: Case, *, nothing: bool) -> Iterator[Look]:
@@ -165,7 +180,7 @@ def look_elsewhere(look: Look, case: Case, *, nothing: bool) -> Iterator[Look]:
     A search of many rows is to be believed that found something, unless that is `nothing` where
     windows are compared; and so it is of traffic, which comes and goes. Where it found nothing,
     other dates that are sure are looked at. Without an end of the time searched, it is as long as
-    anything was recorded.
+    anything was recorded. Of very many rows these are a part: see `in_full`.
     """
     many = look.rows.n > FEW
     if (many and not nothing) or not look.rows.n or look.alike_days is not None:
@@ -181,10 +196,9 @@ def look_elsewhere(look: Look, case: Case, *, nothing: bool) -> Iterator[Look]:
     dated = (one for one in found if not many or one.by != TRAFFIC)
     chosen = (around(t, one, look.gaps, span.end, among=len(found)) for one in dated)
     for one in chain(chosen, since_each_part(t, look.gaps)):
-        whole = tuple(look.rows.within(each.start, each.end)
-                      for each in (one.before, one.after))  # fmt: skip
-        if whole[0].n >= MIN_COUNT:
-            yield replace(look, span=span, chosen=one, whole=(whole[0], whole[1]))
+        before, after = (thinned(rows, _ENOUGH) for rows in _rows_of(look.rows, one))
+        if before.n >= MIN_COUNT:
+            yield replace(look, span=span, chosen=one, whole=(before, after))
 
 
 def _span(rows: Columns, searched: Window | None) -> Window:
