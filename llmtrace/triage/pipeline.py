@@ -235,8 +235,8 @@ def triage(
         others = _others(case, found, metric, settings, report, widely=look.blind or blip)
         other = _explained((one for one in others if not (blip and one.is_blip)), found)
         if other is not None:
-            whole = look if other.look is look else in_full(other.look)
-            found = _weigh(case, whole, other.sides.about, settings, report)
+            full = look if other.look is look else in_full(other.look)
+            found = _weigh(case, full, other.sides.about, settings, report)
     found = _of_a_while(found) if settings.at is None else found
     intervals = found.spread is not None or not settings.bootstrap
     quality = _quality(found, case, duplicates=duplicates, intervals=intervals)
