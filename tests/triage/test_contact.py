@@ -133,7 +133,8 @@ def test_what_is_never_streamed_has_no_first_token():
     )
 
     assert result.before.n == result.after.n == 300
-    assert result.verdict == "no_change"
+    assert not result.significant
+    assert result.verdict == "traffic"  # three times as many of that route
 
 
 @pytest.mark.parametrize("metric", ["ttft", "e2e"])

@@ -460,8 +460,9 @@ def grammar_compilation(e: Evidence) -> Finding:
     alone = len(models) == 1 and bool(models[0] >= 0) and not _others_ended(e)
     fetches, routes = _fetches_blocks(e), _routes(e)
     by_route = bool(routes[0]) and bool(routes[1])
-    deferred, room = (share or 0.0) >= HALF, _wait_with_room(e) and _only_seats(e)
-    # None waits for a longer step, or for an engine that stands still.
+    deferred, one = (share or 0.0) >= HALF, e.local("replica", "queue_s")
+    room = one is None and _wait_with_room(e) and _only_seats(e)
+    # None waits for a longer step, for an engine that stands still, or at one engine alone.
     in_line = _in_line(e) if room else None
     computes = not e.up("prefill_s") and e.up("max_gap_s") is False and in_line is not True
     left = known is None and (deferred or (room and computes)) and alone and (
