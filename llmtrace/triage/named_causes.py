@@ -124,6 +124,15 @@ def of_a_burst(causes: Sequence[Finding]) -> tuple[Finding, ...]:
     )  # fmt: skip
 
 
+def of_several_windows(causes: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Leave causes at most possible where several windows were weighed and none is explained."""
+    lacks = "more requests: of several windows compared, one may look like this by chance"
+    return tuple(
+        replace(one, status="possible", missing=(*one.missing, lacks))
+        if one.status in SURE else one for one in causes
+    )  # fmt: skip
+
+
 def _of_a_search(found: Finding) -> Finding:
     """Leave traffic at most possible without proof: the search took the time at which it is most.
 

@@ -23,12 +23,20 @@ from llmtrace.triage.attribution.divide_change import Divided, divide, usual_par
 from llmtrace.triage.attribution.exemplars import exemplars
 from llmtrace.triage.attribution.request_load import load_of
 from llmtrace.triage.attribution.result_parts import anatomy_of, contributions_of, estimates_of
+from llmtrace.triage.causes.scoring import LIKELY
 from llmtrace.triage.comparison.outcomes import compare_outcomes
 from llmtrace.triage.comparison.p95_change import CERTAIN, LEAST, MIN_COUNT, Compared, compare
 from llmtrace.triage.comparison.which_moved import all_moved, which_moved
 from llmtrace.triage.comparison.within_groups import Group, clearest_group
 from llmtrace.triage.mix_growth import growth_of
-from llmtrace.triage.named_causes import COUNTED, has_proof, named_causes, of_a_burst, with_proof
+from llmtrace.triage.named_causes import (
+    COUNTED,
+    has_proof,
+    named_causes,
+    of_a_burst,
+    of_several_windows,
+    with_proof,
+)
 from llmtrace.triage.onset_and_impact import with_onset_and_impact
 from llmtrace.triage.quality import quality_of
 from llmtrace.triage.report.naming import duration, number_of, utc
@@ -182,6 +190,12 @@ class _Weighed:
         return self.judged.verdict in NOTHING_FOUND
 
     @property
+    def is_dated_possible(self) -> bool:
+        """Whether a cause is possible at a sure date, at which nothing is known to have moved."""
+        dated = self.look.chosen.dated and self.look.chosen.by not in ("", TRAFFIC)
+        return dated and self.nothing and self.causes[0].status in NAMED
+
+    @property
     def explained_elsewhere(self) -> bool:
         """Whether it is, though several windows were weighed: one has proof of something any day.
 
@@ -235,8 +249,11 @@ def triage(
         others = _others(case, found, metric, settings, report, widely=look.blind or blip)
         other = _explained((one for one in others if not (blip and one.is_blip)), found)
         if other is not None:
-            full = look if other.look is look else in_full(other.look)
-            found = _weigh(case, full, other.sides.about, settings, report)
+            same = other.look is look  # and another metric
+            weighed = _weigh(case, look if same else in_full(other.look),
+                             other.sides.about if same else metric, settings, report)  # fmt: skip
+            sure = weighed.explained_elsewhere or weighed.is_dated_possible
+            found = weighed if sure else _unsure(weighed, found)
     found = _of_a_while(found) if settings.at is None else found
     intervals = found.spread is not None or not settings.bootstrap
     quality = _quality(found, case, duplicates=duplicates, intervals=intervals)
@@ -260,19 +277,36 @@ def _of_a_while(found: _Weighed) -> _Weighed:
 
 
 def _explained(others: Iterable[_Weighed], found: _Weighed) -> _Weighed | None:
-    """Return the first of others that is explained.
+    """Return the first of others that is explained, or else what comes nearest.
 
-    Or else, where nothing is known to have got worse, one of a sure date for which a cause is
-    possible, and that does not say either that something got worse.
+    Where nothing is known to have got worse, that is one of a sure date for which a cause is
+    possible, and that does not say either that something got worse. Where no cause is named at
+    all, it is the one with the strongest evidence, if that would do in windows that are given.
     """
-    possible = None
+    dated = nearest = None
+    strongest = LIKELY - 1
     for one in others:
         if one.explained_elsewhere:
             return one
-        dated = one.look.chosen.dated and one.look.chosen.by not in ("", TRAFFIC)
-        if possible is None and dated and one.nothing and one.causes[0].status in NAMED:
-            possible = one
-    return possible if found.judged.verdict in _NOT_WORSE else None
+        first = one.causes[0]
+        if first.status not in NAMED:
+            continue
+        if dated is None and one.is_dated_possible:
+            dated = one
+        if first.score > strongest and (found.nothing or not one.nothing):
+            nearest, strongest = one, first.score
+    if dated is not None and found.judged.verdict in _NOT_WORSE:
+        return dated
+    return None if any(one.status in NAMED for one in found.causes) else nearest
+
+
+def _unsure(one: _Weighed, found: _Weighed) -> _Weighed:
+    """Return what comes nearest, of windows of which several were weighed: possible at most."""
+    judged = one.judged
+    if found.nothing and not one.nothing:
+        text = f"{judged.reason} Of several windows compared this one differs most."
+        judged = Judged("not_enough_data", text)
+    return replace(one, judged=judged, causes=of_several_windows(one.causes))
 
 
 def _others(

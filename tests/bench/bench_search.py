@@ -1,29 +1,34 @@
 """How often does the search find a spike where there is none, and miss one that is there?
 
-    python -m tests.bench.bench_search [--draws N]
+    python -m tests.bench.bench_search [--draws N] [--arrivals FILE ...]
 
 Noise is log-normal, independent or autoregressive from request to request (in a second row,
 with noise of its own for each beside it); spikes are ten times as slow, with one edge or two.
-Exits with 1 where a bar is missed. Two minutes.
+With recorded arrivals, it tells in how many pieces of them the number of requests is said to have
+changed. Exits with 1 where a bar is missed. Two minutes.
 """
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from llmtrace.dataset.arrivals import read_arrivals
 from llmtrace.dataset.columns import Floats
 from llmtrace.triage.windows.bins import bins_for
 from llmtrace.triage.windows.highest_stretch import CERTAIN, Spike
-from llmtrace.triage.windows.spike import find_slow
+from llmtrace.triage.windows.spike import find_slow, find_traffic
 
 # How strongly requests remember the one before, and how often the search may be wrong then.
 BARS: Final = {0.0: 0.01, 0.9: 0.05, 0.98: 0.10}
 SIZES: Final = (160, 400, 1200, 4000)
 PLACES: Final = (0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9)
 BINS: Final = range(8, 61)
+PIECES: Final = (86, 200, 400, 800, 1500, 3000)  # requests of recorded arrivals
+_MOST_PIECES: Final = 60
 PER_BIN: Final = 20
 _SPAN_S: Final = 3600.0
 _SPREAD: Final = 0.5
@@ -78,12 +83,33 @@ def finds(bins: int, place: float, seed: int, *, two_edges: bool) -> bool:
     return found is not None and abs(found.start - begin) <= 3 * _SPAN_S * PER_BIN / n
 
 
+def traffic_changes(t: Floats) -> bool:
+    """Return whether the number of requests is found to change."""
+    found = (
+        find_traffic(t, float(t[0]), float(t[-1]) + 1e-3, more=more) for more in (True, False)
+    )
+    return any(one is not None and one.score >= CERTAIN for one in found)
+
+
+def changing_pieces(t: Floats, n: int) -> tuple[int, int]:
+    """Return in how many pieces of so many requests traffic is found to change, and of how many."""
+    starts = range(0, len(t) - n, max(n, (len(t) - n) // _MOST_PIECES))
+    return sum(traffic_changes(t[i : i + n]) for i in starts), len(starts)
+
+
 def main() -> int:
-    """Print both, and compare with the bars."""
+    """Print all, and compare with the bars."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--draws", type=int, default=200, help="of each size (default: 200)")
-    draws = parser.parse_args().draws
-    missed = False
+    parser.add_argument("--arrivals", type=Path, nargs="*", default=[], metavar="FILE",
+                        help="recorded arrivals: Azure's CSV or Mooncake's JSON lines")  # fmt: skip
+    options = parser.parse_args()
+    draws, missed = options.draws, False
+    for file in options.arrivals:
+        t = np.sort(read_arrivals(file).start_s)
+        pieces = {n: changing_pieces(t, n) for n in PIECES}
+        said = "  ".join(f"{n:,}: {some} of {many}" for n, (some, many) in pieces.items())
+        print(f"traffic changes in pieces of {file.name}  {said}")
     for memory, bar in BARS.items():
         for own in (False, True):
             shares = [false_alarms(memory, n, draws, own=own) for n in SIZES]

@@ -10,7 +10,7 @@ import pytest
 from llmtrace.dataset.case import Case, Event, Facts, Signals, Window, no_signals, signals_from
 from llmtrace.dataset.columns import Columns, concatenate
 from llmtrace.triage.pipeline import Settings, triage
-from llmtrace.triage.result import NOTHING_FOUND, SURE
+from llmtrace.triage.result import NAMED, NOTHING_FOUND, SURE
 from llmtrace.triage.windows.candidates import Candidate, candidates
 from llmtrace.triage.windows.choose import around
 from llmtrace.triage.windows.highest_stretch import Spike, memory_of
@@ -227,6 +227,28 @@ def test_a_blip_gives_way_to_what_lasts_though_that_stands_out_less(seed):
     assert found.causes[0].id == "longer_outputs"
     assert found.onset is not None
     assert found.onset.best == pytest.approx(since, abs=20)
+
+
+@pytest.mark.parametrize("seed", [1, 3, 5])
+def test_what_comes_nearest_is_possible_where_nothing_is_beyond_chance(seed):
+    """Sixty responses, longer by three fifths, are dated by nothing for sure."""
+    rows, _ = short((60, 60), Kind(outputs=1.6), seed)
+    found = triage(Case(rows, no_signals()), QUICK)
+
+    first = found.causes[0]
+    assert found.verdict in NOTHING_FOUND
+    assert (first.id, first.status) == ("longer_outputs", "possible")
+    assert any("more requests" in one for one in first.missing)
+
+
+def test_hardly_anything_comes_near_where_nothing_happened():
+    """Many windows are compared, but what stands out by chance is weak evidence."""
+    named = 0
+    for seed in range(12):
+        found = triage(Case(requests(150, Kind(rate=RATE), 7000 + seed), no_signals()), QUICK)
+        named += any(one.status in NAMED for one in found.causes)
+
+    assert named <= 1
 
 
 def _end(parts: list[Columns]) -> float:

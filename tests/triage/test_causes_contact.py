@@ -145,6 +145,19 @@ def test_a_route_whose_own_requests_take_longer_is_not_lost() -> None:
     assert found["traffic_lost"].status not in SURE
 
 
+@pytest.mark.parametrize(("slower_s", "lost"), [(0.5, True), (16.0, False)])
+def test_who_waits_sends_fewer_by_no_more_than_it_takes_longer(slower_s: float, lost: bool) -> None:
+    """A quarter of the requests come: none of those that wait a little longer kept the others."""
+    made = quiet(after_rate=0.5)
+    for row in made.after():
+        row["queue_s"] += slower_s
+
+    found = made.findings(metric="ttft")["traffic_lost"]
+
+    assert (found.status in NAMED) is lost
+    assert any("sends fewer" in one.text for one in found.against) is not lost
+
+
 def test_one_tenant_that_asks_four_times_as_much_is_a_surge_of_its_own() -> None:
     """All together are half as many again, for which the others wait."""
     made = quiet(after_rate=3.0)

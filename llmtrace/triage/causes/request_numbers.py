@@ -14,6 +14,7 @@ from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.request_rates import Arrivals
 from llmtrace.triage.result import Finding
 
+_NEARLY: Final = 0.8
 _TIMES: Final = 1.5  # as many, or as few: the bar of the search for traffic
 _SURE: Final = 3.0  # standard errors, by the unrest of counts
 _COLUMNS: Final = (
@@ -61,7 +62,7 @@ def traffic_lost(e: Evidence) -> Finding:
         proof(none or group is not None, "no request came at all" if none else f"only {where}"),
         support(bool(after) and not e.moved, "requests that come are answered as fast as before"),
         # Others that come as before do not wait for what takes longer.
-        against(bool(e.moved) and not gone and _slower(e, group),
+        against(bool(e.moved) and not gone and _slower(e, group, come),
                 "requests take longer: who waits sends fewer", strongly=True),
         against(failing.rose(0.01), f"requests fail: {failing}"),
     ]  # fmt: skip
@@ -109,12 +110,19 @@ def _arrivals(e: Evidence, group: Group | None) -> Arrivals:
     return e.arrivals() if group is None else e.arrivals(**{group.column: group.value})
 
 
-def _slower(e: Evidence, group: Group | None) -> bool:
-    """Return whether requests of this kind take longer; of all, that is what moved."""
-    if group is None:
-        return True
-    own = e.row_among("e2e_s", group, lambda side: side.where(*group))
-    return own is not None and own.rose(e.floor("e2e_s"))
+def _slower(e: Evidence, group: Group | None, come: Arrivals) -> bool:
+    """Return whether requests of this kind take longer, by as much as fewer of them come.
+
+    Who sends the next one when the last is answered cannot send fewer than that.
+    """
+    mine = e.row("e2e_s")
+    if group is not None:
+        mine = e.row_among("e2e_s", group, lambda side: side.where(*group))
+        if mine is not None and not mine.rose(e.floor("e2e_s")):
+            return False
+    if mine is None:
+        return group is None
+    return mine.after_mean * come.after.rate >= _NEARLY * mine.before_mean * come.before.rate
 
 
 def _where(e: Evidence) -> tuple[Group | None, str]:

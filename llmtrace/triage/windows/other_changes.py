@@ -19,6 +19,7 @@ _OUTWEIGHS: Final = 3.0  # times as many requests
 _SMALLEST: Final = 1e-9
 _BIN: Final = 0.02  # of the time
 _AT_ONCE: Final = 3.0  # bins
+_SOON: Final = 0.05  # of the time
 _ENOUGH: Final = 200
 _RECURS: Final = 0.5  # of the quiet time before
 _MOSTLY: Final = 0.5  # of the shorter of two stretches
@@ -86,11 +87,12 @@ def since_others_rose(incidents: Sequence[Incident], spike: Spike, t: Floats) ->
     """
     if spike.start > float(t[0]) or spike.end is None:
         return spike
+    near = _SOON * float(t[-1] - t[0])
     rose = [
         one
         for one in incidents
         if (one.direction == "up" if one.metric != "traffic" else _lost(one))
-        and abs(one.start - spike.end) <= _AT_ONCE * spike.bin_s
+        and abs(one.start - spike.end) <= max(_AT_ONCE * spike.bin_s, near)
     ]  # fmt: skip
     best = min(rose, key=lambda one: one.p_value, default=None)
     return spike if best is None else replace(spike, start=best.start, end=best.end)

@@ -178,9 +178,9 @@ def look_elsewhere(look: Look, case: Case, *, nothing: bool) -> Iterator[Look]:
     """Yield looks at what else than the metrics dates a change, the surest date first.
 
     A search of many rows is to be believed that found something, unless that is `nothing` where
-    windows are compared; and so it is of traffic, which comes and goes. Where it found nothing,
-    other dates that are sure are looked at. Without an end of the time searched, it is as long as
-    anything was recorded. Of very many rows these are a part: see `in_full`.
+    windows are compared; and so it is of traffic that is not sure: it comes and goes. Where it
+    found nothing, other dates that are sure are looked at. Without an end of the time searched, it
+    is as long as anything was recorded. Of very many rows these are a part: see `in_full`.
     """
     many = look.rows.n > FEW
     if (many and not nothing) or not look.rows.n or look.alike_days is not None:
@@ -193,7 +193,7 @@ def look_elsewhere(look: Look, case: Case, *, nothing: bool) -> Iterator[Look]:
         look.rows, look.series, span=span, signals=case.signals, events=case.facts.events,
         gaps=look.gaps,
     )  # fmt: skip
-    dated = (one for one in found if not many or one.by != TRAFFIC)
+    dated = (one for one in found if not many or one.by != TRAFFIC or one.sure)
     chosen = (around(t, one, look.gaps, span.end, among=len(found)) for one in dated)
     for one in chain(chosen, since_each_part(t, look.gaps)):
         before, after = (thinned(rows, _ENOUGH) for rows in _rows_of(look.rows, one))
