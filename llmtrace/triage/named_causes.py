@@ -12,7 +12,7 @@ from llmtrace.triage import result
 from llmtrace.triage.attribution.attribute import NAMES
 from llmtrace.triage.attribution.divide_change import Divided
 from llmtrace.triage.causes import BY_LOAD, BY_OUTCOME, causes
-from llmtrace.triage.causes.scoring import LIKELY, WEIGHTS, with_points
+from llmtrace.triage.causes.scoring import WEIGHTS, at_most_possible
 from llmtrace.triage.causes.track_record import with_record
 from llmtrace.triage.evidence.changes import RATHER_SURE
 from llmtrace.triage.evidence.evidence import PACE_STAGES, TTFT_STAGES, Evidence, gather
@@ -119,8 +119,8 @@ def of_a_burst(causes: Sequence[Finding]) -> tuple[Finding, ...]:
     They come and go on any day, and a search takes the time at which most came.
     """
     return tuple(
-        _at_most_possible(one, "it was over soon: load that varies does that on any day")
-        if one.status in SURE and one.id in _OF_A_BURST else one for one in causes
+        at_most_possible(one, "it was over soon: load that varies does that on any day")
+        if one.id in _OF_A_BURST else one for one in causes
     )  # fmt: skip
 
 
@@ -140,11 +140,7 @@ def _of_a_search(found: Finding) -> Finding:
     """
     likely = found.status == "likely" and found.id in OF_TRAFFIC
     text = "requests come and go over a day, and this is when most or fewest came"
-    return _at_most_possible(found, text) if likely else found
-
-
-def _at_most_possible(found: Finding, text: str) -> Finding:
-    return with_points(found, [Point(text, LIKELY - 1 - found.score)])
+    return at_most_possible(found, text) if likely else found
 
 
 def _as_far_as_known(

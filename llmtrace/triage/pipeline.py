@@ -285,6 +285,7 @@ def _explained(others: Iterable[_Weighed], found: _Weighed) -> _Weighed | None:
     """
     dated = nearest = None
     strongest = LIKELY - 1
+    not_worse = found.judged.verdict in _NOT_WORSE
     for one in others:
         if one.explained_elsewhere:
             return one
@@ -293,9 +294,9 @@ def _explained(others: Iterable[_Weighed], found: _Weighed) -> _Weighed | None:
             continue
         if dated is None and one.is_dated_possible:
             dated = one
-        if first.score > strongest and (found.nothing or not one.nothing):
+        if first.score > strongest and (not_worse or not one.nothing):
             nearest, strongest = one, first.score
-    if dated is not None and found.judged.verdict in _NOT_WORSE:
+    if dated is not None and not_worse:
         return dated
     return None if any(one.status in NAMED for one in found.causes) else nearest
 

@@ -92,7 +92,7 @@ def traffic_changes(t: Floats) -> bool:
 
 
 def changing_pieces(t: Floats, n: int) -> tuple[int, int]:
-    """Return in how many pieces of so many requests traffic is found to change, and of how many."""
+    """Return in how many pieces of so many requests traffic changes, and of how many."""
     starts = range(0, len(t) - n, max(n, (len(t) - n) // _MOST_PIECES))
     return sum(traffic_changes(t[i : i + n]) for i in starts), len(starts)
 
@@ -102,7 +102,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--draws", type=int, default=200, help="of each size (default: 200)")
     parser.add_argument("--arrivals", type=Path, nargs="*", default=[], metavar="FILE",
-                        help="recorded arrivals: Azure's CSV or Mooncake's JSON lines")  # fmt: skip
+                        help="recorded: Azure's CSV or Mooncake's JSON lines")  # fmt: skip
     options = parser.parse_args()
     draws, missed = options.draws, False
     for file in options.arrivals:

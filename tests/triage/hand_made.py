@@ -720,7 +720,7 @@ def frontend_cpu_near() -> Incident:
 def frontend_cpu_missing() -> Incident:
     made = frontend_cpu()
     made.forget("frontend_time", "api_cpu")
-    made.forget_rows("first_chunk_frontend_s")
+    made.forget_rows("first_chunk_frontend_s", "burst_chunks")
     return made
 
 
@@ -734,6 +734,8 @@ def kv_transfer() -> Incident:
     made.gauge("waiting_deferred", 6.0, 1.0)
     for i, row in enumerate(made.rows):
         row["model"] = ("llama", "qwen")[i % 2]
+    for facts in made.facts.values():
+        facts["kv_connector"] = "NixlConnector"
     return made
 
 

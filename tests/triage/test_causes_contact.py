@@ -15,7 +15,7 @@ from llmtrace.triage.causes import causes
 from llmtrace.triage.result import NAMED, SURE
 
 from . import hand_made
-from .incidents import AFTER, BEFORE, Incident, quiet
+from .incidents import AFTER, BEFORE, REPLICAS, Incident, quiet
 
 
 def _cut_where_long(made: Incident, limit_s: float, **ending: object) -> Incident:
@@ -146,7 +146,9 @@ def test_a_route_whose_own_requests_take_longer_is_not_lost() -> None:
 
 
 @pytest.mark.parametrize(("slower_s", "lost"), [(0.5, True), (16.0, False)])
-def test_who_waits_sends_fewer_by_no_more_than_it_takes_longer(slower_s: float, lost: bool) -> None:
+def test_who_waits_sends_fewer_by_no_more_than_it_takes_longer(
+    slower_s: float, lost: bool
+) -> None:
     """A quarter of the requests come: none of those that wait a little longer kept the others."""
     made = quiet(after_rate=0.5)
     for row in made.after():
@@ -276,6 +278,114 @@ def test_a_new_version_whose_requests_wait_on_open_connections_has_a_limit(
 
     assert (next(iter(found)) == "client_cold") is connects
     assert (found["client_cold"].status in NAMED) is connects
+
+
+def test_where_engines_prefill_and_others_decode_transfers_are_between_them() -> None:
+    """The engine that decodes defers requests until their blocks are there."""
+    made = hand_made.kv_transfer()
+    for replica, role in zip(REPLICAS, ("kv_producer", "kv_consumer", "kv_consumer"), strict=True):
+        made.facts[replica]["kv_role"] = role
+        made.counters["kv_transfer_time_count", replica] = lambda _: 1.0
+        made.counters["kv_transfer_time_sum", replica] = lambda t: (
+            0.9 if t >= AFTER.start else 0.02
+        )
+
+    found = made.findings(metric="ttft")
+
+    assert next(iter(found)) == "disaggregated_kv"
+    assert found["disaggregated_kv"].status in SURE
+    assert found["kv_transfer"].status not in SURE
+
+
+@pytest.mark.parametrize("connector", [True, False])
+def test_what_is_deferred_without_a_connector_waits_for_a_grammar(connector: bool) -> None:
+    """There is one model, so that none waits for an adapter."""
+    made = hand_made.kv_transfer()
+    for row in made.rows:
+        row["model"] = "llama"
+    for facts in made.facts.values():
+        if not connector:
+            del facts["kv_connector"]
+
+    found = made.findings(metric="ttft")
+
+    assert next(iter(found)) == ("kv_transfer" if connector else "grammar_compilation")
+
+
+def test_tokens_take_longer_where_drafts_fail_and_no_other_program_is_needed() -> None:
+    """Prompts take longer too, as more requests are there at a time; clocks are as ever."""
+    made = quiet()
+    made.counter("spec_accepted", 80.0)
+    for row in made.after():
+        row["decode_s"] *= 2.5
+        row["prefill_s"] *= 1.7
+        row["spec_accepted"] = int(0.4 * row["output_tokens"])
+
+    found = made.findings(metric="tpot")
+
+    assert next(iter(found)) == "low_spec_acceptance"
+    assert found["gpu_throttle"].status not in SURE
+
+
+def test_a_larger_batch_makes_no_few_requests_far_slower() -> None:
+    """One in four takes three times as long, and the others less than their batch explains."""
+    made = hand_made.batch_size()
+    for number, row in enumerate(made.after()):
+        row["decode_s"] *= 3.0 if number % 4 == 0 else 0.6
+
+    assert made.findings(metric="tpot")["batch_size"].status not in SURE
+
+
+def test_a_cache_that_is_hardly_used_is_not_full_whatever_its_tokens_take() -> None:
+    """Requests wait for something else, and hold blocks meanwhile."""
+    made = quiet()
+    for replica in REPLICAS:
+        made.gauges["kv_usage", replica] = lambda t, _u: 0.03 if t >= AFTER.start else 0.01
+    hand_made.slow_queue(made, 1.0)
+
+    assert made.findings(metric="ttft")["kv_exhaustion"].status == "ruled_out"
+
+
+@pytest.mark.parametrize(("bursts", "possible"), [(False, True), (True, False)])
+def test_what_is_left_after_the_prefill_may_be_the_front_end(bursts: bool, possible: bool) -> None:
+    """Nothing reports its time; a proxy would let chunks come at once."""
+    made = quiet()
+    made.forget("frontend_time", "api_cpu")
+    made.forget_rows("first_chunk_frontend_s")
+    for row in made.after():
+        row["first_chunk_s"] += 0.5
+        row["burst_chunks"] += int(0.6 * row["chunks"]) if bursts else 0
+
+    found = made.findings(metric="ttft")["frontend_cpu"]
+
+    assert (found.status == "possible") is possible
+
+
+def test_what_makes_no_first_token_later_is_not_explained_by_what_does() -> None:
+    """Responses are longer, and the way is too: both are named."""
+    made = quiet()
+    for row in made.after():
+        row["network_s"] += 0.4
+        row["network_rtt_s"] += 0.4
+        row |= {"output_tokens": 4 * row["output_tokens"], "decode_s": 4 * row["decode_s"]}
+
+    found = made.findings(metric="ttft")
+
+    assert next(iter(found)) == "network_path"
+    assert found["longer_outputs"].status in NAMED
+
+
+def test_longer_prompts_do_not_explain_that_nothing_streams() -> None:
+    """How a response is sent is another change."""
+    made = hand_made.streaming_off()
+    for row in made.after():
+        row["prompt_tokens"] *= 6
+        row["prefill_s"] *= 6
+
+    found = made.findings(metric="ttft")
+
+    assert found["streaming_off"].status in NAMED
+    assert not [one for one in found["streaming_off"].against if "explains" in one.text]
 
 
 def _to_a_route(made: Incident, route: str, share: Callable[[float], float]) -> None:

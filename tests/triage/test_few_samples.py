@@ -50,6 +50,35 @@ def test_few_samples_seldom_rise_by_chance(memory, after):
     assert rose <= 5
 
 
+def test_other_engines_show_how_steady_a_gauge_is():
+    """Five samples of one clock that fell are few; those of three before are eighteen."""
+    t = np.arange(0.0, 165.0, 15.0)
+    steady, fell = np.full(11, 1980.0), np.array([1980.0] * 6 + [720.0] + [540.0] * 4)
+    windows = Window(0.0, 90.0), Window(90.0, 165.0)
+    alone = moved({"gpu-2": Series(t, fell)}, *windows)
+    among = moved({"gpu-0": Series(t, steady), "gpu-1": Series(t, steady),
+                   "gpu-2": Series(t, fell)}, *windows)  # fmt: skip
+
+    assert not alone.instances["gpu-2"].fell(0.0)
+    assert among.instances["gpu-2"].fell(0.0)
+    assert not among.instances["gpu-1"].fell(0.0)
+
+
+@pytest.mark.parametrize("memory", [0.0, 0.6])
+def test_few_samples_beside_those_of_others_seldom_rise_by_chance(memory):
+    """Each engine's gauge wanders by itself."""
+    rng = np.random.default_rng(7)
+    rose = 0
+    for _ in range(300):
+        steps = rng.normal(0, 1, (3, 11))
+        for i in range(1, 11):
+            steps[:, i] = memory * steps[:, i - 1] + np.sqrt(1 - memory**2) * steps[:, i]
+        values = 10 + 3 * steps
+        rose += shift_of_samples(values[0, :6], values[0, 6:], values[1:, :6]).rose(0.0, 0.1)
+
+    assert rose <= 3
+
+
 def test_a_window_without_samples_says_nothing():
     """Nor does one that has three before it."""
     assert shift_of_samples(np.arange(3.0), np.ones(2)) is None

@@ -6,7 +6,7 @@ another: relations.toml lists which cause may be behind which effect.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -87,7 +87,8 @@ def causes(evidence: Evidence) -> list[Finding]:
     weighed = found
     beyond = {name: _beyond_unrest(evidence, one) for name, one in found.items()}
     found = {name: _behind(evidence, one, beyond) for name, one in found.items()}
-    ranked = _after_the_first(_ranked(found.values()))
+    outside = OUTSIDE.get(evidence.metric or "", ())
+    ranked = _after_the_first(_ranked(found.values()), outside)
     first, *others = _ranked(_beyond_unrest(evidence, one) for one in ranked)
     if first.status in NAMED:
         first = replace(first, or_else=look_alikes(first, weighed))
@@ -99,16 +100,20 @@ def _ranked(found: Iterable[Finding]) -> list[Finding]:
     return sorted(found, key=lambda one: (_RANK[one.status], -one.score, order.index(one.id)))
 
 
-def _after_the_first(ranked: Sequence[Finding]) -> list[Finding]:
+def _after_the_first(ranked: Sequence[Finding], outside: Collection[str]) -> list[Finding]:
     """Take points off all but the best supported cause: what it explains is explained.
 
+    What causes make that cannot affect the metric (`outside`), it does not explain.
     Measured on worlds that rules were written on (docs/on-call/triage.md): a cause that is not
     the first needs so much more to be as often true.
     """
     first = ranked[0]
     return [
         with_points(one, [Point(f"{first.id} explains the change already", _EXPLAINED)])
-        if one is not first and one.status in NAMED and _same_change(first, one)
+        if one is not first
+        and one.status in NAMED
+        and _same_change(first, one)
+        and (first.id in outside) == (one.id in outside)
         else one
         for one in ranked
     ]
@@ -118,7 +123,8 @@ def _same_change(first: Finding, other: Finding) -> bool:
     """Return whether two causes are about the same change: of outcomes, of numbers, of times."""
     followed = any("would follow from" in point.text for point in other.against)
     # That some are not served does not explain why others wait for an attempt to work.
-    kinds = (BY_OUTCOME, OF_TRAFFIC, ("provider_errors",))
+    # Nor is how they are answered explained by how long it takes.
+    kinds = (BY_OUTCOME, OF_TRAFFIC, ("provider_errors",), ("streaming_off",))
     return not followed and all((first.id in kind) == (other.id in kind) for kind in kinds)
 
 

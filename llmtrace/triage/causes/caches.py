@@ -226,13 +226,15 @@ def kv_transfer(e: Evidence) -> Finding:
     weigh = proof if fetches else support
     more = None if waits is None else _more(waits)
     alone = more is False and _hardly_read(e)
-    by_requests = alone and bool(fetches) and _wait_with_room(e)
+    all_fetch = more is False and (share or 0.0) >= HALF
+    by_requests = (alone or all_fetch) and bool(fetches) and _wait_with_room(e)
     (by_loads, loads), (late, as_ever) = _loads_longer(e), _routes(e)
     in_steps, uneven = _held_by_loads(e) if fetches and not by_loads else ("", False)
     queue = say.durations("queue", e.row("queue_s"))
     named = "requests deferred" if fetching is None else "requests that fetch KV blocks"
     text = f"{queue}, and {at_limit(e, e.gauge('running'))[1]}" if by_requests else ""
     shown = (by_loads and loads) or in_steps or text
+    tells = known and (more or shown) and not (fetches is None and len(slow) < _SEVERAL)
     lines = [
         gate(e.gate("queue") or by_loads or bool(in_steps), queue,
              "the engine's queue time per request"),
@@ -241,8 +243,7 @@ def kv_transfer(e: Evidence) -> Finding:
         proof(None if fetching is None else _more(fetching), say.gauge(named, fetching)),
         support(*_transfers_slower(e)),
         # That all wait alike tells it from a grammar or an adapter only where there are several.
-        weigh(None if share is None or not known or (fetches is None and len(slow) < _SEVERAL)
-              else share >= HALF and not some,
+        weigh(None if share is None or not tells else share >= HALF and not some,
               f"{say.percent(share or 0)} of waiting requests are deferred, of every model",
               "the rows' `model`, to distinguish it from adapters that wait for a slot"),
         against(fetches is False, "no KV blocks are fetched from another tier or engine",
@@ -251,6 +252,8 @@ def kv_transfer(e: Evidence) -> Finding:
                 strongly=True),
         support(None if e.fact("kv_connector") is None else True, "a KV connector is in use"),
         against(some, _models_text(slow, calm), strongly=True),
+        against(_prefill_apart(e), "one engine prefills and another decodes: it is between them",
+                strongly=True),
         against(bool(in_steps) and not uneven, "a slower GPU does that as well"),
         against(fetches is None and bool(late) and bool(as_ever),
                 f"routes that wait no longer than before: {', '.join(as_ever[:5])}"),
@@ -260,11 +263,18 @@ def kv_transfer(e: Evidence) -> Finding:
 
 
 def _fetches_blocks(e: Evidence) -> bool | None:
-    """Return whether KV blocks come from another tier or engine; `None` = not counted."""
+    """Return whether KV blocks come from another tier or engine; `None` = not counted.
+
+    Engines that say why requests are deferred have counted for longer what they fetch: vLLM does
+    the one since 0.20, the other since 0.11.
+    """
     queries = e.counted("external_prefix_queries")
-    if e.fact("kv_connector") is not None or e.has("kv_fetch"):
+    moves = ("kv_fetch", "kv_transfer_time_count", "kv_offload_load_time")
+    if e.fact("kv_connector") is not None or any(e.has(one) for one in moves):
         return True
-    return None if queries is None else max(queries) > 0
+    if queries is None:
+        return None if e.gauge("waiting_deferred") is None else False
+    return max(queries) > 0
 
 
 def _loads_longer(e: Evidence) -> tuple[bool | None, str]:
@@ -336,10 +346,17 @@ def disaggregated_kv(e: Evidence) -> Finding:
         support(None if failures is None else failures[1] >= 5 and failures[1] > 2 * failures[0],
                 say.counted("transfers that failed", failures)),
         support(None if local is None else True, f"only {local}"),
+        support(_prefill_apart(e), "one engine prefills and another decodes"),
         against(e.gate("prefill"), say.durations("prefill", e.row("prefill_s"))),
     ]  # fmt: skip
     action = "Reroute round the slow link between prefill and decode, or serve both on one engine."
     return judge("disaggregated_kv", lines, action, group=local)
+
+
+def _prefill_apart(e: Evidence) -> bool:
+    """Return whether engines are known to have the roles of vLLM's `kv_transfer_config`."""
+    roles = {facts.get("kv_role") for facts in e.facts.instances.values()}
+    return roles >= {"kv_producer", "kv_consumer"}
 
 
 def _transfers_slower(e: Evidence) -> tuple[bool | None, str]:
@@ -358,6 +375,7 @@ def _part_by_engines(e: Evidence) -> bool | None:
     first chunk, at least once. `None` = engines do not say that they do.
     """
     lost = "first_chunk" if e.row("first_chunk_s") is not None else "unattributed"
+    lost = "queue" if _prefill_apart(e) and e.gate("queue") else lost
     time, first = _transfer_time(e), e.row(f"{lost}_s")
     if time is None or first is None or not _transfers_slower(e)[0]:
         return None

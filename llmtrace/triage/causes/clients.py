@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -12,7 +12,6 @@ import numpy as np
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.scoring import (
-    Line,
     against,
     gate,
     judge,
@@ -235,7 +234,8 @@ def client_cold(e: Evidence) -> Finding:
         required(None if setup is None else setup.rose(floor) or setup.grew(floor),
                  say.durations("imports, pools, DNS, TCP and TLS", setup),
                  "`client_s` and the network's phases (HTTP client hooks)"),
-        *_if_none_connects(e, usual),
+        gate(not _few_connect(e, usual),
+             "of those that wait hardly any opens a connection: a limit does that"),
         required(True if new or starts else None,  # what a process sets up is in rows, too
                  f"clients started: {'; '.join(new[:2]) or 'requests import and connect anew'}",
                  "the rows' `version`, or an event for each deployment of a client"),
@@ -282,14 +282,12 @@ def _are_made(e: Evidence) -> bool:
     return own is not None and own.rose(0.0, _ANEW)
 
 
-def _if_none_connects(e: Evidence, usual: float) -> Iterator[Line]:
-    """Yield that those with a longer set-up have a connection already: no process is new."""
+def _few_connect(e: Evidence, usual: float) -> bool:
+    """Return whether those with a longer set-up have a connection already: no process is new."""
     slow = e.after.number("client_setup_s") > usual
     connects = e.after.number("network_connect_s") + e.after.number("network_tls_s")
     connects = connects[slow & np.isfinite(connects)]
-    some = len(connects) < MIN_COUNT or bool((connects > 0).mean() > _LATER)
-    if not some:
-        yield required(some, "hardly any of those that wait opens a connection: a limit does that")
+    return len(connects) >= MIN_COUNT and bool((connects > 0).mean() <= _LATER)
 
 
 def _open_connections(e: Evidence, usual: float) -> bool:

@@ -16,6 +16,7 @@ from llmtrace.triage.causes.scoring import (
     Group,
     Line,
     against,
+    at_most_possible,
     gate,
     judge,
     proof,
@@ -40,6 +41,7 @@ _LONGER = 1.5  # times as long as next to any response waited for a chunk before
 _SEVERAL = 3  # gaps that are longer: then how often they come says as much
 _SLOWED = 1.15  # times as long as the same work took
 _FAR_SLOWED = 1.4
+_FEWER_ACCEPTED = 0.8
 _GATHERED = 0.3  # of the chunks: more that come at once
 _BUSIER = 1.5  # times the tokens a second, from which on a GPU's clock follows from its load
 _BY_POWER = 0.25  # of its clock, that a GPU loses at its power limit at most
@@ -164,7 +166,9 @@ def _is_slower(e: Evidence, *times: float) -> tuple[bool, bool]:
     halts = slept(e) or bool(patterns.starts(e)) or bool(patterns.held_up(e)) or e.more_load
     slower = min(times) >= _SLOWED and max(times) >= _FAR_SLOWED
     cached = e.after.known("cached_tokens") or e.ratio("prefix_hits", "prefix_queries") is not None
-    slower = slower and not halts and cached
+    accepted = e.ratio("spec_accepted", "spec_drafted")
+    drafts_fail = accepted is not None and accepted.after < _FEWER_ACCEPTED * accepted.before
+    slower = slower and not halts and cached and not drafts_fail
     seen = any(e.has(f"gpu_{name}") for name in ("sm_clock_mhz", "throttle", "util", "power_w"))
     return slower, slower and not seen
 
@@ -412,6 +416,7 @@ def frontend_cpu(e: Evidence) -> Finding:
     far = None if frontend is not None else _beyond_all(e, "frontend_time")
     slow = bool(far) or patterns.slow_front_end(e)
     left = slow is None and _left_in_engine(e)
+    unseen = slow is None and not left and _after_prefill(e)
     # Who wants one core and gets half is short of CPU too: only more work shows in the counter.
     more = None if cpu is None else cpu.rose(0.0, 0.3)
     part = patterns.front_end_part(e)
@@ -426,8 +431,8 @@ def frontend_cpu(e: Evidence) -> Finding:
              "the engine's queue and prefill times"),
         against(None if part is None else part < 0.3,
                 f"the front end is only {say.percent(part or 0)} of what the wait grew by"),
-        required(left or slow,
-                 _LEFT if left else
+        required(left or unseen or slow,
+                 _LEFT if left else _AFTER_PREFILL if unseen else
                  say.durations("the engine's front end", rows) if rows is not None
                  else far or say.gauge("front-end seconds", frontend),
                  "`frontend_time` of the engines, or of each request"),
@@ -448,9 +453,11 @@ def frontend_cpu(e: Evidence) -> Finding:
         against(_less_than_work(e, rows or (frontend.fleet if frontend else None)),
                 "tokens of prompts and steps of a batch take longer by more: all of it is slower"),
     ]  # fmt: skip
-    return judge("frontend_cpu", lines, action)
+    found = judge("frontend_cpu", lines, action)
+    return at_most_possible(found, _UNSEEN) if unseen else found
 
 
+_UNSEEN = "nothing reports the front end's own time"
 _MORE_FRONT_ENDS = "Add capacity to the front end: more API server processes, or cores for them."
 
 
@@ -475,6 +482,24 @@ def _left_in_engine(e: Evidence) -> bool:
     first = e.row("ttft_s")
     mine = first is not None and engine <= _RATHER_FEW * first.mean_change
     return mine and waits_for_steps(e) is False and not patterns.starts(e)
+
+
+_AFTER_PREFILL = "most of the added time is after the prefill, and no proxy holds chunks back"
+
+
+def _after_prefill(e: Evidence) -> bool:
+    """Return whether the first chunk is late by itself, by the rows, and nothing else makes it so.
+
+    A proxy that holds chunks back lets later ones come at once; a transfer of KV blocks needs a
+    connector, and a step that takes longer shows in all that follow.
+    """
+    part, held = e.part_of_metric("first_chunk_s"), e.row("burst_chunks")
+    moves = e.fact("kv_connector") is not None or e.has("kv_transfer_time_count")
+    elsewhere = e.up("queue_s") or e.up("prefill_s") or e.up("gateway_s") or e.up("client_lag_s")
+    return bool(
+        (part or 0.0) >= HALF and held is not None and not held.grew(0.0) and not moves
+        and not elsewhere and waits_for_steps(e) is False and not patterns.starts(e)
+    )  # fmt: skip
 
 
 _MET_LONG_ONES = "slow requests came while long prompts were worked on"

@@ -17,8 +17,10 @@ from llmtrace.triage.result import Finding
 
 _CALM_KV = 0.8
 _HALF_EMPTY = 0.5  # so full a cache is at most: what is preempted then makes no room in it
+_EMPTY = 0.25  # so full at most, it has room for any request
 _SURE = 3.0  # standard errors
 _LESS = 0.3  # of a queue
+_OFF_THE_LINE = 1.3  # times as long for their batch as slow ones took before
 _ROOM = 0.7  # of its slots are taken at most: there is room
 _FEW_STEPS = 8
 
@@ -128,8 +130,9 @@ def kv_exhaustion(e: Evidence) -> Finding:
     # Who waits though seats are free, while the cache is full, waits for its blocks.
     known = None not in (full, waits, full_batch)
     for_blocks = bool(full and waits and not full_batch and not volume) if known else None
-    preempted = _preempted(e) and (kv is None or highest_p95(kv) >= _HALF_EMPTY)
-    shrank = bool(cache_shrank(e)) and bool(e.gate("queue"))
+    used = 1.0 if kv is None else highest_p95(kv)
+    preempted = _preempted(e) and used >= _HALF_EMPTY
+    shrank = used >= _EMPTY and bool(cache_shrank(e)) and bool(e.gate("queue"))
     short = None if full is None else full or bool(preempted) or bool(for_blocks) or shrank
     gap = e.row("gap_per_token")
     lines = [
@@ -179,7 +182,7 @@ def batch_size(e: Evidence) -> Finding:
         Choose the batch limit from the time per token that users were promised.
     """
     running, tokens = e.gauge("running"), e.row("output_tokens")
-    curve = e.on_curve()
+    curve, slow = e.on_curve(), e.slow_on_curve()
     clock = e.gauge("gpu_sm_clock_mhz")
     acceptance = e.ratio("spec_accepted", "spec_drafted")
     lines = [
@@ -204,7 +207,11 @@ def batch_size(e: Evidence) -> Finding:
                 say.amounts("output tokens", tokens)),
     ]  # fmt: skip
     action = "Rebalance or add capacity; or cap the batch, if waiting is better than slow tokens."
-    return judge("batch_size", lines, action + flags(e, "batch_size"))
+    found = judge("batch_size", lines, action + flags(e, "batch_size"))
+    if slow is None or slow < _OFF_THE_LINE:
+        return found
+    return scoring.at_most_possible(found, f"the slow ones take {slow:.1f} times as long as slow "
+                                    "ones did for their batch")  # fmt: skip
 
 
 def _let_in(e: Evidence, running: Moved | None) -> bool:

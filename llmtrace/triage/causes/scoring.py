@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple
 
 from llmtrace.triage.evidence.evidence import Local
-from llmtrace.triage.result import Finding, Point, Status
+from llmtrace.triage.result import SURE, Finding, Point, Status
 
 Kind = Literal["gate", "required", "proof", "support", "note", "against", "strongly_against"]
 
@@ -191,6 +191,13 @@ def with_points(finding: Finding, extra: Iterable[Point]) -> Finding:
         evidence=finding.evidence + tuple(p for p in extra if p.points >= 0),
         against=finding.against + tuple(p for p in extra if p.points < 0),
     )
+
+
+def at_most_possible(found: Finding, text: str) -> Finding:
+    """Take so many points off a cause that is likely, or more, that it is possible."""
+    if found.status not in SURE:
+        return found
+    return with_points(found, [Point(text, LIKELY - 1 - found.score)])
 
 
 def _status(score: int, *, failed: bool, unknown: bool, proved: bool) -> Status:

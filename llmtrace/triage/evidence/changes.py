@@ -7,7 +7,7 @@ requests: the variation of a quiet window, from one block to the next, is the sc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, Final
@@ -189,8 +189,10 @@ def shift(
     )  # fmt: skip
 
 
-def shift_of_samples(before: Floats, after: Floats) -> Shift | None:
+def shift_of_samples(before: Floats, after: Floats, others: Iterable[Floats] = ()) -> Shift | None:
     """Compare a gauge between two windows that hold few samples; `None` = none of one of them.
+
+    Those of other instances before, at much the same level, say as well how far samples differ.
 
     A gauge that is scraped every 15 s has four samples a minute: they say nothing of a
     distribution, but whether they are far from those before (Student's t). Samples that follow one
@@ -201,12 +203,15 @@ def shift_of_samples(before: Floats, after: Floats) -> Shift | None:
         return None
     low, high = float(before.mean()), float(after.mean())
     counts = not (before % 1).any() and not (after % 1).any()
+    alike = [one for one in others if len(one) and low / 2 <= one.mean() <= 2 * low]
+    off = np.concatenate([one - one.mean() for one in (before, *alike)])
+    free = len(off) - 1 - len(alike)
     spread = max(
-        _ALIKE * float(before.std(ddof=1)), _USUAL_SPREAD * abs(low), _SMALL_SPREAD * abs(high),
-        math.sqrt(max(low, 1.0)) if counts else 0.0,
+        _ALIKE * math.sqrt(float((off**2).sum()) / free), _USUAL_SPREAD * abs(low),
+        _SMALL_SPREAD * abs(high), math.sqrt(max(low, 1.0)) if counts else 0.0,
     )  # fmt: skip
     error = max(spread * math.sqrt(1 / len(before) + 1 / len(after)), _TINY)
-    z = as_z((high - low) / error, len(before) - 1)
+    z = as_z((high - low) / error, free)
     b50, b95, a50, a95 = (float(one) for side in (before, after)
                           for one in np.percentile(side, (50, 95)))  # fmt: skip
     return Shift(

@@ -504,28 +504,46 @@ class Evidence:
         of this size. `None` where nothing is known of either, batches never differed, or the batch
         is far beyond any that was seen.
         """
+        return self._curve[0]
+
+    def slow_on_curve(self) -> float | None:
+        """Return the same of what is slower than nearly all before, over that of such before.
+
+        What makes some of them slow hides in a median. `None` also where hardly any is slow.
+        """
+        return self._curve[1]
+
+    @property
+    def _curve(self) -> tuple[float | None, float | None]:
         return self.once("curve", self._on_curve)
 
-    def _on_curve(self) -> float | None:
+    def _on_curve(self) -> tuple[float | None, float | None]:
         both = (self.before, self.after)
         batches = [side.some(self._batch(side)) for side in both]
         times = [side.some(side.number("tpot_s")) for side in both]
         known = [np.isfinite(b) & np.isfinite(t) for b, t in zip(batches, times, strict=True)]
         if min(mask.sum() for mask in known) < 3 * MIN_COUNT:
-            return None
+            return None, None
         batch, time = batches[0][known[0]], times[0][known[0]]
         if batch.std() < 0.08 * max(float(batch.mean()), 1.0):
-            return None
+            return None, None
         cells = [np.median(np.c_[batch, time][part], axis=0)
                  for part in np.array_split(np.argsort(batch, kind="stable"), 8)]  # fmt: skip
-        if float(np.median(batches[1][known[1]])) > 2.5 * max(float(batch.max()), 1.0):
-            return None  # a line that far out is a guess
+        now, taken = batches[1][known[1]], times[1][known[1]]
+        if float(np.median(now)) > 2.5 * max(float(batch.max()), 1.0):
+            return None, None  # a line that far out is a guess
         x, y = np.array(cells).T
         if np.ptp(x) <= _SAME_BATCH * float(x.max()):
-            return None  # a typical batch never differed
+            return None, None  # a typical batch never differed
         slope, base = np.polyfit(x, y, 1)
-        expected = base + max(slope, 0.0) * float(np.median(batches[1][known[1]]))
-        return float(np.median(times[1][known[1]])) / expected if expected > 0 else None
+        line = np.poly1d((max(slope, 0.0), base))
+        expected = float(line(np.median(now)))
+        middle = float(np.median(taken)) / expected if expected > 0 else None
+        limit = np.quantile(time, 1 - changes.TAIL)
+        slow = [(t / line(b))[t > limit] for b, t in ((batch, time), (now, taken))]
+        if min(map(len, slow)) < MIN_COUNT or float(np.median(slow[0])) <= 0:
+            return middle, None
+        return middle, float(np.median(slow[1]) / np.median(slow[0]))
 
     def _batch(self, side: Side) -> Floats:
         """Requests running on each row's engine during it, from the gauge."""

@@ -205,7 +205,8 @@ def moved(series: Mapping[str, Series], before: Window, after: Window) -> Moved 
     instances = {}
     for name in series:
         b, a = sides[0][name], sides[1][name]
-        found = shift(b.value, b.t, a.value, a.t) or shift_of_samples(b.value, a.value)
+        others = (one.value for other, one in sides[0].items() if other != name)
+        found = shift(b.value, b.t, a.value, a.t) or shift_of_samples(b.value, a.value, others)
         if found is not None:
             instances[name] = found
     every = [
