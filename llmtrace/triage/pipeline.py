@@ -294,7 +294,8 @@ def _explained(others: Iterable[_Weighed], found: _Weighed) -> _Weighed | None:
             continue
         if dated is None and one.is_dated_possible:
             dated = one
-        if first.score > strongest and (not_worse or not one.nothing):
+        enough = one.look.whole[1].n >= MIN_COUNT  # that the data end is no silence
+        if enough and first.score > strongest and (not_worse or not one.nothing):
             nearest, strongest = one, first.score
     if dated is not None and not_worse:
         return dated

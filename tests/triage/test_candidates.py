@@ -10,7 +10,7 @@ import pytest
 from llmtrace.dataset.case import Case, Event, Facts, Signals, Window, no_signals, signals_from
 from llmtrace.dataset.columns import Columns, concatenate
 from llmtrace.triage.pipeline import Settings, triage
-from llmtrace.triage.result import NAMED, NOTHING_FOUND, SURE
+from llmtrace.triage.result import NAMED, NOTHING_FOUND, OF_TRAFFIC, SURE
 from llmtrace.triage.windows.candidates import Candidate, candidates
 from llmtrace.triage.windows.choose import around
 from llmtrace.triage.windows.highest_stretch import Spike, memory_of
@@ -249,6 +249,19 @@ def test_hardly_anything_comes_near_where_nothing_happened():
         named += any(one.status in NAMED for one in found.causes)
 
     assert named <= 1
+
+
+def test_that_the_data_end_is_no_silence():
+    """Signals go on for a while after the last request, as a scrape takes longer to come."""
+    rows = requests(1200, Kind(rate=RATE), 3)
+    last = rows.start[-1] / 1e9
+    t = np.arange(START, last + 20, 5.0)
+    signals, _ = signals_from(
+        {"t": float(one), "instance": "vllm-0", "signal": "waiting", "value": 0.0} for one in t
+    )
+    found = triage(Case(rows, signals), QUICK)
+
+    assert not [one for one in found.causes if one.status in NAMED and one.id in OF_TRAFFIC]
 
 
 def _end(parts: list[Columns]) -> float:

@@ -15,7 +15,7 @@ from llmtrace.triage.causes import causes
 from llmtrace.triage.result import NAMED, SURE
 
 from . import hand_made
-from .incidents import AFTER, BEFORE, REPLICAS, Incident, quiet
+from .incidents import AFTER, BEFORE, REPLICAS, TTFT, Incident, quiet
 
 
 def _cut_where_long(made: Incident, limit_s: float, **ending: object) -> Incident:
@@ -386,6 +386,57 @@ def test_longer_prompts_do_not_explain_that_nothing_streams() -> None:
 
     assert found["streaming_off"].status in NAMED
     assert not [one for one in found["streaming_off"].against if "explains" in one.text]
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_who_waits_while_all_slots_are_taken_waits_for_an_adapter(full: bool) -> None:
+    """Rows do not name adapters, and slots are free whenever none waits."""
+    made = quiet()
+    hand_made.report(made, "lora_slots", 4.0, 4.0)
+    for replica in REPLICAS:
+        made.gauges["waiting", replica] = lambda t, _u: float(t >= AFTER.start and t % 20 < 10) * 3
+        made.gauges["lora_slots_used", replica] = lambda t, _u: (
+            4.0 if full and t >= AFTER.start and t % 20 < 10 else 2.0
+        )
+    made.forget("waiting_deferred")
+    for row in made.after():
+        row["queue_s"] += 2.0 if row["start"] / 1e9 % 20 < 10 else 0.0
+
+    found = made.findings(metric="ttft")["lora_slots"]
+
+    assert (found.status in SURE) is full
+
+
+def test_what_a_response_cache_served_says_nothing_of_prefixes() -> None:
+    """It reports the tokens of the response that it kept; those computed find as many as ever."""
+    made = quiet()
+    made.forget("prefix_hits", "prefix_queries")
+    for number, row in enumerate(made.rows):
+        share = 0.6 if row["start"] < AFTER.start * 1e9 else 0.1
+        hit = (number * 7919) % 100 < 100 * share
+        row |= {"cache_hit": float(hit), "cached_tokens": row["prompt_tokens"] if hit else 100}
+        if hit:
+            row |= {"decode_s": 0.001, "queue_s": 0.0, "prefill_s": 0.001}
+
+    found = made.findings(metric="e2e")
+
+    assert next(iter(found)) == "response_cache_misses"
+    assert found["prefix_cache_collapse"].status not in NAMED
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_few_that_all_left_at_one_age_had_a_deadline(alike: bool) -> None:
+    """Who has enough leaves at any time, and eight of them are few."""
+    made = quiet()
+    for number, row in enumerate(list(made.after())[::40][:8]):
+        row.update(dict.fromkeys((*TTFT, "decode_s", "render_s"), 0.0))
+        row.update(outcome="timeout", never_answered=True,
+                   unattributed_s=1.5 if alike else 0.5 + 0.2 * number)  # fmt: skip
+        row.pop("finish_reason", None)
+
+    found = made.findings()["client_give_ups"]
+
+    assert (found.status in NAMED) is alike
 
 
 def _to_a_route(made: Incident, route: str, share: Callable[[float], float]) -> None:

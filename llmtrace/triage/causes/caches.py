@@ -25,6 +25,8 @@ _ENOUGH = 200  # that wait: whether they are overtaken shows in a part of many
 _LOADS_LONGER = 1.25  # times as long
 _SEVERAL = 2  # models
 _MANY = 3  # models in demand alike on engines that all serve them
+_MEETS = 3  # samples in which requests wait
+_ALL_TAKEN = 0.95  # of the slots for adapters
 _NEARLY_FULL = 0.8  # of the KV cache
 _OTHERS = 1.2  # times as many requests as rows tell of
 _OTHER_WORK = 0.1  # as a share of the mean prompt
@@ -53,7 +55,7 @@ def prefix_cache_collapse(e: Evidence) -> Finding:
         Keep what varies at the end of the prompt; route by prefix; give the cache room; watch the
         hit ratio like an SLO.
     """
-    tokens, prompts = e.row("cached_tokens"), e.row("prompt_tokens")
+    tokens, prompts = e.row("found_prefix_tokens"), e.row("prompt_tokens")
     per_token = e.prefill_at_same
     by_rows = _by_rows(e)
     by_signals, ratio = _by_counters(e, by_rows)
@@ -104,7 +106,7 @@ def _by_rows(e: Evidence) -> bool | None:
     Other routes have other prefixes: that is no cache's doing. Nor is it that a longer prompt
     has more beside its prefix.
     """
-    tokens = e.beyond_kind("cached_tokens", by_length=True)
+    tokens = e.beyond_kind("found_prefix_tokens", by_length=True)
     if tokens is None:
         return None
     fewer = tokens.after_mean <= _FALLS_TO * tokens.before_mean and tokens.mean_z <= -SURE
@@ -438,7 +440,7 @@ def lora_slots(e: Evidence) -> Finding:
         support(left and beside, "engines serve requests that no row tells of, as not before"),
         support(more, say.gauge("requests deferred", deferred),
                 "the gauge `waiting_deferred` (vLLM 0.20: waiting by reason)"),
-        proof(_slots_full(e), "all slots for adapters are in use"),
+        proof(_slots_full(e), "all slots for adapters are in use while requests wait"),
         against(None if more is None or compete else not more,
                 "no more requests are deferred than before"),
         support(None if share is None else share >= 0.4,
@@ -507,13 +509,24 @@ def grammar_compilation(e: Evidence) -> Finding:
 
 
 def _slots_full(e: Evidence) -> bool | None:
-    """Return whether some engine has no slot for an adapter left; `None` = not reported."""
-    used, slots = e.gauge("lora_slots_used"), e.gauge("lora_slots")
+    """Return whether some engine has no slot for an adapter left; `None` = not reported.
+
+    While requests wait, that is, where enough samples of it meet any.
+    """
+    used, slots, waiting = e.gauge("lora_slots_used"), e.gauge("lora_slots"), e.gauge("waiting")
     if used is None or slots is None:
         return None
-    pairs = [(used.after[name], slots.after[name]) for name in used.after if name in slots.after]
-    known = [(u.value, s.value) for u, s in pairs if len(u.value) and len(s.value)]
-    return any(u.mean() >= 0.95 * s.mean() > 0 for u, s in known) if known else None
+    names = [name for name in used.after if name in slots.after and len(slots.after[name].value)]
+    queues = {} if waiting is None else waiting.after
+    for name in names:
+        taken, wait = used.after[name], queues.get(name)
+        value = taken.value
+        if wait is not None and len(wait.t):
+            meets = np.interp(taken.t, wait.t, wait.value) > 0
+            value = value[meets] if meets.sum() >= _MEETS else value
+        if len(value) and value.mean() >= _ALL_TAKEN * slots.after[name].value.mean() > 0:
+            return True
+    return False if names else None
 
 
 def _sank(ratio: Ratio, longer: float) -> bool:

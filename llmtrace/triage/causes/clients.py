@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -21,7 +21,7 @@ from llmtrace.triage.causes.scoring import (
     support,
 )
 from llmtrace.triage.evidence import patterns
-from llmtrace.triage.evidence.changes import HALF, MIN_COUNT
+from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, RATHER_SURE, SURE
 from llmtrace.triage.evidence.evidence import METRICS, Evidence
 from llmtrace.triage.evidence.window_rows import Side, in_progress
 from llmtrace.triage.result import Finding
@@ -30,6 +30,7 @@ _LATER: Final = 0.25  # of the share of slow starts in the first half, at most, 
 _MOST: Final = 0.6  # of the requests with a longer set-up
 _BUSIER: Final = 1.1  # times as many requests in progress
 _WORTH_SAVING: Final = 0.15  # of the tools' time
+_SAME_AGE: Final = 0.05
 _ANEW: Final = 1.0  # as a share of what a request costs: so much more it takes to make a client
 _AT_ONCE: Final = 0.15  # more of the chunks, at least
 _CLEARLY: Final = 0.2  # of a metric: less makes no client leave
@@ -459,7 +460,9 @@ def client_give_ups(e: Evidence) -> Finding:
     early = e.share("left early", lambda side: left(side) & ~np.isfinite(side.number("ttft_s")))
     cancelled = int(e.after.where("outcome", "cancelled").sum())
     lines = [
-        required(gone.rose(0.01, 5), f"ended by the client: {gone}: {cancelled:,} cancelled, "
+        # All at one age: that is a setting, and not a matter of who had enough.
+        required(gone.rose(0.01, 5, RATHER_SURE if _of_an_age(e.after, left) else SURE),
+                 f"ended by the client: {gone}: {cancelled:,} cancelled, "
                  f"{gone.after_k - cancelled:,} by a deadline shorter than usual responses"),
         proof(gone.after >= 0.03 and gone.after >= 2 * gone.before + 0.02,
               f"ended by the client {say.percent(gone.before)} → {say.percent(gone.after)}"),
@@ -474,6 +477,12 @@ def client_give_ups(e: Evidence) -> Finding:
         "cancellations."
     )
     return judge("client_give_ups", lines, action)
+
+
+def _of_an_age(side: Side, left: Callable[[Side], Mask]) -> bool:
+    """Return whether those that left all waited for the same time."""
+    waited = side.number("e2e_s")[left(side)]
+    return bool(len(waited) and np.ptp(waited) <= _SAME_AGE * np.median(waited))
 
 
 def _left(e: Evidence, side: Side) -> Mask:

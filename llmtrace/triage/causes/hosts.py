@@ -450,7 +450,7 @@ def frontend_cpu(e: Evidence) -> Finding:
         # A front end that works more than before and cannot keep up holds all back by itself.
         against(stalls and not more, _gap_text(quiet, before.seconds if before else 0.0)),
         against(_met_long_ones(e), _MET_LONG_ONES),
-        against(_less_than_work(e, rows or (frontend.fleet if frontend else None)),
+        against(_less_than_work(e, rows or (frontend.most()[1] if frontend else None)),
                 "tokens of prompts and steps of a batch take longer by more: all of it is slower"),
     ]  # fmt: skip
     found = judge("frontend_cpu", lines, action)

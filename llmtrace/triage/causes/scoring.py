@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple
 
 from llmtrace.triage.evidence.evidence import Local
-from llmtrace.triage.result import SURE, Finding, Point, Status
+from llmtrace.triage.result import NAMED, Finding, Point, Status
 
 Kind = Literal["gate", "required", "proof", "support", "note", "against", "strongly_against"]
 
@@ -194,8 +194,8 @@ def with_points(finding: Finding, extra: Iterable[Point]) -> Finding:
 
 
 def at_most_possible(found: Finding, text: str) -> Finding:
-    """Take so many points off a cause that is likely, or more, that it is possible."""
-    if found.status not in SURE:
+    """Take so many points off a cause with those of a likely one that it is possible."""
+    if found.status not in NAMED or found.score < LIKELY:
         return found
     return with_points(found, [Point(text, LIKELY - 1 - found.score)])
 

@@ -82,6 +82,11 @@ def _uncached(side: Side) -> Floats:
     return np.maximum(side.number("prompt_tokens") - side.number("cached_tokens"), 0.0)
 
 
+def _found_prefix(side: Side) -> Floats:
+    """Prompt tokens that an engine found in its cache, of requests that came to one."""
+    return np.where(side.number("cache_hit") > 0, np.nan, side.number("cached_tokens"))
+
+
 def _computed(side: Side) -> Floats:
     """Prompt tokens that had to be computed; all of them where no cache was reported."""
     prompt, cached = side.number("prompt_tokens"), side.number("cached_tokens")
@@ -178,6 +183,7 @@ def _over(above: str, below: str, least: float = 1.0) -> Callable[[Side], Floats
 DERIVED: Final[Mapping[str, Callable[[Side], Floats]]] = {
     "uncached_tokens": _uncached,
     "computed_tokens": _computed,
+    "found_prefix_tokens": _found_prefix,
     "cached_share": _over("cached_tokens", "prompt_tokens"),
     "network_path_s": _network_path,
     "client_delay_s": _client_delay,
