@@ -235,7 +235,7 @@ def kv_transfer(e: Evidence) -> Finding:
     queue = say.durations("queue", e.row("queue_s"))
     named = "requests deferred" if fetching is None else "requests that fetch KV blocks"
     text = f"{queue}, and {at_limit(e, e.gauge('running'))[1]}" if by_requests else ""
-    shown = (by_loads and loads) or in_steps or text
+    shown = (by_loads and loads) or in_steps or text or _by_transfers(e)
     tells = known and (more or shown) and not (fetches is None and len(slow) < _SEVERAL)
     lines = [
         gate(e.gate("queue") or by_loads or bool(in_steps), queue,
@@ -262,6 +262,18 @@ def kv_transfer(e: Evidence) -> Finding:
     ]  # fmt: skip
     action = "Reroute round the slow KV tier or link, or compute prompts locally until it is well."
     return judge("kv_transfer", lines, action + flags(e, "kv_transfer"))
+
+
+def _by_transfers(e: Evidence) -> str:
+    """Say that what each transfer takes longer is what requests wait for longer, if it is."""
+    time, queue = _transfer_time(e), e.row("queue_s")
+    if time is None or queue is None or not _transfers_slower(e)[0] or not e.gate("queue"):
+        return ""
+    longer = time.after - time.before
+    if longer < max(_QUARTER * queue.mean_change, e.floor("queue_s")):
+        return ""
+    return (f"each transfer takes {say.seconds(longer)} longer, and a request waits "
+            f"{say.seconds(queue.mean_change)} longer")  # fmt: skip
 
 
 def _fetches_blocks(e: Evidence) -> bool | None:
