@@ -6,7 +6,7 @@ another: relations.toml lists which cause may be behind which effect.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -59,6 +59,7 @@ _IF_SLOW: Final = {True: RELATIONS["behind_if_slow"], False: RELATIONS["behind_i
 OUTSIDE: Final[Mapping[str, Sequence[str]]] = RELATIONS["outside"]
 WITHIN_ENGINES: Final = frozenset(RELATIONS["engines"]["within"])
 _OUTSIDE: Final = -4
+_MAKES_NO: Final = "it makes no"
 _WAITS: Final[Mapping[str, str]] = RELATIONS["waits"]
 _SMALL_PART: Final = 0.25
 BY_LOAD: Final = frozenset({"queue_saturation", "batch_size"})
@@ -87,8 +88,7 @@ def causes(evidence: Evidence) -> list[Finding]:
     weighed = found
     beyond = {name: _beyond_unrest(evidence, one) for name, one in found.items()}
     found = {name: _behind(evidence, one, beyond) for name, one in found.items()}
-    outside = OUTSIDE.get(evidence.metric or "", ())
-    ranked = _after_the_first(_ranked(found.values()), outside)
+    ranked = _after_the_first(_ranked(found.values()))
     first, *others = _ranked(_beyond_unrest(evidence, one) for one in ranked)
     if first.status in NAMED:
         first = replace(first, or_else=look_alikes(first, weighed))
@@ -100,10 +100,10 @@ def _ranked(found: Iterable[Finding]) -> list[Finding]:
     return sorted(found, key=lambda one: (_RANK[one.status], -one.score, order.index(one.id)))
 
 
-def _after_the_first(ranked: Sequence[Finding], outside: Collection[str]) -> list[Finding]:
+def _after_the_first(ranked: Sequence[Finding]) -> list[Finding]:
     """Take points off all but the best supported cause: what it explains is explained.
 
-    What causes make that cannot affect the metric (`outside`), it does not explain.
+    What causes make that cannot affect the metric, it does not explain.
     Measured on worlds that rules were written on (docs/on-call/triage.md): a cause that is not
     the first needs so much more to be as often true.
     """
@@ -113,10 +113,14 @@ def _after_the_first(ranked: Sequence[Finding], outside: Collection[str]) -> lis
         if one is not first
         and one.status in NAMED
         and _same_change(first, one)
-        and (first.id in outside) == (one.id in outside)
+        and _is_outside(first) == _is_outside(one)
         else one
         for one in ranked
     ]
+
+
+def _is_outside(one: Finding) -> bool:
+    return any(point.text.startswith(_MAKES_NO) for point in one.against)
 
 
 def _same_change(first: Finding, other: Finding) -> bool:
@@ -168,7 +172,7 @@ def _of_the_metric(evidence: Evidence, finding: Finding) -> Finding:
     lower = finding.id == "longer_outputs" and evidence.metric in evidence.moved
     points = min(_OUTSIDE, LIKELY - 1 - finding.score) if lower else _OUTSIDE
     return with_points(
-        finding, [Point(f"it makes no {(evidence.metric or '')[:-2]} longer", points)]
+        finding, [Point(f"{_MAKES_NO} {(evidence.metric or '')[:-2]} longer", points)]
     )
 
 
