@@ -225,16 +225,15 @@ def kv_transfer(e: Evidence) -> Finding:
     waits = deferred if fetching is None else fetching
     slow, calm, known = _models(e)
     some, fetches = bool(slow) and bool(calm), _fetches_blocks(e)
-    weigh = proof if fetches else support
     more = None if waits is None else _more(waits)
     alone = more is False and _hardly_read(e)
-    all_fetch = more is False and (share or 0.0) >= HALF
-    by_requests = (alone or all_fetch) and bool(fetches) and _wait_with_room(e)
+    held = more is False and (alone or (share or 0.0) >= HALF) and fetches
     (by_loads, loads), (late, as_ever) = _loads_longer(e), _routes(e)
     in_steps, uneven = _held_by_loads(e) if fetches and not by_loads else ("", False)
     queue = say.durations("queue", e.row("queue_s"))
     named = "requests deferred" if fetching is None else "requests that fetch KV blocks"
-    text = f"{queue}, and {at_limit(e, e.gauge('running'))[1]}" if by_requests else ""
+    text = (f"{queue}, and {at_limit(e, e.gauge('running'))[1]}"
+            if held and _wait_with_room(e) else "")  # fmt: skip
     shown = (by_loads and loads) or in_steps or text or _by_transfers(e)
     tells = known and (more or shown) and not (fetches is None and len(slow) < _SEVERAL)
     lines = [
@@ -245,17 +244,15 @@ def kv_transfer(e: Evidence) -> Finding:
         proof(None if fetching is None else _more(fetching), say.gauge(named, fetching)),
         support(*_transfers_slower(e)),
         # That all wait alike tells it from a grammar or an adapter only where there are several.
-        weigh(None if share is None or not tells else share >= HALF and not some,
+        (proof if fetches else support)(
+              None if share is None or not tells else share >= HALF and not some,
               f"{say.percent(share or 0)} of waiting requests are deferred, of every model",
               "the rows' `model`, to distinguish it from adapters that wait for a slot"),
-        against(fetches is False, "no KV blocks are fetched from another tier or engine",
-                strongly=True),
-        against(_compete(e, share), "more models are in demand: requests wait for an adapter",
-                strongly=True),
+        against(fetches is False, "no KV blocks are fetched from elsewhere", strongly=True),
+        against(_compete(e, share), "more models are in demand: adapters", strongly=True),
         support(None if e.fact("kv_connector") is None else True, "a KV connector is in use"),
         against(some, _models_text(slow, calm), strongly=True),
-        against(_prefill_apart(e), "one engine prefills and another decodes: it is between them",
-                strongly=True),
+        against(_prefill_apart(e), "one engine prefills, another decodes", strongly=True),
         against(bool(in_steps) and not uneven, "a slower GPU does that as well"),
         against(fetches is None and bool(late) and bool(as_ever),
                 f"routes that wait no longer than before: {', '.join(as_ever[:5])}"),
@@ -360,7 +357,7 @@ def disaggregated_kv(e: Evidence) -> Finding:
         support(None if failures is None else failures[1] >= 5 and failures[1] > 2 * failures[0],
                 say.counted("transfers that failed", failures)),
         support(None if local is None else True, f"only {local}"),
-        support(_prefill_apart(e), "one engine prefills and another decodes"),
+        support(_prefill_apart(e), "one engine prefills, another decodes"),
         against(e.gate("prefill"), say.durations("prefill", e.row("prefill_s"))),
     ]  # fmt: skip
     action = "Reroute round the slow link between prefill and decode, or serve both on one engine."

@@ -235,8 +235,7 @@ def client_cold(e: Evidence) -> Finding:
         required(None if setup is None else setup.rose(floor) or setup.grew(floor),
                  say.durations("imports, pools, DNS, TCP and TLS", setup),
                  "`client_s` and the network's phases (HTTP client hooks)"),
-        gate(not _few_connect(e, usual),
-             "of those that wait hardly any opens a connection: a limit does that"),
+        gate(not _few_connect(e, usual), "few that wait open a connection, as with a limit"),
         required(True if new or starts else None,  # what a process sets up is in rows, too
                  f"clients started: {'; '.join(new[:2]) or 'requests import and connect anew'}",
                  "the rows' `version`, or an event for each deployment of a client"),

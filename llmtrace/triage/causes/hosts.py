@@ -415,8 +415,7 @@ def frontend_cpu(e: Evidence) -> Finding:
     rows = e.row("first_chunk_frontend_s")
     far = None if frontend is not None else _beyond_all(e, "frontend_time")
     slow = bool(far) or patterns.slow_front_end(e)
-    left = slow is None and _left_in_engine(e)
-    unseen = slow is None and not left and _after_prefill(e)
+    left = "" if slow is not None else _LEFT if _left_in_engine(e) else _after_prefill(e)
     # Who wants one core and gets half is short of CPU too: only more work shows in the counter.
     more = None if cpu is None else cpu.rose(0.0, 0.3)
     part = patterns.front_end_part(e)
@@ -431,10 +430,9 @@ def frontend_cpu(e: Evidence) -> Finding:
              "the engine's queue and prefill times"),
         against(None if part is None else part < 0.3,
                 f"the front end is only {say.percent(part or 0)} of what the wait grew by"),
-        required(left or unseen or slow,
-                 _LEFT if left else _AFTER_PREFILL if unseen else
-                 say.durations("the engine's front end", rows) if rows is not None
-                 else far or say.gauge("front-end seconds", frontend),
+        required(bool(left) or slow, left or (
+                     say.durations("the engine's front end", rows) if rows is not None
+                     else far or say.gauge("front-end seconds", frontend)),
                  "`frontend_time` of the engines, or of each request"),
         proof(busy, say.gauge("cores used by the API server", cpu),
               "`api_cpu`: cores used by the API server"),
@@ -454,7 +452,7 @@ def frontend_cpu(e: Evidence) -> Finding:
                 "tokens of prompts and steps of a batch take longer by more: all of it is slower"),
     ]  # fmt: skip
     found = judge("frontend_cpu", lines, action)
-    return at_most_possible(found, _UNSEEN) if unseen else found
+    return at_most_possible(found, _UNSEEN) if left == _AFTER_PREFILL else found
 
 
 _UNSEEN = "nothing reports the front end's own time"
@@ -487,8 +485,8 @@ def _left_in_engine(e: Evidence) -> bool:
 _AFTER_PREFILL = "most of the added time is after the prefill, and no proxy holds chunks back"
 
 
-def _after_prefill(e: Evidence) -> bool:
-    """Return whether the first chunk is late by itself, by the rows, and nothing else makes it so.
+def _after_prefill(e: Evidence) -> str:
+    """Say that the first chunk is late by itself, by the rows, where nothing else makes it so.
 
     A proxy that holds chunks back lets later ones come at once; a transfer of KV blocks needs a
     connector, and a step that takes longer shows in all that follow.
@@ -496,10 +494,11 @@ def _after_prefill(e: Evidence) -> bool:
     part, held = e.part_of_metric("first_chunk_s"), e.row("burst_chunks")
     moves = e.fact("kv_connector") is not None or e.has("kv_transfer_time_count")
     elsewhere = e.up("queue_s") or e.up("prefill_s") or e.up("gateway_s") or e.up("client_lag_s")
-    return bool(
+    late = bool(
         (part or 0.0) >= HALF and held is not None and not held.grew(0.0) and not moves
         and not elsewhere and waits_for_steps(e) is False and not patterns.starts(e)
     )  # fmt: skip
+    return _AFTER_PREFILL if late else ""
 
 
 _MET_LONG_ONES = "slow requests came while long prompts were worked on"

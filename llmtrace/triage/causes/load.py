@@ -125,12 +125,12 @@ def kv_exhaustion(e: Evidence) -> Finding:
     preemptions = e.counted_in_as_long("preemptions")
     full_batch, limit = at_limit(e, running)
     rows = e.share("preempted", lambda side: side.number("preemptions") > 0)
-    full = None if kv is None else highest_p95(kv) >= full_from(e)
+    used = 1.0 if kv is None else highest_p95(kv)
+    full = None if kv is None else used >= full_from(e)
     volume, waits = _volume(e), _more_wait(e)
     # Who waits though seats are free, while the cache is full, waits for its blocks.
     known = None not in (full, waits, full_batch)
     for_blocks = bool(full and waits and not full_batch and not volume) if known else None
-    used = 1.0 if kv is None else highest_p95(kv)
     preempted = _preempted(e) and used >= _HALF_EMPTY
     shrank = used >= _EMPTY and bool(cache_shrank(e)) and bool(e.gate("queue"))
     short = None if full is None else full or bool(preempted) or bool(for_blocks) or shrank
@@ -154,9 +154,8 @@ def kv_exhaustion(e: Evidence) -> Finding:
         against(volume and bool(full), f"load rose: {_load(e)}"),
         against(full_batch and not preempted, f"the batch is full, not the cache: {limit}"),
         against(None if kv is None or preemptions is None else
-                highest_p95(kv) < min(_CALM_KV, full_from(e)) and not (preemptions[1] or shrank),
-                f"KV usage {say.percent(0 if kv is None else highest_p95(kv))} at most and no "
-                "preemptions", strongly=True),
+                used < min(_CALM_KV, full_from(e)) and not (preemptions[1] or shrank),
+                f"KV usage {say.percent(used)} at most and no preemptions", strongly=True),
     ]  # fmt: skip
     action = "Add capacity, or lower the batch so that what runs can finish; cap `max_tokens`."
     return judge("kv_exhaustion", lines, action + flags(e, "kv_exhaustion"))
