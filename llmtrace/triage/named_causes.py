@@ -24,6 +24,7 @@ from llmtrace.triage.result import (
     Finding,
     Metric,
     Point,
+    Status,
     Verdict,
 )
 from llmtrace.triage.verdict import MIN_TRAFFIC_S, Judged, of_the_work
@@ -125,11 +126,16 @@ def of_a_burst(causes: Sequence[Finding]) -> tuple[Finding, ...]:
 
 
 def of_several_windows(causes: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Leave causes at most possible where several windows were weighed and none is explained."""
+    """Leave causes at most possible where several windows were weighed and none is explained.
+
+    Nor do they rule a cause out: it may be of another time.
+    """
     lacks = "more requests: of several windows compared, one may look like this by chance"
+    status: dict[Status, Status] = {"confirmed": "possible", "likely": "possible",
+                                    "ruled_out": "unknown"}  # fmt: skip
     return tuple(
-        replace(one, status="possible", missing=(*one.missing, lacks))
-        if one.status in SURE else one for one in causes
+        replace(one, status=status[one.status], missing=(*one.missing, lacks))
+        if one.status in status else one for one in causes
     )  # fmt: skip
 
 

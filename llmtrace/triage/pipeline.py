@@ -79,6 +79,7 @@ _SHOWN: Final = COUNTED | {"serial_tools"}  # by rows themselves, whatever a p95
 _FAR_MORE: Final = 1.5  # times the requests a second
 _SMALL: Final = 0.1  # of the requests searched
 _ENDS: Final = 0.05  # of the time searched, before its end
+_NEAREST: Final = "Of several windows compared, these have the strongest evidence for a cause."
 _NOT_WORSE: Final = NOTHING_FOUND | {"improvement"}
 
 
@@ -304,10 +305,8 @@ def _explained(others: Iterable[_Weighed], found: _Weighed) -> _Weighed | None:
 
 def _unsure(one: _Weighed, found: _Weighed) -> _Weighed:
     """Return what comes nearest, of windows of which several were weighed: possible at most."""
-    judged = one.judged
-    if found.nothing and not one.nothing:
-        text = f"{judged.reason} Of several windows compared this one differs most."
-        judged = Judged("not_enough_data", text)
+    verdict = "not_enough_data" if found.nothing else one.judged.verdict
+    judged = Judged(verdict, f"{one.judged.reason} {_NEAREST}")
     return replace(one, judged=judged, causes=of_several_windows(one.causes))
 
 

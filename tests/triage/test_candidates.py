@@ -239,6 +239,7 @@ def test_what_comes_nearest_is_possible_where_nothing_is_beyond_chance(seed):
     assert found.verdict in NOTHING_FOUND
     assert (first.id, first.status) == ("longer_outputs", "possible")
     assert any("more requests" in one for one in first.missing)
+    assert not [one.id for one in found.causes if one.status == "ruled_out"]
 
 
 def test_hardly_anything_comes_near_where_nothing_happened():
