@@ -79,6 +79,13 @@ def test_few_samples_beside_those_of_others_seldom_rise_by_chance(memory):
     assert rose <= 3
 
 
+def test_from_nothing_or_less_to_something_is_no_small_ratio():
+    """What is left of an engine's time to first token, less its parts, may be below 0."""
+    found = shift_of_samples(np.full(6, -0.1), np.full(5, 1.0))
+
+    assert found.ratio == np.inf
+
+
 def test_a_window_without_samples_says_nothing():
     """Nor does one that has three before it."""
     assert shift_of_samples(np.arange(3.0), np.ones(2)) is None

@@ -95,7 +95,7 @@ class Shift:
     @property
     def ratio(self) -> float:
         """Median after over median before; infinite from nothing to something."""
-        if self.before_p50 == 0:
+        if self.before_p50 <= 0:  # below it is what is left of other figures
             return math.inf if self.after_p50 > 0 else 1.0
         return self.after_p50 / self.before_p50
 
