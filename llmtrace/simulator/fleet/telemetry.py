@@ -506,6 +506,7 @@ def _facts(ran: FleetRun, epoch_s: int) -> Facts:
         "prefix_caching": True,
         "kv_cache_tokens": deployment.blocks * BLOCK,
         "spec_decode": deployment.spec_tokens > 0,
+        **({"kv_connector": "OffloadingConnector"} if deployment.kv_share else {}),
         **day.known,
     }
     last = ran.samples.engines[-1, :, Meter.STARTED]
