@@ -30,7 +30,7 @@ from llmtrace.triage.result import (
 from llmtrace.triage.verdict import MIN_TRAFFIC_S, Judged, of_the_work
 
 _FITS: Final = WEIGHTS["required"][0]
-_OF_SEVERAL: Final = "replica_imbalance"
+OF_SEVERAL: Final = "replica_imbalance"  # one of several is beyond chance on any day
 _WORSE: Final = frozenset({"regression", "mixed", "workload", "drift"})
 _PROOF: Final = WEIGHTS["proof"][0]
 # What requests that are lost make of the others: they are faster, or of another mix.
@@ -109,7 +109,7 @@ def _leaning(evidence: Evidence, found: Sequence[Finding]) -> Sequence[Finding]:
     lacks = ("more requests: its evidence may still be chance",)
     possible = [replace(one, status="possible", missing=(*one.missing, *lacks))
                 for one in lower if one.status in NAMED and one.score >= _FITS
-                and not one.group and one.id != _OF_SEVERAL]  # fmt: skip
+                and not one.group and one.id != OF_SEVERAL]  # fmt: skip
     ids = {one.id for one in possible}
     return [*possible, *(one for one in found if one.id not in ids)]
 

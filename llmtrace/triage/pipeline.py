@@ -31,6 +31,7 @@ from llmtrace.triage.comparison.within_groups import Group, clearest_group
 from llmtrace.triage.mix_growth import growth_of
 from llmtrace.triage.named_causes import (
     COUNTED,
+    OF_SEVERAL,
     has_proof,
     named_causes,
     of_a_burst,
@@ -295,8 +296,9 @@ def _explained(others: Iterable[_Weighed], found: _Weighed) -> _Weighed | None:
             continue
         if dated is None and one.is_dated_possible:
             dated = one
-        enough = one.look.whole[1].n >= MIN_COUNT  # that the data end is no silence
-        if enough and first.score > strongest and (not_worse or not one.nothing):
+        # That the data end is no silence, and one of several stands out on any day.
+        shows = one.look.whole[1].n >= MIN_COUNT and first.id != OF_SEVERAL
+        if shows and first.score > strongest and (not_worse or not one.nothing):
             nearest, strongest = one, first.score
     if dated is not None and not_worse:
         return dated
