@@ -278,6 +278,7 @@ def test_a_new_version_whose_requests_wait_on_open_connections_has_a_limit(
 
     assert (next(iter(found)) == "client_cold") is connects
     assert (found["client_cold"].status in NAMED) is connects
+    assert not [one for one in found["client_cold"].evidence if "a limit" in one.text]
 
 
 def test_where_engines_prefill_and_others_decode_transfers_are_between_them() -> None:

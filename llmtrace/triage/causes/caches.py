@@ -249,7 +249,7 @@ def kv_transfer(e: Evidence) -> Finding:
               f"{say.percent(share or 0)} of waiting requests are deferred, of every model",
               "the rows' `model`, to distinguish it from adapters that wait for a slot"),
         against(fetches is False, "no KV blocks are fetched from elsewhere", strongly=True),
-        against(_compete(e, share), "more models are in demand: adapters", strongly=True),
+        against(_compete(e, share), "requests of more models wait for adapters", strongly=True),
         support(None if e.fact("kv_connector") is None else True, "a KV connector is in use"),
         against(some, _models_text(slow, calm), strongly=True),
         against(_prefill_apart(e), "one engine prefills, another decodes", strongly=True),

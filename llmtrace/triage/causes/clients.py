@@ -30,7 +30,8 @@ _LATER: Final = 0.25  # of the share of slow starts in the first half, at most, 
 _MOST: Final = 0.6  # of the requests with a longer set-up
 _BUSIER: Final = 1.1  # times as many requests in progress
 _WORTH_SAVING: Final = 0.15  # of the tools' time
-_SAME_AGE: Final = 0.05
+_SAME_AGE: Final = 0.05  # of what they waited, by which timers differ
+_REUSED: Final = "hardly any of those that wait opens a connection: a limit does that"
 _ANEW: Final = 1.0  # as a share of what a request costs: so much more it takes to make a client
 _AT_ONCE: Final = 0.15  # more of the chunks, at least
 _CLEARLY: Final = 0.2  # of a metric: less makes no client leave
@@ -235,7 +236,7 @@ def client_cold(e: Evidence) -> Finding:
         required(None if setup is None else setup.rose(floor) or setup.grew(floor),
                  say.durations("imports, pools, DNS, TCP and TLS", setup),
                  "`client_s` and the network's phases (HTTP client hooks)"),
-        gate(not _few_connect(e, usual), "few that wait open a connection, as with a limit"),
+        *([gate(holds=False, text=_REUSED)] if _few_connect(e, usual) else []),
         required(True if new or starts else None,  # what a process sets up is in rows, too
                  f"clients started: {'; '.join(new[:2]) or 'requests import and connect anew'}",
                  "the rows' `version`, or an event for each deployment of a client"),

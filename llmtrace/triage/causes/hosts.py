@@ -9,7 +9,7 @@ import numpy as np
 from llmtrace.stats.arrays import Floats
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
-from llmtrace.triage.causes.load import limit_fell, waits_for_steps
+from llmtrace.triage.causes.load import drafts_fail, limit_fell, waits_for_steps
 from llmtrace.triage.causes.network import where_broken
 from llmtrace.triage.causes.scoring import (
     POSSIBLE,
@@ -41,7 +41,6 @@ _LONGER = 1.5  # times as long as next to any response waited for a chunk before
 _SEVERAL = 3  # gaps that are longer: then how often they come says as much
 _SLOWED = 1.15  # times as long as the same work took
 _FAR_SLOWED = 1.4
-_FEWER_ACCEPTED = 0.8
 _GATHERED = 0.3  # of the chunks: more that come at once
 _BUSIER = 1.5  # times the tokens a second, from which on a GPU's clock follows from its load
 _BY_POWER = 0.25  # of its clock, that a GPU loses at its power limit at most
@@ -166,9 +165,7 @@ def _is_slower(e: Evidence, *times: float) -> tuple[bool, bool]:
     halts = slept(e) or bool(patterns.starts(e)) or bool(patterns.held_up(e)) or e.more_load
     slower = min(times) >= _SLOWED and max(times) >= _FAR_SLOWED
     cached = e.after.known("cached_tokens") or e.ratio("prefix_hits", "prefix_queries") is not None
-    accepted = e.ratio("spec_accepted", "spec_drafted")
-    drafts_fail = accepted is not None and accepted.after < _FEWER_ACCEPTED * accepted.before
-    slower = slower and not halts and cached and not drafts_fail
+    slower = slower and not halts and cached and not drafts_fail(e)
     seen = any(e.has(f"gpu_{name}") for name in ("sm_clock_mhz", "throttle", "util", "power_w"))
     return slower, slower and not seen
 

@@ -17,6 +17,7 @@ from llmtrace.triage.result import Finding
 
 _CALM_KV = 0.8
 _HALF_EMPTY = 0.5  # so full a cache is at most: what is preempted then makes no room in it
+_FEWER_ACCEPTED = 0.8  # of the share before
 _EMPTY = 0.25  # so full at most, it has room for any request
 _SURE = 3.0  # standard errors
 _LESS = 0.3  # of a queue
@@ -200,8 +201,7 @@ def batch_size(e: Evidence) -> Finding:
                 f"time per token is {say.amount(curve or 0)} times what this batch explains"),
         against(None if clock is None else clock.fell(0.0, 0.05),
                 say.gauge("SM clock, MHz", clock, down=True), strongly=True),
-        against(None if acceptance is None else acceptance.after < 0.8 * acceptance.before,
-                say.ratio("draft tokens accepted", acceptance)),
+        against(drafts_fail(e), say.ratio("draft tokens accepted", acceptance)),
         against(None if tokens is None or e.beside("tokens_out") else tokens.rose(0.0, 0.2),
                 say.amounts("output tokens", tokens)),
     ]  # fmt: skip
@@ -211,6 +211,12 @@ def batch_size(e: Evidence) -> Finding:
         return found
     return scoring.at_most_possible(found, f"the slow ones take {slow:.1f} times as long as slow "
                                     "ones did for their batch")  # fmt: skip
+
+
+def drafts_fail(e: Evidence) -> bool | None:
+    """Return whether far fewer draft tokens are accepted; `None` = engines count none."""
+    accepted = e.ratio("spec_accepted", "spec_drafted")
+    return None if accepted is None else accepted.after < _FEWER_ACCEPTED * accepted.before
 
 
 def _let_in(e: Evidence, running: Moved | None) -> bool:

@@ -14,7 +14,7 @@ from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.request_rates import Arrivals
 from llmtrace.triage.result import Finding
 
-_NEARLY: Final = 0.8
+_NEARLY: Final = 0.8  # of how much fewer come: means are no better known
 _TIMES: Final = 1.5  # as many, or as few: the bar of the search for traffic
 _SURE: Final = 3.0  # standard errors, by the unrest of counts
 _COLUMNS: Final = (

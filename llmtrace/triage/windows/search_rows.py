@@ -152,16 +152,9 @@ def look_at(
         chosen = replace(chosen, before=alike[1])
         incidents = tuple(replace(one, usual_then=one in there) for one in incidents)
     return Look(
-        mine,
-        of,
-        span,
-        chosen,
-        _rows_of(rows, chosen),
-        incidents,
-        alike[0] if alike else None,
-        series,
-        gaps,
-    )
+        mine, of, span, chosen, _rows_of(rows, chosen), incidents, alike[0] if alike else None,
+        series, gaps,
+    )  # fmt: skip
 
 
 def _rows_of(rows: Columns, chosen: Chosen) -> tuple[Columns, Columns]:
