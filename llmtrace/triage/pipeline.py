@@ -68,7 +68,13 @@ from llmtrace.triage.verdict import (
 from llmtrace.triage.windows import highest_stretch
 from llmtrace.triage.windows.candidates import TRAFFIC
 from llmtrace.triage.windows.choose import FEW
-from llmtrace.triage.windows.search_rows import Look, in_full, look_at, look_elsewhere
+from llmtrace.triage.windows.search_rows import (
+    Look,
+    in_full,
+    look_at,
+    look_between,
+    look_elsewhere,
+)
 from llmtrace.triage.windows.unrecorded import unrecorded
 
 Q: Final = 0.95
@@ -79,6 +85,7 @@ _WAITS: Final[tuple[Metric, ...]] = (*_STAGED, "e2e")
 _SHOWN: Final = COUNTED | {"serial_tools"}  # by rows themselves, whatever a p95 does
 _FAR_MORE: Final = 1.5  # times the requests a second
 _SMALL: Final = 0.1  # of the requests searched
+_HALF: Final = 0.5
 _ENDS: Final = 0.05  # of the time searched, before its end
 _NEAREST: Final = "Of several windows compared, these have the strongest evidence for a cause."
 _NOT_WORSE: Final = NOTHING_FOUND | {"improvement"}
@@ -176,6 +183,11 @@ class _Weighed:
         return sure and not self.nothing
 
     @property
+    def names_a_cause(self) -> bool:
+        """Whether any cause is possible, at least."""
+        return any(one.status in NAMED for one in self.causes)
+
+    @property
     def is_over(self) -> bool:
         """Whether a search took a while that ended before the data do."""
         chosen, span = self.look.chosen, self.look.span
@@ -238,9 +250,24 @@ def triage(
     """
     settings = settings or Settings()
     report = progress or (lambda _what, _share: None)
-    metric: Metric | None = settings.metric or case.metric  # type: ignore[assignment]
     report("sorting rows", 0.0)
     rows, duplicates = in_order(case.rows)
+    found = _find(case, settings, rows, report)
+    if not found.look.chosen.searched and not found.names_a_cause:
+        found = _by_a_search(case, settings, rows, report, found)
+    intervals = found.spread is not None or not settings.bootstrap
+    quality = _quality(found, case, duplicates=duplicates, intervals=intervals)
+    result = _result(found, quality=quality, seed=settings.seed)
+    whole = with_onset_and_impact(
+        result, case, found.look, found.sides.compared, found.sides.about
+    )
+    report("done", 1.0)
+    return whole
+
+
+def _find(case: Case, settings: Settings, rows: Columns, report: Progress) -> _Weighed:
+    """Choose the windows and weigh what they show; where that says little, others as well."""
+    metric: Metric | None = settings.metric or case.metric  # type: ignore[assignment]
     report("looking for the spike", 0.1)
     look = _look(case, settings, rows, metric)
     report("comparing", 0.2)
@@ -256,15 +283,28 @@ def triage(
                              other.sides.about if same else metric, settings, report)  # fmt: skip
             sure = weighed.explained_elsewhere or weighed.is_dated_possible
             found = weighed if sure else _unsure(weighed, found)
-    found = _of_a_while(found) if settings.at is None else found
-    intervals = found.spread is not None or not settings.bootstrap
-    quality = _quality(found, case, duplicates=duplicates, intervals=intervals)
-    result = _result(found, quality=quality, seed=settings.seed)
-    whole = with_onset_and_impact(
-        result, case, found.look, found.sides.compared, found.sides.about
-    )
-    report("done", 1.0)
-    return whole
+    return _of_a_while(found) if settings.at is None else found
+
+
+def _by_a_search(
+    case: Case, settings: Settings, rows: Columns, report: Progress, found: _Weighed
+) -> _Weighed:
+    """Return what a search finds in the time of the window after, if windows given show nothing.
+
+    It is possible at most: those windows were given for a reason.
+    """
+    free = replace(settings, before=None, after=None, at=None)
+    other = _find(replace(case, before=None, after=None), free, rows, report)
+    mine, theirs = found.look.chosen.after, other.look.chosen.after
+    both = min(mine.end, theirs.end) - max(mine.start, theirs.start)
+    first = other.causes[0]
+    shows = first.status in NAMED and first.score >= LIKELY and first.id != OF_SEVERAL
+    if not shows or both < _HALF * min(mine.seconds, theirs.seconds):
+        return found
+    said = (f"the windows given show nothing: a search took {time_span(theirs.start, theirs.end)} "
+            "instead")  # fmt: skip
+    chosen = replace(other.look.chosen, warnings=(said, *other.look.chosen.warnings))
+    return _unsure(replace(other, look=replace(other.look, chosen=chosen)), found)
 
 
 def _of_a_while(found: _Weighed) -> _Weighed:
@@ -302,7 +342,7 @@ def _explained(others: Iterable[_Weighed], found: _Weighed) -> _Weighed | None:
             nearest, strongest = one, first.score
     if dated is not None and not_worse:
         return dated
-    return None if any(one.status in NAMED for one in found.causes) else nearest
+    return None if found.names_a_cause else nearest
 
 
 def _unsure(one: _Weighed, found: _Weighed) -> _Weighed:
@@ -323,7 +363,8 @@ def _others(
 ) -> Iterator[_Weighed]:
     """Yield what else may explain it: by another metric that rose, or at other times.
 
-    What the user gave is taken as given. `widely` = what the search found says little.
+    What the user gave is taken as given, with the time in between. `widely` = what the search
+    found says little.
     """
     quick = replace(settings, bootstrap=0)
     if metric is None:
@@ -332,6 +373,9 @@ def _others(
             for name in _STAGED
             if name != found.sides.about and found.sides.compared[name].change.rose
         )
+    between = look_between(found.look)
+    if between is not None:
+        yield _weigh(case, between, metric, quick, report)
     given = (settings.before, settings.after, case.before, case.after)
     at = settings.at
     if all(one is None for one in given):

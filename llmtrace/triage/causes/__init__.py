@@ -249,6 +249,7 @@ def _behind(evidence: Evidence, finding: Finding, found: Mapping[str, Finding]) 
         for name in names
         if found[name].status in SURE
         and not _came_first(evidence, finding, name)
+        and not _is_longer_itself(evidence, finding, found[name])
         and not _rather_behind_it(finding, found[name])
     ]
     if not behind:
@@ -256,6 +257,14 @@ def _behind(evidence: Evidence, finding: Finding, found: Mapping[str, Finding]) 
     first = max(behind, key=lambda one: one.score)
     points = min(_IS_BEHIND, LIKELY - 1 - finding.score)  # an effect is at most possible
     return with_points(finding, [Point(f"would follow from {first.id} by itself", points)])
+
+
+def _is_longer_itself(evidence: Evidence, finding: Finding, other: Finding) -> bool:
+    """Return whether requests of each kind got longer, and not only more of one came on top."""
+    if other.id != "traffic_surge" or finding.id not in OF_THE_WORK:
+        return False
+    longer = evidence.beyond_kind(_MADE_OF[finding.id])
+    return not other.group or longer is None or longer.rose(0.0, 0.1)
 
 
 def _rather_behind_it(finding: Finding, other: Finding) -> bool:

@@ -596,7 +596,7 @@ def server_errors_again(e: Evidence) -> bool:
     again, busy = e.share("retried", _retried), e.share("busy", _retried_busy)
     named = e.share("quota", over_quota).after_k >= HALF * busy.after_k
     named = named or e.rate("gateway_429") is not None
-    return again.rose(0.01) and busy.after_k >= _SEVERAL and not named
+    return again.rose(0.01, sure=RATHER_SURE) and busy.after_k > 0 and not named
 
 
 def _limited(e: Evidence) -> bool | None:

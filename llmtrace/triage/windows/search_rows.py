@@ -12,6 +12,7 @@ import numpy as np
 
 from llmtrace.dataset.case import Case, Window
 from llmtrace.dataset.columns import Columns
+from llmtrace.display.summary_tables import time_span
 from llmtrace.triage.attribution.components import Values, values
 from llmtrace.triage.comparison.earlier_days import alike_day
 from llmtrace.triage.comparison.outcomes import ENDINGS, FOUND
@@ -165,6 +166,21 @@ def _rows_of(rows: Columns, chosen: Chosen) -> tuple[Columns, Columns]:
 def in_full(look: Look) -> Look:
     """Return a look at all rows of its windows."""
     return replace(look, whole=_rows_of(look.rows, look.chosen))
+
+
+def look_between(look: Look) -> Look | None:
+    """Return a look at all that follows the window before, where another was given for after.
+
+    What happened in between may be what it was about. `None` = no request came then.
+    """
+    before, after = look.chosen.before, look.chosen.after
+    if look.chosen.searched or not len(look.rows.within(before.end, after.start)):
+        return None
+    said = (f"the time between both windows, {time_span(before.end, after.start)}, "
+            "explains more: it is part of the window after")  # fmt: skip
+    chosen = replace(look.chosen, after=Window(before.end, after.end),
+                     warnings=(*look.chosen.warnings, said))  # fmt: skip
+    return replace(look, chosen=chosen, whole=_rows_of(look.rows, chosen))
 
 
 def look_elsewhere(look: Look, case: Case, *, nothing: bool) -> Iterator[Look]:
