@@ -19,7 +19,7 @@ from llmtrace.triage.comparison.within_groups import of_kind
 from llmtrace.triage.impact import impact_of, last_requests
 from llmtrace.triage.near_events import events_near
 from llmtrace.triage.over_time import Impact, Onset
-from llmtrace.triage.result import NOTHING_FOUND, Metric, Result
+from llmtrace.triage.result import NAMED, NOTHING_FOUND, Metric, Result
 from llmtrace.triage.windows.changepoint import Dated
 from llmtrace.triage.windows.moved import Moved, what_moved
 from llmtrace.triage.windows.onset import course, date_onset
@@ -47,7 +47,7 @@ def with_onset_and_impact(
     if result.verdict != "improvement":
         impact = impact_of(
             look.rows, of, incident, compared[about].threshold, case.budget,
-            gave_up="cancelled" in result.moved, usual_rate=_usual_rate(result, look),
+            gave_up="cancelled" in result.moved, usual_rate=_usual_rate(result),
         )  # fmt: skip
     size = last_requests(of, incident)
     if size and state == "ongoing" and moved[0].metric == about and _as_before(result, impact):
@@ -101,11 +101,14 @@ def _of_what_moved(
     return mine, replace(result, moved=tuple(rose)), alone
 
 
-def _usual_rate(result: Result, look: Look) -> float | None:
-    """Return how many requests came a second before, where they are fewer now."""
-    fewer = any((one.metric, one.direction) == ("traffic", "down") for one in look.mine)
+def _usual_rate(result: Result) -> float | None:
+    """Return how many requests came a second before, where some are lost now.
+
+    Who waits longer sends fewer: of that none is lost.
+    """
+    lost = any(one.id == "traffic_lost" and one.status in NAMED for one in result.causes)
     before, after = (result.load[name].requests_per_s or 0.0 for name in ("before", "after"))
-    return before if fewer or (result.verdict == "traffic" and after < before) else None
+    return before if after < before and (lost or result.verdict == "traffic") else None
 
 
 def _ramp(look: Look, moved: Sequence[Moved]) -> Dated | None:

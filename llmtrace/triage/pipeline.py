@@ -23,6 +23,7 @@ from llmtrace.triage.attribution.divide_change import Divided, divide, usual_par
 from llmtrace.triage.attribution.exemplars import exemplars
 from llmtrace.triage.attribution.request_load import load_of
 from llmtrace.triage.attribution.result_parts import anatomy_of, contributions_of, estimates_of
+from llmtrace.triage.attribution.workload_mix import lengths_unknown
 from llmtrace.triage.causes.scoring import LIKELY
 from llmtrace.triage.comparison.outcomes import compare_outcomes
 from llmtrace.triage.comparison.p95_change import CERTAIN, LEAST, MIN_COUNT, Compared, compare
@@ -88,6 +89,7 @@ _SMALL: Final = 0.1  # of the requests searched
 _HALF: Final = 0.5
 _ENDS: Final = 0.05  # of the time searched, before its end
 _NEAREST: Final = "Of several windows compared, these have the strongest evidence for a cause."
+_BY_WORK: Final = ("regression", "improvement", "drift")
 _NOT_WORSE: Final = NOTHING_FOUND | {"improvement"}
 
 
@@ -499,6 +501,7 @@ def _judge(look: Look, sides: _Sides, mine: Divided, spread: Spread | None) -> J
             visible=sides.compared[sides.about].visible,
             clustered=max(sides.compared[sides.about].design),
             thorough=look.chosen.searched and look.rows.n > FEW,
+            sized=not lengths_unknown(sides.rows, sides.about),
             usual=lambda: usual_parts(sides.rows, sides.about, Q, fewest=least_values(Q)),
         ),
         look.mine,
@@ -592,13 +595,13 @@ def _result(found: _Weighed, *, quality: Quality, seed: int) -> Result:
         estimates=estimates_of(sides.rows, seed),
         smallest_visible=compared.visible,
         smallest_visible_share=compared.visible_share,
-        settle=_settle(judged.verdict, both, sides.windows),
+        settle=_settle(judged.verdict, both, sides.windows, sized="mix" not in quality.unreported),
         grew=growth_of(sides.rows, both, max(compared.design)),
     )
 
 
 def _settle(
-    verdict: str, both: tuple[Values, Values], windows: tuple[Window, Window]
+    verdict: str, both: tuple[Values, Values], windows: tuple[Window, Window], *, sized: bool
 ) -> tuple[str, ...]:
     if verdict == "not_enough_data":
         needed = least_values(Q)
@@ -609,6 +612,8 @@ def _settle(
             )
             if len(one) < needed
         )
+    if verdict in _BY_WORK and not sized:
+        return ("token counts of requests, to distinguish more work from slower work",)
     if verdict == "new_workload":
         return ("a window before in which the same kinds of request were made",)
     return ()

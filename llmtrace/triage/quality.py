@@ -10,8 +10,9 @@ import numpy as np
 from llmtrace.core.row import TURN
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats.quantiles import least_values
-from llmtrace.triage.attribution.components import Values
+from llmtrace.triage.attribution.components import Values, unreported
 from llmtrace.triage.attribution.divide_change import Divided
+from llmtrace.triage.attribution.workload_mix import lengths_unknown
 from llmtrace.triage.comparison.p95_change import Compared
 from llmtrace.triage.report.naming import number_of
 from llmtrace.triage.result import Quality
@@ -69,6 +70,8 @@ def quality_of(
         unmatched_share=divided.cells.unmatched_share,
         effective_n=None if divided.found is None else divided.found.effective_n,
         matched_on=divided.cells.matched_on,
+        unreported=(*(["mix"] if lengths_unknown(rows, both[0].metric) else []),
+                    *unreported(rows)),
         values={name: len(np.unique(rows[1].words[name].codes[rows[1].words[name].codes >= 0]))
                 for name in ("model", "route", "region", "replica", "tenant")},
         sampled=sum(map(len, rows)) / there if there else 1.0,

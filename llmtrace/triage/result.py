@@ -307,6 +307,7 @@ class Quality:
         unmatched_share: of the requests now, those of a kind that was never seen before.
         effective_n: requests before, after weighting them to the mix of now.
         matched_on: what "the same work" was taken to mean.
+        unreported: parts that no row tells of: stages, and `mix` where none says how long it is.
         values: how many values rows after have of a field by which some may be affected.
         sampled: the share of rows looked at, below 1 only beyond a limit (docs/on-call/triage.md).
         warnings: for people.
@@ -320,6 +321,7 @@ class Quality:
     unmatched_share: float | None = None
     effective_n: float | None = None
     matched_on: tuple[str, ...] = ()
+    unreported: tuple[str, ...] = ()
     values: Mapping[str, int] = field(default_factory=dict)
     sampled: float = 1.0
     warnings: tuple[str, ...] = ()

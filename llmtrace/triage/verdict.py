@@ -52,6 +52,7 @@ def judge(
     visible: float | None,
     clustered: float,
     thorough: bool,
+    sized: bool = True,
     usual: Callable[[], tuple[float, float]] | None = None,
 ) -> Judged:
     """Give the verdict.
@@ -66,6 +67,7 @@ def judge(
         visible: the smallest relative rise that would have been seen; `None` = none would.
         clustered: how many slow requests say as much as one independent one.
         thorough: all there is was searched, and that was much: these two windows are only part.
+        sized: rows say how long requests are; if not, more work is not known from slower work.
         usual: returns by how many seconds the mix and the same work move, at most, between
             stretches of one window, in which nothing happened.
     """
@@ -90,6 +92,10 @@ def judge(
     if broken and found.delta < 0:
         return Judged("regression", broken)  # a request that fails early does not wait for long
     judged = _moved_verdict(change, found, spread, broken=bool(broken))
+    if not sized and judged.verdict in ("regression", "improvement"):
+        more = "more" if judged.verdict == "regression" else "less"
+        judged = replace(judged, reason=f"{_moved(change)}. Whether requests ask for {more} work "
+                                        "is not known: rows have no token counts.")  # fmt: skip
     return replace(judged, reason=f"{broken} {judged.reason}") if broken else judged
 
 

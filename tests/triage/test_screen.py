@@ -412,7 +412,7 @@ def test_requests_that_do_not_come_are_the_headline(result):
     assert text.startswith("fewer requests than before, ongoing: requests a second 15.2 → 6")
     assert "confirmed cause: traffic_lost on region=eu" in text
     assert re.search(r"^affected +region=eu, by the evidence for traffic_lost", text, re.MULTILINE)
-    assert re.search(r"^impact +about 3,700 requests did not come", text, re.MULTILINE)
+    assert re.search(r"^impact +about 3,700 requests fewer", text, re.MULTILINE)
     assert "had time" not in text
 
 

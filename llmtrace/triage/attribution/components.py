@@ -117,6 +117,14 @@ def values(rows: Columns, metric: Metric) -> Values:
     )
 
 
+def unreported(sides: tuple[Columns, Columns]) -> tuple[str, ...]:
+    """Return the stages that no row of either window reports."""
+    return tuple(
+        name for name in STAGES
+        if all(np.isnan(rows.numbers[f"{name}_s"]).all() for rows in sides)
+    )  # fmt: skip
+
+
 def split(rows: Columns, metric: Metric, index: NDArray[np.intp]) -> Floats:
     """Split a metric of these rows: a column each of `PARTITION`, which come to the metric."""
     value = rows.numbers[f"{metric}_s"][index]

@@ -63,6 +63,13 @@ class Cells:
         return float((self.after < 0).mean()) if len(self.after) else 0.0
 
 
+def lengths_unknown(sides: tuple[Columns, Columns], metric: Metric) -> bool:
+    """Return whether no row of a window says how long requests are that this metric waits for."""
+    return any(
+        all(np.isnan(rows.numbers[name]).all() for name in _LENGTHS[metric]) for rows in sides
+    )
+
+
 def cells(
     sides: tuple[Columns, Columns],
     index: tuple[NDArray[np.intp], NDArray[np.intp]],

@@ -85,8 +85,8 @@ def gpu_throttle(e: Evidence) -> Finding:
         gate(local is not None or e.gate(*_ENGINE_STAGES),
              say.durations("time per token", e.row("tpot_s")), "stages of requests"),
         required(any(reported) or bool(slower and shared.holds) if reported else unseen or None,
-                 "tokens of prompts and steps of a batch both take longer" if slower else
-                 say.gauge("SM clock, MHz", clock, down=True),
+                 "tokens of prompts and steps of a batch both take longer" if slower and not fell
+                 else say.gauge("SM clock, MHz", clock, down=True),
                  "GPU signals: `gpu_sm_clock_mhz` and `gpu_throttle` (NVML or dcgm-exporter)"),
         proof(bool(throttled and by_itself) or bool(xid) if reported else None,
               "a new XID error" if xid else "the clock fell, and a throttle reason is set"),

@@ -29,6 +29,8 @@ VERDICTS: Final = {
     "new_workload": ("a new kind of workload", "yellow"),
     "not_enough_data": ("cannot tell", "yellow"),
 }
+# Where no row says how long requests are, so that more work looks the same.
+_UNSIZED: Final = {"regression": "slower than before", "drift": "gradually slower"}
 _LONG_S: Final = 10.0
 _MINUTE_S: Final = 60.0
 _HOUR_S: Final = 3600.0
@@ -38,6 +40,8 @@ def verdict_words(result: Result) -> tuple[str, str]:
     """Return the verdict in words, and a colour for it."""
     words, colour = VERDICTS[result.verdict]
     before, after = (result.load.get(name) for name in ("before", "after"))
+    if "mix" in result.quality.unreported:
+        words = _UNSIZED.get(result.verdict, words)
     if result.verdict == "traffic" and before and after:
         fewer = (after.requests_per_s or 0.0) < (before.requests_per_s or 0.0)
         words = "fewer requests than before" if fewer else "more requests than before"

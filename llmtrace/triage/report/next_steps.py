@@ -41,11 +41,11 @@ def _by_what_moved(result: Result) -> Iterator[str]:
 
 def would_settle(result: Result) -> list[str]:
     """Return which data are missing: for the verdict, or for causes of the stage that moved."""
-    if result.settle or not next_steps(result) or result.verdict in _TEXTS["verdict"]:
+    if not next_steps(result) or result.verdict in _TEXTS["verdict"]:
         return [*result.settle]
     of = {one.id: one.missing for one in result.causes if one.status == "unknown"}
     data = [text for cause in _TEXTS["settle"][_stage(result)] for text in of.get(cause, ())]
-    return list(dict.fromkeys(data))[:_MAX_DATA]
+    return list(dict.fromkeys((*result.settle, *data)))[:_MAX_DATA]
 
 
 def _stage(result: Result) -> str:

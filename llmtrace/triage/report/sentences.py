@@ -15,6 +15,7 @@ from llmtrace.triage.near_events import EVENTS_BACK_S
 from llmtrace.triage.over_time import Growth, Incident, NearEvent, Onset, Similar
 from llmtrace.triage.report.naming import (
     METRIC_NAMES,
+    PART_NAMES,
     duration,
     figure,
     latest,
@@ -147,6 +148,15 @@ def has_split(result: Result) -> bool:
     return moved if known else result.significant
 
 
+def parts_without(result: Result) -> tuple[list[str], list[str]]:
+    """Return the names of parts that have no part in the change, and of those not reported."""
+    unknown = result.quality.unreported
+    named = [(one.name in unknown, PART_NAMES.get(one.name, one.name))
+             for one in result.contributions if not one.seconds]  # fmt: skip
+    none, missing = ([name for unsaid, name in named if unsaid is side] for side in (False, True))
+    return none, missing
+
+
 # --- facts, line by line -------------------------------------------------------------------------
 
 
@@ -230,7 +240,7 @@ def impact_text(result: Result) -> Iterator[str]:
     impact = result.impact
     if impact is None:
         return
-    lost = f"about {impact.lost:,} requests did not come, by the rate before"
+    lost = f"about {impact.lost:,} requests fewer than at the rate before"
     if result.verdict == "traffic":  # those that came are as fast as before, or faster
         yield from [lost] if impact.lost else []
         return

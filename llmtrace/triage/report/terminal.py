@@ -26,6 +26,7 @@ from llmtrace.triage.report.sentences import (
     first_cause,
     for_experts,
     has_split,
+    parts_without,
     quality_text,
     record_text,
     rest_text,
@@ -102,14 +103,13 @@ def _split(result: Result, *, explain: bool) -> Iterator[RenderableType]:
     table.add_column("95% CI" if known else "", justify="right")
     table.add_column("")
     largest = max((abs(one.seconds) for one in result.contributions), default=0.0)
-    still = [one.name for one in result.contributions if not one.seconds]
     for one in result.contributions:
         if one.seconds:
             table.add_row(*_contribution(one, largest, in_))
-    if still:
-        table.add_row(
-            Text("all others", "dim"), Text("0", "dim"), "", Text(", ".join(still), "dim")
-        )
+    for words, zero, names in zip(("no part in it", "not reported"), "0-", parts_without(result),
+                                  strict=True):  # fmt: skip
+        if names:
+            table.add_row(*(Text(one, "dim") for one in (words, zero, "", ", ".join(names))))
     table.add_row(
         Text("change of the p95", "bold"),
         Text(naming.signed(result.delta_s, in_), "bold"),

@@ -17,7 +17,7 @@ from llmtrace.triage.report.naming import (
     signed,
     unit,
 )
-from llmtrace.triage.report.sentences import has_split
+from llmtrace.triage.report.sentences import has_split, parts_without
 from llmtrace.triage.result import Anatomy, Contribution, Result
 
 _ROOM: Final = 0.1  # of the bar: below it no name fits
@@ -29,8 +29,10 @@ def change(result: Result) -> str:
     if before is None or after is None or not has_split(result):
         return ""
     pictures = "".join(_waterfall(result, before, after, one) for one in SIZES)
-    still = [one.name for one in result.contributions if not one.seconds]
-    note = f'<p class="soft">No part in it: {escape(", ".join(still))}.</p>' if still else ""
+    said = [f"{words}: {escape(', '.join(names))}." for words, names in zip(
+            ("No part in it", "Not reported"), parts_without(result), strict=True)
+            if names]  # fmt: skip
+    note = f'<p class="soft">{" ".join(said)}</p>' if said else ""
     known = any(None not in one.ci for one in result.contributions)
     faint = "faint = within noise" if known else "too few requests for intervals"
     return (
