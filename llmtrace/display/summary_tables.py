@@ -6,6 +6,7 @@ Tables and sentences for `rich` to print. Every meaning is in words and symbols;
 from __future__ import annotations
 
 import math
+import os
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
@@ -108,12 +109,17 @@ class _Console(Console):
 def console_for(out: TextIO) -> Console:
     """Return a console that prints tables and sentences as they are, without markup in them.
 
-    Where `out` is no terminal nothing is cut, wrapped or padded: a program reads it, or a pager.
+    Where `out` is no terminal nothing is cut, wrapped or padded, unless `COLUMNS` is set: a
+    program reads it, or a pager.
     """
     if out.isatty():
         return _Console(file=out, highlight=False, markup=False, emoji=False)
     file = cast("TextIO", _Trimmed(out))
-    return _Console(file=file, width=_UNLIMITED, highlight=False, markup=False, emoji=False)
+    columns = os.environ.get("COLUMNS", "")
+    width = int(columns) if columns.isdecimal() else _UNLIMITED
+    return _Console(
+        file=file, width=width or _UNLIMITED, highlight=False, markup=False, emoji=False
+    )
 
 
 def plain_table(*headings: str, wrap: bool = False) -> Table:

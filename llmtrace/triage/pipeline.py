@@ -89,6 +89,7 @@ _SMALL: Final = 0.1  # of the requests searched
 _HALF: Final = 0.5
 _ENDS: Final = 0.05  # of the time searched, before its end
 _NEAREST: Final = "Of several windows compared, these have the strongest evidence for a cause."
+_HEAD: Final = 0.1  # of a window without data
 _BY_WORK: Final = ("regression", "improvement", "drift")
 _NOT_WORSE: Final = NOTHING_FOUND | {"improvement"}
 
@@ -423,11 +424,29 @@ def _look(case: Case, settings: Settings, rows: Columns, metric: Metric | None) 
     given = replace(
         settings, before=settings.before or case.before, after=settings.after or case.after
     )  # checked again: one may be the command's and the other the case's
-    return look_at(
-        first_content(rows), case.searched, before=given.before, after=given.after, at=given.at,
-        metric=metric,
-        gaps=unrecorded(rows.start / 1e9, case.signals),
+    windows, odd = _as_recorded((given.before, given.after), case)
+    look = look_at(
+        first_content(rows), case.searched, before=windows[0], after=windows[1], at=given.at,
+        metric=metric, gaps=unrecorded(rows.start / 1e9, case.signals),
     )  # fmt: skip
+    return replace(look, chosen=replace(look.chosen, warnings=(*odd, *look.chosen.warnings)))
+
+
+def _as_recorded(
+    windows: tuple[Window | None, Window | None], case: Case
+) -> tuple[list[Window | None], list[str]]:
+    """Return windows that are given without what is before all data, and what is odd of them."""
+    first = min((float(t.min()) for t in (case.rows.start / 1e9, case.signals.t) if len(t)),
+                default=-math.inf)  # fmt: skip
+    found, odd = [*windows], []
+    before, after = windows
+    if before is not None and after is not None and before.start >= after.end:
+        odd.append("the window before is later than the other: are they swapped?")
+    for i, (name, one) in enumerate(zip(("before", "after"), windows, strict=True)):
+        if one is not None and one.start + _HEAD * one.seconds < first < one.end:
+            found[i] = replace(one, start=first)
+            odd.append(f"the data begin {date_and_zone(first)}, and so does the window {name}")
+    return found, odd
 
 
 def _compare(look: Look, metric: Metric | None) -> _Sides:

@@ -10,7 +10,7 @@ from llmtrace.stats.arrays import Floats
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.load import drafts_fail, limit_fell, waits_for_steps
-from llmtrace.triage.causes.network import where_broken
+from llmtrace.triage.causes.network import over_quota, where_broken
 from llmtrace.triage.causes.scoring import (
     POSSIBLE,
     Group,
@@ -46,6 +46,7 @@ _BUSIER = 1.5  # times the tokens a second, from which on a GPU's clock follows 
 _BY_POWER = 0.25  # of its clock, that a GPU loses at its power limit at most
 _SHARED = 1.5  # times as long as the clock explains
 _BEYOND_CHANCE = 1.05  # times the longest gap that chance makes of the same requests
+_NEARLY_ALL = 0.9  # of the requests that failed
 _ENGINE_STAGES = ("queue", "prefill", "first_chunk", "decode", "unattributed")
 
 
@@ -329,7 +330,8 @@ def engine_down(e: Evidence) -> Finding:
     new, down = sorted({*patterns.starts(e)} - {*again}), list(dict.fromkeys((*again, *gone)))
     failures, (_, cut) = patterns.failures_by_end(e), patterns.broken(e)
     known = e.has("started") or e.has("running") or _start_in_facts(e)
-    failing = failures.rose(0.003, 3, 2.0)
+    limited = e.share("quota", over_quota).after_k >= _NEARLY_ALL * failures.after_k
+    failing = failures.rose(0.003, 3, 2.0) and not limited
     left_out = patterns.left_out(e) if failing and not known else []
     lost = patterns.lost_traffic(e, [*down, *left_out])
     cut_off = patterns.failed_when_it_stopped(e, gone) if lost else 0

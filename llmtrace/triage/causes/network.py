@@ -183,7 +183,7 @@ def gateway_overhead(e: Evidence) -> Finding:
 
 
 def rate_limit_retries(e: Evidence) -> Finding:
-    """Requests are rejected and sent again; users wait for the backoff.
+    """Requests are rejected for a limit: they fail, or users wait until they are sent again.
 
     Looks like:
         429 or words for a quota, or more attempts a request after 5xx; time in `gateway` (failed

@@ -66,9 +66,11 @@ def headline(result: Result) -> str:
         return " · ".join((*lost, title_of(result)))
     in_ = unit(result)
     change = f"{figure(before, in_)} → {figure(after, in_)} {in_}"
-    change += f" ({signed(result.delta_s, in_)} {in_.partition(' ')[0]})"
-    if not result.significant and result.verdict not in NOTHING_FOUND:
-        change = f"of all requests {change}, not beyond chance"
+    if result.significant:
+        change += f" ({signed(result.delta_s, in_)} {in_.partition(' ')[0]})"
+    else:
+        all_ = "" if result.verdict in NOTHING_FOUND else "of all requests "
+        change = f"{all_}{change}, not beyond chance"
     typical = [one for one in result.changes if one.metric == result.metric]
     if result.significant and typical and typical[0].grew[1] == "p50":
         low, high = (figure(side.p50, in_) for side in (result.before, result.after))

@@ -252,11 +252,10 @@ def _more(result: Result) -> Iterator[RenderableType]:
 
 
 def _quality(result: Result) -> RenderableType:
-    return Group(Text(quality_text(result), "dim"), *_bullets(result.quality.warnings))
-
-
-def _bullets(texts: Iterable[str]) -> Iterator[RenderableType]:
-    return (Text(f"  ! {text}", "yellow") for text in texts)
+    warnings = Table.grid(padding=(0, 1, 0, 0))
+    for text in result.quality.warnings:
+        warnings.add_row(Text("  !", "yellow"), Text(text, "yellow"))
+    return Group(Text(quality_text(result), "dim"), warnings)
 
 
 def _traces(result: Result, links: Links) -> Iterator[RenderableType]:
