@@ -439,7 +439,7 @@ def frontend_cpu(e: Evidence) -> Finding:
         steady(support(not (e.up("queue_s") or e.up("prefill_s")) if e.row("queue_s") else None,
                 "queue and prefill did not move: " + say.durations("queue", e.row("queue_s")))),
         support(None if waiting is None else not waiting.rose(0.0, 0.5),
-                "no more requests wait in the engine"),
+                "not more requests wait in the engine than before"),
         against((cpu is None or by_load) and (e.up("tpot_s", relative=0.3 if cpu is None else 0.1)
                 or False) and waits_for_steps(e) is not False,
                 "steps got slower, and new requests wait for the running one: "

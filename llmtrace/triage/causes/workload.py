@@ -63,7 +63,7 @@ def long_prompts(e: Evidence) -> Finding:
         required(None if tokens is None else tokens.rose(0.0, 0.08) or tokens.grew(0.0, 0.08),
                  say.amounts("prompt tokens", tokens), "prompt tokens per request"),
         proof(None if slow is None and mix is None else max(slow or 0.0, mix or 0.0) >= 0.5,
-              f"of the slow requests {say.percent(slow or 0)} are longer than 90 % were"
+              f"{say.percent(slow or 0)} of the slow requests are longer than the p90 before"
               if (slow or 0.0) >= 0.5 else by_length),
         support(None if mix is None else mix >= 0.4, by_length),
         support(None if per_token is None else 0.7 <= per_token <= 1.3,
@@ -199,8 +199,8 @@ def head_of_line(e: Evidence) -> Finding:
         against(_by_other_kinds(e, found), "another mix of routes, models or tenants has brought "
                 "them", strongly=True),
         against(None if few is None else not few,
-                f"{say.percent(long or 0)} of the prompts are longer than 90 % were: it is not a "
-                "few"),
+                f"{say.percent(long or 0)} of the prompts are longer than the p90 before: it is "
+                "not a few"),
         against(found is not None and e.more_load and not blocks[0]
                 and found.long_n <= 1.5 * _scaled(e, found.long_before),
                 "load rose, and long prompts are no larger a part of it"),

@@ -248,7 +248,7 @@ def impact_text(result: Result) -> Iterator[str]:
     if impact.limit_s is not None:
         in_, source = unit(result), "the budget" if impact.from_budget else "the p95 before"
         name = METRIC_NAMES.get(result.metric or "", "latency")
-        ways = [f"had {name} over {figure(impact.limit_s, in_)} {in_} ({source})", *ways]
+        ways = [f"exceeded a {name} of {figure(impact.limit_s, in_)} {in_} ({source})", *ways]
     said = " or ".join(filter(None, (", ".join(ways[:-1]), ways[-1])))
     parts = [lost] if impact.lost else []
     span = time_span(impact.since, impact.until)
@@ -430,8 +430,8 @@ def short_record(one: Finding) -> str:
     right = one.right_when_so_called
     if right is None:
         return ""
-    calls = "" if right.calls == one.id else ", of all causes"
-    return f", right in {right.right} of {right.of} simulated incidents{calls}"
+    whose = "" if right.calls == one.id else f" (any {one.status} cause)"
+    return f", right in {right.right} of {right.of} simulated incidents{whose}"
 
 
 def record_text(one: Finding) -> str:
