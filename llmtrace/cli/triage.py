@@ -1,4 +1,4 @@
-"""Declare `llmtrace triage` and `llmtrace triage serve`."""
+"""Declare `llmtrace triage`, `llmtrace triage serve` and `llmtrace triage runbook`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OF_ONE: Final[Mapping[str, object]] = {
 
 
 def add_triage(commands: Commands) -> None:
-    """Declare `llmtrace triage` and `llmtrace triage serve`."""
+    """Declare `llmtrace triage`, and its commands `serve` and `runbook`."""
     triage = add_command(
         commands,
         "triage",
@@ -54,7 +54,17 @@ def add_triage(commands: Commands) -> None:
     _add_sources(triage)
     _add_question(triage)
     _add_output(triage)
-    _add_serve(triage.add_subparsers(dest="what", metavar="[serve]"))
+    more = triage.add_subparsers(dest="what", metavar="[serve | runbook]")
+    _add_serve(more)
+    runbook = add_command(
+        more,
+        "runbook",
+        _runbook,
+        "print the runbook of a cause: how to confirm it, what to do now, and what later",
+        examples=("llmtrace triage runbook kv_exhaustion",),
+        docs="on-call/runbooks/index.md",
+    )
+    runbook.add_argument("cause", metavar="CAUSE", help="name of the cause, such as kv_exhaustion")
 
 
 def _add_question(triage: argparse.ArgumentParser) -> None:
@@ -183,6 +193,12 @@ def _add_sources(command: argparse.ArgumentParser) -> None:
         command, "--runbooks", metavar="BASE",
         help="address of your runbooks: BASE/CAUSE.md, or {cause} where the cause's name belongs",
     )  # fmt: skip
+
+
+def _runbook(options: argparse.Namespace) -> None:
+    with needs_extra("llmtrace triage", "triage"):
+        from llmtrace.triage.command import print_runbook
+    print_runbook(options.cause)
 
 
 def _triage(options: argparse.Namespace) -> int:

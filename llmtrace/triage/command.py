@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -23,8 +24,10 @@ from llmtrace.dataset.case import Case, Window, write_case
 from llmtrace.dataset.columns import WORDS
 from llmtrace.display.summary_tables import console_for, date_and_zone
 from llmtrace.stats.arrays import Mask
+from llmtrace.triage.causes import RULES
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.report.links import TRACE, Links
+from llmtrace.triage.report.runbooks import page
 from llmtrace.triage.report.sentences import only
 from llmtrace.triage.report.terminal import screen
 from llmtrace.triage.result import Result, Verdict, as_json
@@ -92,6 +95,19 @@ def main(options: argparse.Namespace, read: Read) -> int:
         return run(case, wanted, sys.stdout, progress)
     finally:
         progress.done()
+
+
+def print_runbook(cause: str) -> None:
+    """Print the runbook of a cause.
+
+    Raises:
+        ConfigError: there is no such cause.
+    """
+    if cause not in RULES:
+        near = get_close_matches(cause, RULES, n=1)
+        meant = f"did you mean {near[0]}?" if near else f"causes are {', '.join(sorted(RULES))}"
+        raise ConfigError(f"{cause!r} is no cause; {meant}")
+    sys.stdout.write(page(cause))
 
 
 def settings_of(options: argparse.Namespace, now: float) -> Settings:

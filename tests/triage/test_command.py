@@ -324,3 +324,12 @@ def test_no_rows_is_said(folder, capsys):
     with collector(case) as (url, _):
         assert run("--url", url, "--last", "1h") == 1
     assert re.search("has no rows.*llmtrace top", capsys.readouterr().err)
+
+
+def test_a_report_names_the_command_that_prints_a_runbook(capsys):
+    """An installed package has no folder of documents; a misspelt cause names the nearest."""
+    assert main(["triage", "runbook", "kv_exhaustion"]) == 0
+    assert capsys.readouterr().out.startswith("# KV exhaustion\n")
+
+    assert main(["triage", "runbook", "kv_exhaustio"]) == 2
+    assert "did you mean kv_exhaustion?" in capsys.readouterr().err

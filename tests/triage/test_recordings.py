@@ -104,7 +104,7 @@ def test_no_line_that_reads_the_same_before_and_after_has_points(folder, said):
 
 
 def test_it_is_named_first(said):
-    """In nine of ten recordings of something that went wrong, as docs/reference/triage-accuracy.md says."""
+    """In nine of ten recordings of something that went wrong, as triage-accuracy.md says."""
     wrong = [folder for folder in RECORDED if truth_of(folder)["causes"]]
     first = [
         named(said[folder])[:1] != []

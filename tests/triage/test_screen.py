@@ -264,7 +264,7 @@ def test_impact_and_changes_are_on_the_screen(past):
     event = Event(began - 60, "deploy", "gateway 2.31")
     result = triage(replace(case, facts=Facts({}, (event,))), SETTINGS)
     text = " ".join(shown(result, width=200).split())
-    hit = f"{result.impact.requests:,} of {result.impact.of:,} requests exceeded a time to first token"
+    hit = f"{result.impact.requests:,} of {result.impact.of:,} requests exceeded a time to first"
 
     assert hit in text
     assert "6 tenants" in text

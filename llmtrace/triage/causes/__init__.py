@@ -104,8 +104,8 @@ def _after_the_first(ranked: Sequence[Finding]) -> list[Finding]:
     """Take points off all but the best supported cause: what it explains is explained.
 
     What causes make that cannot affect the metric, it does not explain.
-    Measured on worlds that rules were written on (docs/reference/triage-accuracy.md): a cause that is not
-    the first needs so much more to be as often true.
+    Measured on worlds that rules were written on (docs/reference/triage-accuracy.md): a cause that
+    is not the first needs so much more to be as often true.
     """
     first = ranked[0]
     return [

@@ -190,8 +190,8 @@ def _cause(number: int, one: Finding, links: Links, *, explain: bool) -> Rendera
         lines.add_row(Text("or", "yellow"), Text(other.text))
     if one.action:
         lines.add_row(Text("→", "bold"), Text(one.action, "bold"))
-    if runbook := links.runbook(one.id) or one.runbook:
-        lines.add_row("", Text(runbook, "dim", overflow="fold"))
+    runbook = links.runbook(one.id) or f"runbook: llmtrace triage runbook {one.id}"
+    lines.add_row("", Text(runbook, "dim", overflow="fold"))
     if explain:
         lines.add_row("", Text(record_text(one), "dim"))
         lines.add_row("", Text(shown_text(one), "dim"))
