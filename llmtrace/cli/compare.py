@@ -22,7 +22,7 @@ def add_compare(commands: Commands) -> None:
         _compare,
         "compare two runs: which stage moved, by how much, beyond chance",
         "Compare two runs, stage by stage: folders that `llmtrace bench` wrote, or files of rows. "
-        "The exit status is 10 where a --fail-if holds.",
+        "The exit status is 10 where a --fail-if holds beyond chance.",
         examples=(
             "llmtrace compare before/ after/",
             "llmtrace compare before/ after/ --fail-if 'ttft.p95>10%'",
@@ -72,7 +72,8 @@ def _compare(options: argparse.Namespace) -> int:
         print(json.dumps(wording.as_dict(comparison), indent=2))
     else:
         print_comparison(sys.stdout, comparison)
-    failed = [condition.text for condition in conditions if condition.fails(comparison)]
-    for text in failed:
-        print(f"llmtrace: failed: {text}", file=sys.stderr)
-    return FAILED if failed else 0
+    found = [(condition.text, *condition.judge(comparison)) for condition in conditions]
+    for text, state, figures in found:
+        hint = "; more requests would tell" if state == "undecided" else ""
+        print(f"llmtrace: {state}: {text}: {figures}{hint}", file=sys.stderr)
+    return FAILED if any(state == "failed" for _, state, _ in found) else 0

@@ -113,7 +113,7 @@ def drawn(row: Row, width: int, heading: str | None = None) -> str:
     from llmtrace.exporters.console.sink import waterfall
 
     if heading is None:
-        name = row.request_id or row.response_id or row.trace_id
+        name = row.request_id or row.response_id or row.trace_id or "without an id"
         heading = printable(f"{'turn' if row.is_turn else 'request'} {name}")
     simulated = ", to a SIMULATED engine" if row.attributes.get("simulated") is True else ""
     return f"{heading}{simulated}\n\n{waterfall(row, width)}"

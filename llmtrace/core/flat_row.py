@@ -36,6 +36,7 @@ _PLAIN: Final = {
     for f in fields(RowFields)
     if f.name not in _MARKS
 }
+_IDENTITY: Final = ("trace_id", "span_id", "service")  # empty = not known: others write none
 _WANTED: Final[Mapping[Any, str]] = {str: "text", bool: "true or false", int: "a whole number"}
 _MAX: Final = float_info.max
 
@@ -63,7 +64,9 @@ def flatten(row: Row) -> dict[str, Any]:
     """Return a row's JSON-ready keys: durations in seconds, unknown ones left out."""
     timeline, stages = row.timeline, row.stages
     flat: dict[str, Any] = {
-        name: value for name in _PLAIN if (value := getattr(row, name)) is not None
+        name: value
+        for name in _PLAIN
+        if (value := getattr(row, name)) is not None and (value or name not in _IDENTITY)
     }
     for field, key in _MARKS.items():
         if (ns := getattr(row, field)) is not None:
@@ -124,7 +127,8 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
         AttributeError, KeyError, OverflowError, TypeError, ValueError: a key is missing or holds a
             value of the wrong kind, or the stages come to more than the whole wait.
     """
-    plain = {name: value for name in _PLAIN if (value := _plain(flat, name)) is not None}
+    plain: dict[str, Any] = dict.fromkeys(_IDENTITY, "")
+    plain |= {name: value for name in _PLAIN if (value := _plain(flat, name)) is not None}
     marks: dict[str, Any] = {name: _ns(flat, key) for name, key in _MARKS.items()}
     timeline = _timeline(flat)
     if plain.get("outcome", "success") not in OUTCOMES:
@@ -160,10 +164,16 @@ def _timeline(flat: Mapping[str, Any]) -> Timeline:
         marked_before=_marked(flat, "before"),
         marked_after=_marked(flat, "after"),
         stream=_flag(flat, "stream", default=True),
+        tpot=_ns(flat, "tpot_s"),
         watched=not _flag(flat, "unwatched", default=False),
         **raw,
     )
     written, made = _written(flat, timeline.e2e), split(timeline)
+    if written is None and not made.render:
+        # Of other programs, which do not know how long the consumer took: that is not 0.
+        sources = dict(made.sources)
+        sources.pop("render", None)
+        written = replace(made, render=None, sources=sources)
     if written is None or replace(written, client=made.client) != made:
         timeline = replace(timeline, written=written)
     return timeline

@@ -146,7 +146,7 @@ class Row(RowFields):
         """Seconds per output token after the first: (last - first content) / (tokens - 1)."""
         first, last, tokens = self.ttft_ns, self.last_content_ns, self.output_tokens
         if first is None or last is None or tokens is None or tokens <= 1:
-            return None
+            return seconds(self.timeline.tpot)
         return (last - first) / (tokens - 1) / _NS
 
     @property
@@ -169,8 +169,9 @@ class Row(RowFields):
 
 def _checked(own: dict[str, Any]) -> dict[str, Any]:
     if len(own) != len(_FIELDS) or not own.keys() >= _REQUIRED:
-        missing, unknown = sorted(_REQUIRED - own.keys()), sorted(own.keys() - _FIELDS)
-        raise TypeError(f"a row lacks {missing} and has no {unknown}")
+        odd = ("lacks", _REQUIRED - own.keys()), ("has no", own.keys() - _FIELDS)
+        said = (f"{what} {', '.join(sorted(names))}" for what, names in odd if names)
+        raise TypeError(f"a row {' and '.join(said)}")
     return own
 
 

@@ -152,6 +152,7 @@ class Timeline:
         marked_after: the same, in the wait after it.
         unsplit: time known to be on servers that cannot be split: of requests inside a turn.
         stream: whether the response came as a stream.
+        tpot: time per output token, as a file has it; of no account where it can be computed.
         watched: whether the waits of the consumer were observed. If not, what comes
             after the first content is neither `decode` nor `render`, but unattributed.
         written: the partition as a file has it, where the rest of what is here does not lead to
@@ -227,6 +228,7 @@ class Timeline:
         in_columns=False,
     )
     stream: bool = True
+    tpot: int | None = field(default=None, compare=False)
     watched: bool = True
     written: Stages | None = None
 

@@ -2,7 +2,8 @@
 
 Pure functions over rows and samples of engines. The request is compared with those of the hour
 before it that did the same work: of the same model, route and operation, and, where there are
-enough, of the same size, which is prompt and output within a factor of 2 in tokens.
+enough, of the same size, which is prompt and output within a factor of 2 in tokens. Decode is
+compared for as many output tokens as the request has.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ MIN_PEERS: Final = 20
 _UNUSUAL_RANK: Final = 0.9
 _UNUSUAL_SHARE: Final = 0.05
 _SIZE_FACTOR: Final = 2
+_SIZE: Final = ("prompt_tokens", "output_tokens")
 _SAME: Final = ("operation", "agent", "model", "route", "stream")
 # What is shown of an engine: the signal, its words, and whether it counts up.
 ENGINE_SIGNALS: Final[Mapping[str, tuple[str, bool]]] = {
@@ -135,26 +137,24 @@ def _peers(row: Row, others: Iterable[Row]) -> tuple[list[Row], str]:
         and other.outcome == "success"
         and all(getattr(other, name) == getattr(row, name) for name in _SAME)
     ]
-    alike = "the same model, route and operation"
     sized = [other for other in same if _alike_in_size(row, other)]
     if len(sized) >= MIN_PEERS:
         return sized, "the same model, route, operation and size"
-    return same, alike
+    few = f"{len(sized)} of them known to be of its size; decode for as many tokens"
+    return same, f"the same model, route and operation ({few})"
 
 
 def _alike_in_size(row: Row, other: Row) -> bool:
     return all(
         mine is not None and theirs is not None
         and mine <= theirs * _SIZE_FACTOR and theirs <= mine * _SIZE_FACTOR
-        for mine, theirs in (
-            (row.prompt_tokens, other.prompt_tokens), (row.output_tokens, other.output_tokens),
-        )
+        for mine, theirs in ((getattr(row, name), getattr(other, name)) for name in _SIZE)
     )  # fmt: skip
 
 
 def _compare(row: Row, peers: Sequence[Row], name: str) -> PeerComparison | None:
     took = _seconds(row, name)
-    known = sorted(value for peer in peers if (value := _seconds(peer, name)) is not None)
+    known = sorted(value for peer in peers if (value := _as_long(row, peer, name)) is not None)
     if took is None or not known:
         return None
     return PeerComparison(
@@ -165,6 +165,14 @@ def _compare(row: Row, peers: Sequence[Row], name: str) -> PeerComparison | None
         (bisect_left(known, took) + bisect_right(known, took)) / 2 / len(known),
         len(known),
     )
+
+
+def _as_long(row: Row, peer: Row, name: str) -> float | None:
+    """Return what a peer took, of decode for as many output tokens as the request has."""
+    took, mine, theirs = _seconds(peer, name), row.output_tokens, peer.output_tokens
+    if took is None or not mine or name != "decode_s":
+        return took
+    return took * mine / theirs if theirs else None
 
 
 def _seconds(row: Row, name: str) -> float | None:
@@ -214,7 +222,9 @@ def as_lines(explanation: Explanation) -> list[str]:
     row = explanation.row
     named = " ".join(filter(None, (row.operation, row.model, row.route)))
     ttft = "" if row.ttft_s is None else f"  ttft {_ms(row.ttft_s)}"
-    lines = [f"{named}  {row.outcome}  e2e {_ms(row.e2e_s)}{ttft}", verdict(explanation)]
+    known = [f"{name.replace('_', ' ')} {n:,}" for name in _SIZE if (n := getattr(row, name))]
+    head = "  ".join([f"{named}  {row.outcome}  e2e {_ms(row.e2e_s)}{ttft}", *known])
+    lines = [head, verdict(explanation)]
     if explanation.peers:
         lines.append(f"Beside {explanation.peers} of the hour before with {explanation.alike}:")
     stages = [one for one in explanation.compared if one.name not in {"ttft", "e2e"}]

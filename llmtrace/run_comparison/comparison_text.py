@@ -40,7 +40,7 @@ def _durations(comparison: Comparison, width: int) -> Table:
     """Lay out the durations in milliseconds, and how much their quantiles changed.
 
     All quantiles where there is room, else p50 and p95, or p50 alone; changes of all of them in
-    the widest, else that of the p50.
+    the widest, else that of the p50. What is left out is said below.
     """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     shown = (
@@ -61,6 +61,11 @@ def _durations(comparison: Comparison, width: int) -> Table:
             *(wording.relative(effect, q) for q in changes),
             Text(wording.verdict(effect), style),
         )
+    if width < _ALL:
+        names = [wording.QUANTILE_NAMES[q] for q in QUANTILES]
+        lacks = ", ".join([*names[len(shown) :], f"changes of {' and '.join(names[1:])}"])
+        table.caption = f"No room for {lacks}: a pipe, or {_ALL} columns, show them."
+        table.caption_justify, table.caption_style = "left", ""
     return table
 
 

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, get_args
 
 from llmtrace.core.errors import ConfigError, DataError
 from llmtrace.run_comparison.durations import DURATIONS
 from llmtrace.run_comparison.runs import TWINS, Comparison
-from llmtrace.run_comparison.wording import QUANTILE_NAMES
+from llmtrace.run_comparison.wording import QUANTILE_NAMES, label, relative
 
 _TEXT: Final = re.compile(
     r"\s*(?:(\w+)\.(p\d+)|failures)\s*([<>])\s*([+-]?\d+(?:\.\d+)?)\s*(%|ms)\s*"
 )
 _MS: Final = 1000
 
+State = Literal["passed", "undecided", "failed"]
+_STATES: Final[tuple[State, ...]] = get_args(State)
+
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A change that fails a comparison, if a difference is shown.
+    """A change that fails a comparison, if it is more than chance.
 
     Attributes:
         text: as it was given.
@@ -38,17 +40,22 @@ class Condition:
     limit: float
     relative: bool
 
-    def fails(self, comparison: Comparison) -> bool:
-        """Return whether the change is shown, and beyond the limit.
+    def judge(self, comparison: Comparison) -> tuple[State, str]:
+        """Return what it comes to, and the figures that it is judged by.
+
+        A change fails if it is beyond the limit and the difference of the duration is shown, or if
+        all of its own interval is; it passes if none of that is.
 
         Raises:
             DataError: the runs do not report what it is about, or have too few requests for it.
         """
         if self.name is None:
             first, second = comparison.totals
-            return comparison.failures_differ and self._beyond(second.failed - first.failed)
+            beyond = self._beyond(second.failed - first.failed, self.limit)
+            state = _STATES[beyond + (beyond and comparison.failures_differ)]
+            return state, f"{first.failed:.1%} → {second.failed:.1%} failed"
         if self.name in comparison.zero:
-            return False
+            return "passed", "0 in both runs"
         found = {effect.name: effect for effect in comparison.effects}
         effect = found.get(self.name) or found.get(TWINS.get(self.name, ""))
         if effect is None:
@@ -57,13 +64,16 @@ class Condition:
         if before is None or change is None:
             few = min(len(side.values) for side in (effect.before, effect.after))
             raise DataError(f"--fail-if {self.text!r}: {few} requests are too few to show it")
-        by = change.by
-        if self.relative and by:
-            by = by / before if before else math.copysign(math.inf, by)
-        return effect.direction is not None and self._beyond(by)
+        limit = self.limit * before if self.relative else self.limit
+        near, far = (change.low, change.high) if self.above else (change.high, change.low)
+        failed = effect.direction is not None and self._beyond(change.by, limit)
+        failed |= self.quantile in effect.alone and self._beyond(near, limit)
+        name = f"{label(effect)} {QUANTILE_NAMES[self.quantile]}"
+        state = _STATES[self._beyond(far, limit) + failed]
+        return state, f"{name} {relative(effect, self.quantile)}"
 
-    def _beyond(self, by: float) -> bool:
-        return by > self.limit if self.above else by < self.limit
+    def _beyond(self, by: float, limit: float) -> bool:
+        return by > limit if self.above else by < limit
 
 
 def read_condition(text: str) -> Condition:

@@ -90,6 +90,11 @@ class Effect:
     direction: Direction | None
     smallest: float | None
 
+    @property
+    def alone(self) -> list[float]:
+        """The quantiles whose own interval leaves out 0: of many, by chance 1 in 20 does."""
+        return [q for q, change in self.changes.items() if change.low > 0 or change.high < 0]
+
 
 def effects(samples: Mapping[str, tuple[Sample, Sample]]) -> list[Effect]:
     """Compare each duration of two runs; together they err in one of twenty comparisons.

@@ -32,9 +32,7 @@ def read_run(path: Path) -> Run:
         SourceError: it cannot be read.
         DataError: it holds no rows, or its `bench.json` is not what `llmtrace bench` writes.
     """
-    where = path.resolve()
-    parts = (where.name,) if path.is_dir() else (where.parent.name, where.name)
-    name = printable("/".join(parts))[:_MAX_NAME]
+    name = printable(str(path))[-_MAX_NAME:]  # the end of a long path tells runs apart
     if not path.is_dir():
         if not path.exists():
             raise SourceError(f"{path}: no such file or folder")

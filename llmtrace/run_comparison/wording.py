@@ -59,27 +59,38 @@ def verdict(effect: Effect) -> str:
         return "too few requests"
     if effect.direction is not None:
         return effect.direction
+    names = " and ".join(QUANTILE_NAMES[q] for q in effect.alone)
+    alone = f" across all figures; taken alone, {names} moved" if names else ""
+    text = f"no difference shown{alone}"
     if effect.smallest is None or effect.smallest < _NEXT_TO_NOTHING:
-        return "no difference shown"
+        return text
     far = "far " if effect.smallest > _FAR else ""
     above = percent(min(effect.smallest, _FAR))[1:]
-    return f"no difference shown; only one {far}above {above} would have been visible"
+    return f"{text}; at p50 only one {far}above {above} would have been visible"
 
 
 def headline(comparison: Comparison) -> str:
     """Return what the comparison shows, in a sentence."""
     moved = comparison.moved
     if not moved:
-        return "No difference shown."
+        alone = [f"{label(one)} {_moved_by(one, q)}" for one in comparison.effects
+                 for q in one.alone]  # fmt: skip
+        text = " across all figures; taken alone, as 1 in 20 would by chance, these moved: "
+        return f"No difference shown{text if alone else ''}{', '.join(alone)}."
     parts = []
     for effect in moved:
-        by = relative(effect, QUANTILES[0]).partition(" [")[0]
-        by = "" if by == "-" else f" at p50 by {by}"
+        slower = effect.direction == "slower"
+        q = next((q for q in effect.alone if (effect.changes[q].by > 0) is slower), QUANTILES[0])
+        by = f" at {_moved_by(effect, q, ' by')}" if q in effect.changes else ""
         parts.append(f"{label(effect)} is {effect.direction}{by}")
     text = f"{'; '.join(parts)}."
     if comparison.other_answers and any(effect.direction == "faster" for effect in moved):
         text += f" But {'; '.join(comparison.other_answers)}: this may be other work."
     return text
+
+
+def _moved_by(effect: Effect, q: float, by: str = "") -> str:
+    return f"{QUANTILE_NAMES[q]}{by} {relative(effect, q).partition(' [')[0]}"
 
 
 def sentences(comparison: Comparison) -> Iterator[str]:

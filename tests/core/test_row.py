@@ -238,7 +238,15 @@ def test_a_wrong_value_is_named(key, value):
         from_dict(flat)
 
 
-@pytest.mark.parametrize("key", ["trace_id", "start", "service", "e2e_s"])
+def test_what_a_row_lacks_or_has_too_much_is_named():
+    """One of them is said alone."""
+    with pytest.raises(TypeError, match=r"^a row lacks span_id$"):
+        Row(**{name: value for name, value in vars(make_row()).items() if name != "span_id"})
+    with pytest.raises(TypeError, match=r"^a row has no colour$"):
+        Row(**vars(make_row()), colour="red")
+
+
+@pytest.mark.parametrize("key", ["start", "e2e_s"])
 def test_a_missing_key_is_named(key):
     """The message names a key that a row cannot do without."""
     flat = make_row().as_dict()

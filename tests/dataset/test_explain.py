@@ -116,6 +116,24 @@ def test_peers_are_of_the_same_size_where_there_are_enough(late):
     assert explain(late, [*peers(10), *long]).peers == 110
 
 
+def test_a_long_response_is_not_an_unusual_decode():
+    """Decode is compared for as many tokens, and that few are of the same size is said."""
+    usual = peers(30)
+    long = request(10, 10 * 200, output_tokens=500)
+    explanation = explain(long, [*usual, replace(usual[0], output_tokens=None)])
+    decode = next(one for one in explanation.compared if one.name == "decode")
+
+    assert explanation.unusual is None
+    assert (decode.median_s, decode.peers) == (pytest.approx(2.0), 30)
+    lines = as_lines(explanation)
+    assert lines[0].endswith("  prompt tokens 100  output tokens 500")
+    assert any("(0 of them known to be of its size; decode for as many" in line for line in lines)
+
+    slow = explain(request(10, 20 * 200, output_tokens=500), usual)
+    assert slow.unusual is not None
+    assert slow.unusual.name == "decode"
+
+
 def test_what_the_engine_did(late):
     """Its signals during the request, beside their median in the hour before."""
     late = replace(late, replica="engine:8000")

@@ -128,6 +128,36 @@ def test_rows_without_any_stage_are_split_by_their_times():
     flat = {name: value for name, value in FLAT.items() if name not in stages}
 
     assert from_dict(flat).stages.decode == 2_100_000_000
+    assert from_dict(flat).stages.render is None  # how long its consumer took is not known
+
+
+BARE = {"start": 1_790_000_000_000_000_000, "ttft_s": 0.9, "tpot_s": 0.02, "e2e_s": 3.0}
+
+
+def test_rows_of_other_programs_need_a_start_and_a_duration_alone():
+    """What triage reads, every command reads; what is not reported is not there, and never 0."""
+    row = from_dict(BARE)
+
+    assert (row.trace_id, row.span_id, row.service) == ("", "", "")
+    assert row.tpot_s == 0.02
+    assert row.as_dict().items() >= BARE.items()
+    assert not row.as_dict().keys() & {"trace_id", "span_id", "service", "render_s"}
+    assert from_dict(row.as_dict()) == row
+
+
+def test_commands_print_what_such_rows_lack_as_not_reported(tmp_path, capsys):
+    """No 0.0 ms of render, and the reported time of a token is compared with its budget."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f"{json.dumps(BARE)}\n" for _ in range(200)))
+
+    assert main(["waterfall", str(path)]) == 0
+    drawn = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
+    assert drawn["render"].endswith("not reported")
+    assert "trace" not in drawn
+    assert main(["budget", "report", str(path)]) == 0
+    shown = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
+    assert shown["render"].endswith("not reported")
+    assert "20.0 to 20.0  ✓ within" in shown["tpot"]
 
 
 @pytest.mark.parametrize(

@@ -91,8 +91,8 @@ def test_no_duration_falls_by_more_than_all_of_it():
 
 @pytest.mark.parametrize(
     ("smallest", "words"),
-    [(0.12, "only one above 12\N{NO-BREAK SPACE}% would have"),
-     (109_253.58, "only one far above 1,000\N{NO-BREAK SPACE}% would have")],
+    [(0.12, "at p50 only one above 12\N{NO-BREAK SPACE}% would have"),
+     (109_253.58, "at p50 only one far above 1,000\N{NO-BREAK SPACE}% would have")],
 )  # fmt: skip
 def test_what_would_have_been_visible_is_capped(smallest, words):
     """A change of so many times is no figure that anybody reads."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+from pathlib import Path
 
 import pytest
 
@@ -10,12 +12,21 @@ from llmtrace.budget import read_budget
 from llmtrace.cli import main
 from llmtrace.core.errors import ConfigError, DataError, SourceError
 from llmtrace.run_comparison import comparison_page, wording
+from llmtrace.run_comparison.comparison_text import print_comparison
 from llmtrace.run_comparison.conditions import read_condition
 from llmtrace.run_comparison.read_run import read_run
 from llmtrace.run_comparison.run_totals import cost_of
 from llmtrace.run_comparison.runs import compare
 
 from .made_runs import make_rows, write_run
+
+
+class Terminal(io.StringIO):
+    """A terminal that keeps what is printed on it."""
+
+    def isatty(self):
+        """Say that it is one."""
+        return True
 
 
 @pytest.fixture
@@ -27,6 +38,11 @@ def run(tmp_path):
         return read_run(write_run(tmp_path / f"run-{next(made)}", rows, **more))
 
     return make
+
+
+def state(text, comparison):
+    """Return what a condition comes to."""
+    return read_condition(text).judge(comparison)[0]
 
 
 def moved(comparison):
@@ -192,8 +208,8 @@ def test_more_failures_are_shown(run):
     comparison = compare(run(make_rows(1), workload="a"), run(rows, workload="a"))
     assert comparison.failures_differ
     assert moved(comparison) == {}
-    assert read_condition("failures > 5%").fails(comparison)
-    assert not read_condition("failures > 30%").fails(comparison)
+    assert state("failures > 5%", comparison) == "failed"
+    assert state("failures > 30%", comparison) == "passed"
 
 
 def test_a_price_becomes_a_cost(run):
@@ -245,35 +261,93 @@ def test_what_is_not_there_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "fails"),
+    ("text", "expected"),
     [
-        ("ttft.p50 > 10%", True), ("ttft.p50 > 400%", False), ("ttft.p95>100ms", True),
-        ("decode.p50 > -50%", False), ("ttft.p50 < 10%", False),
+        ("ttft.p50 > 10%", "failed"), ("ttft.p50 > 400%", "passed"), ("ttft.p95>100ms", "failed"),
+        ("decode.p50 > -50%", "undecided"), ("decode.p50 > 1%", "undecided"),
+        ("decode.p50 < -1%", "undecided"), ("ttft.p50 < 10%", "passed"),
     ],
 )  # fmt: skip
-def test_a_condition_fails_on_what_is_shown(run, text, fails):
+def test_a_condition_fails_on_what_is_shown(run, text, expected):
     """A change beyond the limit fails if it is more than chance, and nothing else does."""
     comparison = compare(run(make_rows(1)), run(make_rows(2, ttft=2)))
-    assert read_condition(text).fails(comparison) is fails
+    assert state(text, comparison) == expected
+
+
+def shortly_slow(seed, factor):
+    """Return the durations of 500 requests, a quarter of which, in a row, wait so much longer."""
+    rows = []
+    for i, row in enumerate(make_rows(seed, 500)):
+        wait = row["ttft_s"] * (factor - 1 if 200 <= i < 325 else 0)
+        slower = {name: row[name] + wait for name in ("ttft_s", "e2e_s")}
+        kept = ("start", "outcome", "stream", "tpot_s")
+        rows.append({name: row[name] for name in kept} | slower)
+    return rows
+
+
+def test_a_guard_is_judged_by_the_interval_of_its_own_figure(run, tmp_path, capsys):
+    """A p95 that doubled in a part of the run, which the tests of all durations do not show."""
+    before = shortly_slow(3, 1)
+    comparison = compare(run(before), run(shortly_slow(4, 3)))
+    assert moved(comparison) == {}
+    assert state("ttft.p95 > 10%", comparison) == "failed"
+    assert wording.headline(comparison).startswith(
+        "No difference shown across all figures; taken alone, as 1 in 20 would by chance, these "
+        "moved: TTFT p95 +"
+    )
+    (ttft,) = [effect for effect in comparison.effects if effect.name == "ttft"]
+    assert "taken alone, p95 and p99 moved; at p50 only one above" in wording.verdict(ttft)
+
+    paths = [write_run(tmp_path / name, rows) for name, rows in (("b", before), ("a", before))]
+    assert main(["compare", *map(str, paths), "--fail-if", "ttft.p95 > 5%"]) == 0
+    printed = capsys.readouterr()
+    assert "No difference shown.\n" in printed.out
+    assert "llmtrace: undecided: ttft.p95 > 5%: TTFT p95 0" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("width", "lacks"),
+    [(80, "p95, p99, changes of p95 and p99"), (130, "changes of p95 and p99"), (170, None)],
+)
+def test_a_narrow_terminal_says_what_it_leaves_out(run, width, lacks):
+    """No column vanishes without a word."""
+    out = Terminal()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", str(width))
+        print_comparison(out, compare(run(make_rows(1)), run(make_rows(2))))
+    said = " ".join(out.getvalue().split())
+    assert (f"No room for {lacks}: a pipe, or 170 columns," in said) is (lacks is not None)
+    assert ("No room" in said) is (lacks is not None)
+
+
+def test_a_file_is_called_what_it_was_given_as(tmp_path, monkeypatch):
+    """No folder is put before it; of a very long path the end is kept."""
+    (tmp_path / "rows.jsonl").write_text(json.dumps(make_rows(1, 1)[0]))
+    monkeypatch.chdir(tmp_path)
+    assert read_run(Path("rows.jsonl")).name == "rows.jsonl"
+    long = tmp_path / ("x" * 100) / "rows.jsonl"
+    long.parent.mkdir()
+    long.write_text((tmp_path / "rows.jsonl").read_text())
+    assert read_run(long).name.endswith("x/rows.jsonl")
 
 
 def test_a_condition_that_cannot_be_judged_is_an_error(run):
     """A guard that is silent for lack of data would pass whatever happens."""
     few = compare(run(make_rows(1, 50)), run(make_rows(2, 50)))
     with pytest.raises(DataError, match="50 requests are too few"):
-        read_condition("ttft.p99 > 10%").fails(few)
+        read_condition("ttft.p99 > 10%").judge(few)
     with pytest.raises(DataError, match="do not both report gateway"):
-        read_condition("gateway.p50 > 10%").fails(few)
+        read_condition("gateway.p50 > 10%").judge(few)
 
 
 def test_a_condition_on_what_was_zero_or_is_another_by_definition(run):
     """A stage that is 0 no more fails any share; what streams has its first content at TTFT."""
     rows = [row | {"queue_s": 0.0} for row in make_rows(1)]
     waits = [row | {"queue_s": 0.2} for row in make_rows(2)]
-    assert not read_condition("queue.p50 > 1%").fails(compare(run(rows), run(rows)))
-    assert read_condition("queue.p50 > 500%").fails(compare(run(rows), run(waits)))
+    assert state("queue.p50 > 1%", compare(run(rows), run(rows))) == "passed"
+    assert state("queue.p50 > 500%", compare(run(rows), run(waits))) == "failed"
     slower = compare(run(make_rows(1)), run(make_rows(2, ttft=2)))
-    assert read_condition("first_content.p50 > 10%").fails(slower)
+    assert state("first_content.p50 > 10%", slower) == "failed"
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,8 @@ def waterfall(row: Row, width: int = 80) -> str:
     lines += _late(row)
     if row.response_headers:
         lines.append(_response_headers(row.response_headers, width))
-    lines.append(f"trace {row.trace_id}")
+    if row.trace_id:
+        lines.append(f"trace {row.trace_id}")
     return "\n".join(printable(text).rstrip() for text in lines)
 
 

@@ -85,8 +85,7 @@ def read_rows(
         ConfigError: an address is invalid, or Parquet is to be read without pyarrow.
 
     Example:
-        >>> flat = {"trace_id": "0" * 32, "span_id": "0" * 16, "start": 1}
-        >>> rows = read_rows([flat | {"service": "shop", "e2e_s": 2.0}])
+        >>> rows = read_rows([{"start": 1, "e2e_s": 2.0}])
         >>> rows[0].e2e_s
         2.0
     """
