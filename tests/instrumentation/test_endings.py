@@ -18,7 +18,7 @@ import pytest
 
 import llmtrace
 from llmtrace.core.row import Row
-from llmtrace.testing import capture
+from llmtrace.testing import FakeClock, capture
 from tests.support.sse_server import Answer, Request, Server
 from tests.support.taking_time import forever
 from tests.support.waiting import auntil
@@ -236,6 +236,22 @@ def test_left_and_released(endpoint: str, leave: Callable[[Any], object], server
         del stream
         [row] = checked(rows)
     assert (row.outcome, response.is_closed) == ("cancelled", True)
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_closing_what_was_released_is_no_render(server: Server) -> None:
+    """The row of a released stream ends before its connection is closed, which may take time."""
+    clock = FakeClock()
+
+    def slow() -> None:
+        clock.advance(1)
+
+    with capture(clock=clock) as rows, client("sync", server) as made:
+        stream = started(server, made)
+        stream.response.stream._stream.close = slow
+        breaks(stream)
+        del stream
+    assert [(row.outcome, row.e2e_ns) for row in rows] == [("cancelled", 0)]
 
 
 @pytest.mark.usefixtures("no_collector")
