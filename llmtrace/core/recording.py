@@ -186,6 +186,14 @@ class Recording(AttemptClock):
         function.in_decorated_function = False
         return function
 
+    def ends_unseen(self, end: Callable[[], None]) -> None:
+        """End as of the last read, unless one is under way: when it was left is not known."""
+        clock, last = self.clock, self.mark
+        if not self.reading:
+            self.clock = lambda: last
+        end()
+        self.clock = clock  # a decorated function may go on
+
     def exhausted(self) -> None:
         """End a stream read to its end: a success, unless its finish reason is missing."""
         cut = self.expects_finish and self.info.get("finish_reason") is None

@@ -349,12 +349,19 @@ if hasattr(os, "register_at_fork"):
 
 
 def end_open() -> None:
-    """End all that has begun and not ended as cancelled, what is inside others first."""
+    """End all that has begun and not ended as cancelled, what is inside others first.
+
+    A stream that the consumer has ends with its last read: it may have been left long ago.
+    """
     found: list[Open] = []
     with suppress(RuntimeError):  # other threads went on meanwhile
         found = list(_open)
     for one in sorted(found or list(_open), key=attrgetter("start"), reverse=True):
-        one.end("cancelled")
+        end = partial(one.end, "cancelled")
+        if isinstance(one, Recording) and one.open:
+            one.ends_unseen(end)
+        else:
+            end()
 
 
 def opened(one: Open) -> None:

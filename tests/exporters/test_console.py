@@ -38,7 +38,7 @@ def test_line_of_a_request_that_got_no_answer():
         timeline=Timeline(e2e=30_000 * MS),
     )
     expected = (
-        "14:13:20.000  -  timeout httpx.ReadTimeout  e2e 30000 ms  ttft - ms  |  "
+        "14:13:20.000  -  -  timeout httpx.ReadTimeout  e2e 30000 ms  ttft -  |  "
         "net - gw - queue - prefill - first - decode 0 render 0 other 30000 ms  |  "
         f"{TRACE}"
     )

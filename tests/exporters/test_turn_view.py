@@ -52,7 +52,7 @@ def test_a_turn_is_a_line(rows):
     """What it is, how long it took, what ran inside, and what was lost to taking turns."""
     text = line(rows[-1], UTC)
 
-    assert "  turn trip  success  e2e 5500 ms  2 requests  3 tools 3500 ms  " in text
+    assert "  turn trip  -  success  e2e 5500 ms  2 requests  3 tools 3500 ms  " in text
     assert f"  {SERIAL_LOSS.format('1500')}  |  " in text
     assert "render 3500" in text
     assert "ttft" not in text
@@ -64,7 +64,7 @@ def test_a_request_is_the_line_it_was(rows):
     text = line(rows[0], UTC)
 
     assert "turn" not in text
-    assert "  tiny  success  e2e 1000 ms  ttft 500 ms  |" in text
+    assert "  tiny  -  success  e2e 1000 ms  ttft 500 ms  |" in text
 
 
 def test_a_waterfall_of_a_turn(rows):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import ssl
 from collections.abc import Iterator
@@ -68,6 +69,14 @@ def quick_tls_server(certificate: Path) -> Iterator[Server]:
 def mode(request: pytest.FixtureRequest) -> str:
     """Run a test with the sync and the async client."""
     return str(request.param)
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """Run a test without the garbage collector, but for where it calls it."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ import signal
 import sys
 import threading
 import tracemalloc
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,24 @@ import pytest
 
 import llmtrace
 from llmtrace.core.row import Row
-from llmtrace.testing import capture
+from llmtrace.testing import FakeClock, capture
 from tests.support.sse_server import Answer, Request, Server
 from tests.support.taking_time import forever
 from tests.support.waiting import auntil
 
 from .answers import WORDS, chat, delta, events, messages
-from .reading import client, eventually, method, near, raised_by, read, recorded, seconds, settled
+from .reading import (
+    CALLS,
+    client,
+    eventually,
+    method,
+    near,
+    raised_by,
+    read,
+    recorded,
+    seconds,
+    settled,
+)
 
 
 def started(server: Server, made: Any) -> Any:
@@ -180,31 +192,84 @@ def test_break_out_of_async_with(server: Server) -> None:
     assert (row.outcome, row.chunks) == ("cancelled", 1)
 
 
-def test_break_and_release(server: Server) -> None:
-    """A stream that is dropped half read ends its row when it is collected."""
-    with capture() as rows, client("sync", server) as made:
-        stream = started(server, made)
+class ConsumerError(Exception):
+    """What the body of a loop over a stream raises."""
+
+
+def breaks(stream: Iterator[Any]) -> None:
+    """Leave the loop after the first chunk."""
+    for _chunk in stream:
+        break
+
+
+def returns(stream: Iterator[Any]) -> Any:
+    """Return the first chunk out of the loop."""
+    for chunk in stream:
+        return chunk
+    return None
+
+
+def raises(stream: Iterator[Any]) -> None:
+    """Fail at the first chunk."""
+    with suppress(ConsumerError):
         for _chunk in stream:
-            break
+            raise ConsumerError
+
+
+def drops(stream: Iterator[Any]) -> None:
+    """Read one chunk, without a loop."""
+    next(stream)
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("leave", [breaks, returns, raises, drops])
+@pytest.mark.parametrize("endpoint", ["chat", "messages"])
+def test_left_and_released(endpoint: str, leave: Callable[[Any], object], server: Server) -> None:
+    """A stream that is left and referred to no more ends at once, and so does its connection."""
+    server.play(messages if endpoint == "messages" else chat())
+    with capture() as rows, client("sync", server, CALLS[endpoint][0]) as made:
+        create, call_options = method(made, endpoint)
+        stream = create(**call_options, stream=True)
+        response = stream.response
+        leave(stream)
+        assert not rows  # it could be read on
         del stream
-        gc.collect()
-        eventually(lambda: rows)
         [row] = checked(rows)
-    assert row.outcome == "cancelled"
+    assert (row.outcome, response.is_closed) == ("cancelled", True)
 
 
-def test_break_and_release_async(server: Server) -> None:
-    """A stream that is dropped half read ends its row when it is collected."""
+@pytest.mark.usefixtures("no_collector")
+def test_closing_what_was_released_is_no_render(server: Server) -> None:
+    """The row of a released stream ends before its connection is closed, which may take time."""
+    clock = FakeClock()
+
+    def slow() -> None:
+        clock.advance(1)
+
+    with capture(clock=clock) as rows, client("sync", server) as made:
+        stream = started(server, made)
+        stream.response.stream._stream.close = slow
+        breaks(stream)
+        del stream
+    assert [(row.outcome, row.e2e_ns) for row in rows] == [("cancelled", 0)]
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("endpoint", ["chat", "messages"])
+def test_left_and_released_async(endpoint: str, server: Server) -> None:
+    """The same, as soon as the loop has closed what `async for` held."""
+    server.play(messages if endpoint == "messages" else chat())
     with capture() as rows:
 
         async def main() -> None:
-            async with client("async", server) as made:
-                stream = await started(server, made)
+            async with client("async", server, CALLS[endpoint][0]) as made:
+                create, call_options = method(made, endpoint)
+                stream = await create(**call_options, stream=True)
+                response = stream.response
                 async for _chunk in stream:
                     break
                 del stream
-                # The loop closes what `async for` held.
-                await auntil(lambda: (gc.collect(), rows)[1])
+                await auntil(lambda: rows and response.is_closed)
 
         asyncio.run(main())
     [row] = checked(rows)

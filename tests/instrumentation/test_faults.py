@@ -66,6 +66,7 @@ HOOKS: tuple[tuple[Any, str], ...] = (
     (calls, "endpoint_at"),
     (delivered, "deliver"),
     (delivered, "adopt"),
+    (delivered, "_copy"),
     (delivered, "timed_reads atimed_reads"),
     (propagation, "outgoing"),
     (propagation, "incoming"),

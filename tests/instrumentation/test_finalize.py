@@ -11,6 +11,7 @@ import pytest
 
 import llmtrace
 from llmtrace.core.row import Row
+from llmtrace.runtime import runtime
 from llmtrace.testing import FakeClock, capture, fake_stream
 from tests.support.sse_server import Server
 
@@ -37,13 +38,6 @@ class Locked:
             self.rows.append(row)
         finally:
             self._lock.release()
-
-
-@pytest.fixture
-def _no_collector() -> Iterator[None]:
-    gc.disable()
-    yield
-    gc.enable()
 
 
 def drops_stream(made: Any) -> None:
@@ -75,7 +69,7 @@ def drops_wrapped(_: Any) -> None:
     next(stream)
 
 
-@pytest.mark.usefixtures("_no_collector")
+@pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("drops", [drops_stream, drops_generator, drops_wrapped])
 def test_collected_inside_a_sink(server: Server, drops: Callable[[Any], None]) -> None:
     """A row that the collector ends while a sink holds its lock is handed on later, once."""
@@ -108,7 +102,7 @@ class Slow:
         self.rows.append(row)
 
 
-@pytest.mark.usefixtures("_no_collector")
+@pytest.mark.usefixtures("no_collector")
 def test_finalized_rows_are_captured() -> None:
     """Once the block of `capture` is left, rows that the collector ended are there."""
     slow = Slow()
@@ -119,7 +113,7 @@ def test_finalized_rows_are_captured() -> None:
     assert rows == slow.rows
 
 
-@pytest.mark.usefixtures("_no_collector")
+@pytest.mark.usefixtures("no_collector")
 def test_finalized_rows_are_flushed() -> None:
     """`flush` waits for rows that the collector ended, and says if it waited in vain."""
     slow = Slow()
@@ -137,7 +131,7 @@ def test_finalized_rows_are_flushed() -> None:
         llmtrace.shutdown()
 
 
-@pytest.mark.usefixtures("_no_collector")
+@pytest.mark.usefixtures("no_collector")
 def test_the_time_until_collection_is_not_counted() -> None:
     """A stream that the collector finds late ended with its last read."""
     clock = FakeClock()
@@ -152,3 +146,38 @@ def test_the_time_until_collection_is_not_counted() -> None:
         gc.collect()
     [row] = rows
     assert (row.outcome, row.e2e_s, row.stages.render) == ("cancelled", 0.4, 200_000_000)
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_a_function_goes_on_after_the_collection(server: Server) -> None:
+    """A decorated function ends when it returns, also if its stream was collected before."""
+    clock = FakeClock()
+
+    @llmtrace.trace
+    def answer(made: Any) -> str:
+        drops_stream(made)
+        clock.advance(1)
+        gc.collect()
+        clock.advance(1)
+        return "done"
+
+    with capture(clock=clock) as rows, client("sync", server) as made:
+        answer(made)
+    assert [(row.outcome, row.e2e_s) for row in rows] == [("cancelled", 2)]
+
+
+def test_the_time_until_the_exit_is_not_counted() -> None:
+    """A stream still open at the exit ended with its last read; a running call ends now."""
+    clock = FakeClock()
+
+    @llmtrace.trace
+    def answer() -> None:
+        clock.advance(1)
+        runtime.end_open()
+
+    with capture(clock=clock) as rows:
+        stream = llmtrace.wrap(fake_stream("abc", clock, gaps=0.1))
+        next(stream)
+        clock.advance(3_600)
+        answer()
+    assert [(row.outcome, row.e2e_s) for row in rows] == [("cancelled", 1), ("cancelled", 0.1)]

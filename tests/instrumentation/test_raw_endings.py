@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 import llmtrace
 from llmtrace.core.row import Row
-from llmtrace.testing import capture
+from llmtrace.testing import FakeClock, capture
 from tests.support.sse_server import Answer, Request, Server
 from tests.support.taking_time import aspend, spend
 from tests.support.waiting import auntil
@@ -372,6 +373,33 @@ def test_release(library: str, server: Server) -> None:
         del response
         gc.collect(1)
     assert [row.outcome for row in rows] == ["cancelled", "cancelled", "error"]
+
+
+def test_release_aiohttp(server: Server) -> None:
+    """A response that aiohttp keeps until its connection ends has ended with its last read."""
+    aiohttp = pytest.importorskip("aiohttp")
+    left = threading.Event()
+
+    def script(_request: Request, answer: Answer) -> None:
+        answer.event(delta("one"))
+        left.wait(30)
+        answer.drop()
+
+    server.play(script)
+    clock = FakeClock()
+
+    async def main() -> None:
+        async with aiohttp.ClientSession() as session:
+            response = await session.post(url(server), json=BODY)
+            await response.content.readline()
+            del response
+            clock.advance(3_600)
+            left.set()
+            await auntil(lambda: rows)
+
+    with capture(instrument=LIBRARIES, clock=clock) as rows:
+        asyncio.run(main())
+    assert [(row.outcome, row.e2e_s) for row in rows] == [("cancelled", 0)]
 
 
 def test_a_late_and_slow_reader(client: tuple[str, str], server: Server) -> None:

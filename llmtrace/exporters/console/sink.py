@@ -77,15 +77,13 @@ def line(row: Row, zone: tzinfo | None = None) -> str:
     """
     at = datetime.fromtimestamp(row.start / 1e9, zone)
     named = f"turn {row.agent}" if row.is_turn else row.model or "-"
-    parts = [f"{at:%H:%M:%S}.{row.start // _MS % 1000:03d}", named]
-    if row.route is not None:
-        parts.append(row.route)
+    parts = [f"{at:%H:%M:%S}.{row.start // _MS % 1000:03d}", named, row.route or "-"]
     parts.append(row.outcome if row.error_type is None else f"{row.outcome} {row.error_type}")
     parts.append(f"e2e {short_ms(row.e2e_ns)} ms")
     if row.is_turn:
         parts += turn_tree.summary(row)
     else:
-        parts.append(f"ttft {short_ms(row.ttft_ns)} ms")
+        parts.append("ttft -" if row.ttft_ns is None else f"ttft {short_ms(row.ttft_ns)} ms")
     if (tpot := row.tpot_s) is not None:
         parts.append(f"tpot {tpot * 1000:.1f} ms")
     stages = [

@@ -49,14 +49,15 @@ def watch(post: llm_requests.LlmRequest, response: Any, *, events: bool, comment
         reader = Reader(response.content, recording, kept, ended, look, at_once=True)
     response.content = reader
     _become(response, recording)
-    response._llmtrace_finalizer = finalize.StreamFinalizer(recording)  # noqa: SLF001
+    # aiohttp keeps a response that is not closed until its connection ends.
+    response._llmtrace_finalizer = finalize.StreamFinalizer(recording, late=True)  # noqa: SLF001
 
 
 def watch_error_body(recording: Recording, response: Any) -> None:
     """End a row when the body of an error has been read, is closed or is garbage collected."""
     _become(response, recording)
     if not recording.in_decorated_function:  # else the decorated function ends it, which may retry
-        response._llmtrace_finalizer = finalize.StreamFinalizer(recording)  # noqa: SLF001
+        response._llmtrace_finalizer = finalize.StreamFinalizer(recording, late=True)  # noqa: SLF001
 
 
 def _become(response: Any, recording: Recording) -> None:

@@ -34,12 +34,36 @@ def adopt(recording: Recording, stream: Any, classify: Classify) -> None:
     cast_to = getattr(stream, "_cast_to", None)
     if (get_origin(cast_to) or cast_to) in _JSON:
         classify = partial(_classify_json, classify)
-    iterator = stream._iterator  # noqa: SLF001 - the only attribute that keeps the stream's class
+    iterator = _apart(stream)
     if hasattr(iterator, "__anext__"):
         stream._iterator = atimed_reads(recording, iterator.__anext__, classify)  # noqa: SLF001
     else:
         stream._iterator = timed_reads(recording, iterator.__next__, classify)  # noqa: SLF001
     stream._llmtrace = recording  # noqa: SLF001 - how a decorator knows it
+
+
+def _apart(stream: Any) -> Any:
+    """Return a stream's iterator, made anew on a copy if it is unread and refers to the stream.
+
+    OpenAI's does: left to that cycle, a stream that is dropped, and its connection, would stay
+    open until the garbage collector runs. Anthropic's SDK makes its own on a copy.
+    """
+    iterator = stream._iterator  # noqa: SLF001 - the only attribute that keeps the stream's class
+    try:
+        frame = getattr(iterator, "gi_frame", None) or getattr(iterator, "ag_frame", None)
+        if frame is not None and frame.f_locals == {"self": stream}:
+            return _copy(stream).__stream__()
+    except Exception as error:  # noqa: BLE001 - then the row ends late
+        internal_error("sdk", error)
+    return iterator
+
+
+def _copy(stream: Any) -> Any:
+    """Copy a stream but for its iterator, which refers to it: faster than `copy.copy`."""
+    copied = object.__new__(type(stream))
+    vars(copied).update(vars(stream))
+    del copied._iterator
+    return copied
 
 
 # What the SDKs' `cast_to` is for an application that wants JSON as it came: cheaper than objects.

@@ -37,18 +37,19 @@ def timed_reads(
 ) -> Generator[Any, None, None]:
     """Yield what `read` returns until it raises `StopIteration`, timing every read."""
     # An argument, and not made inside: the frame of a generator that is never started never runs.
-    return _timed_reads(recording, read, classify, StreamFinalizer(recording))
+    # And the first to be released: the row ends before what `read` reads from is closed.
+    return _timed_reads(StreamFinalizer(recording), recording, read, classify)
 
 
 def atimed_reads(
     recording: Recording, read: Callable[[], Awaitable[Any]], classify: Classify
 ) -> AsyncGenerator[Any, None]:
     """Yield what awaiting `read` returns until `StopAsyncIteration`, timing every read."""
-    return _atimed_reads(recording, read, classify, StreamFinalizer(recording))
+    return _atimed_reads(StreamFinalizer(recording), recording, read, classify)
 
 
 def _timed_reads(
-    recording: Recording, read: Callable[[], Any], classify: Classify, _finalizer: StreamFinalizer
+    _finalizer: StreamFinalizer, recording: Recording, read: Callable[[], Any], classify: Classify
 ) -> Generator[Any, None, None]:
     # `Recording.switch_interval` and `add_content_chunk` are written out inline here and in
     # `_atimed_reads`, because they run for every chunk: see `make bench`.
@@ -105,10 +106,10 @@ def _timed_reads(
 
 
 async def _atimed_reads(
+    _finalizer: StreamFinalizer,
     recording: Recording,
     read: Callable[[], Awaitable[Any]],
     classify: Classify,
-    _finalizer: StreamFinalizer,
 ) -> AsyncGenerator[Any, None]:
     clock, firsts, counts = recording.clock, recording.firsts, recording.gap_counts
     slots = recording.gap_slots

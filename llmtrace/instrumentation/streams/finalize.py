@@ -13,6 +13,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from llmtrace.core.failopen import fails_open
@@ -41,21 +42,20 @@ def prepare() -> None:
 
 
 @fails_open("record")
-def abandon(recording: Recording, error_type: str | None = None) -> None:
+def abandon(recording: Recording, error_type: str | None = None, *, late: bool = False) -> None:
     """End a stream that the consumer closed, left or released, wherever that happens.
 
     Args:
         recording: of the request.
         error_type: of the row, if that was before the stream's end.
+        late: it was released some time ago, as always where the garbage collector finds it.
     """
-    if _collector == 0 or _collector != _thread.get_ident():
-        recording.abandoned(error_type=error_type)
-        return
-    if not recording.reading:
-        # Released some time ago, and only found now: all that is known is the last read.
-        last = recording.mark
-        recording.clock = lambda: last
-    recording.abandoned(defer=_elsewhere, error_type=error_type)
+    deferred = defer()
+    end = partial(recording.abandoned, deferred, error_type)
+    if late or deferred is not None:
+        recording.ends_unseen(end)
+    else:
+        end()
 
 
 def defer() -> Defer | None:
@@ -70,15 +70,15 @@ class StreamFinalizer:
     or an async generator whose loop is gone. A row that has ended already stays as it is.
     """
 
-    __slots__ = ("_recording",)
+    __slots__ = ("_late", "_recording")
 
-    def __init__(self, recording: Recording) -> None:
-        self._recording = recording
+    def __init__(self, recording: Recording, *, late: bool = False) -> None:
+        self._recording, self._late = recording, late
         prepare()
 
     def __del__(self) -> None:
         if not self._recording.ended:
-            abandon(self._recording)
+            abandon(self._recording, late=self._late)
 
 
 def closed(recording: Recording, error_type: str | None = None) -> None:
