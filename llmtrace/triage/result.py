@@ -309,6 +309,7 @@ class Quality:
         matched_on: what "the same work" was taken to mean.
         values: how many values rows after have of a field by which some may be affected.
         sampled: the share of rows looked at, below 1 only beyond a limit (docs/on-call/triage.md).
+        doubts: of what was read, for people, before the verdict: other units, say.
         warnings: for people.
     """
 
@@ -322,6 +323,7 @@ class Quality:
     matched_on: tuple[str, ...] = ()
     values: Mapping[str, int] = field(default_factory=dict)
     sampled: float = 1.0
+    doubts: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 

@@ -85,6 +85,7 @@ def _head(result: Result) -> RenderableType:
     head = Text("", "bold").append(words, style).append(f": {naming.headline(result)}")
     lines = [Text(result.reason), *(Text(line, "bold") for line in first_cause(result))]
     about = [Text("; ".join(result.about), "dim")] if result.about else []
+    about += _bullets(result.quality.doubts)
     return Group(*about, head, *lines, *(Text(line, "dim") for line in when(result)))
 
 
@@ -255,7 +256,7 @@ def _quality(result: Result) -> RenderableType:
     return Group(Text(quality_text(result), "dim"), *_bullets(result.quality.warnings))
 
 
-def _bullets(texts: Iterable[str]) -> Iterator[RenderableType]:
+def _bullets(texts: Iterable[str]) -> Iterator[Text]:
     return (Text(f"  ! {text}", "yellow") for text in texts)
 
 
