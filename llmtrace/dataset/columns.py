@@ -274,7 +274,15 @@ class Builder:
         self.n += len(start)
         self._seen += len(start)
         self._start.append(start)
-        for name, column in self._possible_numbers({n: number(n) for n in NUMBERS}).items():
+        numbers: dict[str, Floats] = {}
+        for name in NUMBERS:
+            numbers[name] = column = number(name)
+            low, high = bounds(name)
+            with np.errstate(invalid="ignore"):
+                bad = (column < low) | (column > high)
+            self._keep_out(f"{name}: out of bounds", bad, numbers, name)
+        self._keep_parts_within(numbers)
+        for name, column in numbers.items():
             self._numbers[name].append(column)
         for name in WORDS:
             codes, names = word(name)
@@ -290,25 +298,18 @@ class Builder:
             self.kept_out[f"outcome: not one of {', '.join(OUTCOMES)}"] += int(bad.sum())
         return np.where(bad, np.int32(-1), codes)
 
-    def _possible_numbers(self, numbers: dict[str, Floats]) -> dict[str, Floats]:
-        """Return numbers without those out of bounds, or of parts longer than their request."""
+    def _keep_parts_within(self, numbers: dict[str, Floats]) -> None:
+        """Make unknown what is longer than the request that it is a part of."""
+        most = numbers["e2e_s"] + _GRANULARITY_S
+        for name in _WITHIN:
+            self._keep_out(f"{name}: longer than e2e_s", numbers[name] > most, numbers, name)
+        total = sum(np.fmax(numbers[name], 0.0) for name in _STAGES)  # of NaN, it is 0
+        self._keep_out("stages: sum to more than e2e_s", total > most, numbers, *_STAGES)
 
-        def keep_out(why: str, bad: Mask, *names: str) -> None:
-            if bad.any():
-                self.kept_out[why] += int(bad.sum())
-                numbers.update({name: np.where(bad, np.nan, numbers[name]) for name in names})
-
-        with np.errstate(invalid="ignore"):
-            for name in NUMBERS:
-                low, high = bounds(name)
-                bad = (numbers[name] < low) | (numbers[name] > high)
-                keep_out(f"{name}: out of bounds", bad, name)
-            most = numbers["e2e_s"] + _GRANULARITY_S
-            for name in _WITHIN:
-                keep_out(f"{name}: longer than e2e_s", numbers[name] > most, name)
-            total = sum(np.fmax(numbers[name], 0.0) for name in _STAGES)  # of NaN, it is 0
-            keep_out("stages: sum to more than e2e_s", total > most, *_STAGES)
-        return numbers
+    def _keep_out(self, why: str, bad: Mask, numbers: dict[str, Floats], *names: str) -> None:
+        if bad.any():
+            self.kept_out[why] += int(bad.sum())
+            numbers |= {name: np.where(bad, np.nan, numbers[name]) for name in names}
 
     def _number_column(self, name: str, rows: Sequence[Mapping[str, Any]]) -> Floats:
         flag = name in FLAGS
