@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import itertools
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
+
+from llmtrace.core.errors import suggestion
 
 # The folder of the documentation's pages.
 DOCS: Final = "docs"
@@ -107,6 +108,8 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"unknown value {value!r}{hint}")
         if "--case" in self._option_string_actions and Path(value).is_dir():
             hint = f": use --case {value} for the folder of a case"
+        elif "--rows" in self._option_string_actions and Path(value).is_file():
+            hint = f": use --rows {value} for a file of rows"
         raise argparse.ArgumentError(None, f"unknown command {value!r}{hint}")
 
     def _print_message(self, message: str, file: Any = None) -> None:
@@ -131,14 +134,3 @@ class Parser(argparse.ArgumentParser):
             if name in {action.metavar, action.dest} and action.choices:
                 return f"one of {', '.join(map(str, action.choices))}"
         return name
-
-
-def suggestion(word: str, known: Iterable[Any]) -> str:
-    """Return a question for the known word that is closest to a mistyped one, or nothing.
-
-    Example:
-        >>> suggestion("triag", ["triage", "top"])
-        ". Did you mean 'triage'?"
-    """
-    close = difflib.get_close_matches(word, [str(name) for name in known], n=1)
-    return f". Did you mean {close[0]!r}?" if close else ""

@@ -90,8 +90,6 @@ def _simulate(options: argparse.Namespace) -> None:
     if options.case is not None:
         _rehearse(options.case, options)
         return
-    if options.out is None:
-        raise ConfigError("--out DIR is missing: name the case folder to write")
     expect_new_folder("--out", options.out)
     faults = [(name, options.severity) for name in options.fault if name != "none"]
     write_day(

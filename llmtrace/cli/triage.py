@@ -170,7 +170,7 @@ def _add_sources(command: argparse.ArgumentParser) -> None:
         help="store of a collector, read directly: http(s)://[user@]host:port/database of a "
         "ClickHouse, whose password is in CLICKHOUSE_PASSWORD, or the folder of a stopped one",
     )  # fmt: skip
-    add(source, "--rows", type=Path, metavar="FILE", help="file of rows: JSON lines, or Parquet")
+    add(source, "--rows", type=Path, metavar="FILE", help="rows, JSON lines (-: stdin) or Parquet")
     add(
         source, "--langfuse", action="store_true",
         help="the Langfuse project that the variables LANGFUSE_* name",
@@ -215,6 +215,8 @@ def _triage(options: argparse.Namespace) -> int:
             "--at, or --before and --after, say where"
         )
     expect_new_folder("--save", options.save)
+    if options.html is not None and not options.html.parent.is_dir():
+        raise ConfigError(f"--html {options.html}: there is no folder {options.html.parent}")
     with needs_extra("llmtrace triage", "triage"):
         from llmtrace.triage import command
     from llmtrace.triage.sources import reader

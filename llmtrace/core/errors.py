@@ -10,7 +10,7 @@ Nothing in this tree is ever raised through a wrapped stream: at run time llmtra
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 
@@ -64,6 +64,19 @@ def writes(what: object) -> Iterator[None]:
         yield
     except OSError as error:
         raise SourceError(f"{what}: cannot be written: {explain_error(error)}") from error
+
+
+def suggestion(word: str, known: Iterable[object], alike: float = 0.6) -> str:
+    """Return a question for the known word that is closest to a mistyped one, or nothing.
+
+    Example:
+        >>> suggestion("triag", ["triage", "top"])
+        ". Did you mean 'triage'?"
+    """
+    import difflib  # an application has no use for it
+
+    close = difflib.get_close_matches(word, map(str, known), n=1, cutoff=alike)
+    return f". Did you mean {close[0]!r}?" if close else ""
 
 
 def explain_error(error: Exception) -> str:

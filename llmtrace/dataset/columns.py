@@ -1,7 +1,8 @@
 """Keep a million rows in memory as columns, so that arithmetic over them is fast.
 
 One numpy array a field: `Columns`. Invalid values (text where a number belongs, NaN, time that
-runs backwards) are kept out and counted: a field becomes unknown, never a guess.
+runs backwards, a part that is longer than the whole) are kept out and counted: a field becomes
+unknown, never a guess.
 """
 
 from __future__ import annotations
@@ -58,11 +59,24 @@ WORDS: Final = (
     *(f"{stage}_source" for stage in STAGES),
 )  # fmt: skip
 
+_STAGES: Final = (*(f"{stage}_s" for stage in STAGES), "unattributed_s")
+# Of one clock, and within the request: none is longer than `e2e_s`.
+_WITHIN: Final = ("ttft_s", "tpot_s", "answered_s", "first_byte_s", "last_content_s", *_STAGES)
+# By which rounding, a clock's ticks and what an engine did after its client left exceed the whole.
+_GRANULARITY_S: Final = 0.05
+_NEARLY: Final = 1.1
+_MANY: Final = 0.05  # of the rows: if more values are kept out, the others are in doubt
 _MAX_COUNT: Final = 2.0**53
 _MAX_WEIGHT: Final = 1e9
 _MAX_NS: Final = 2**63 - 1
 _WORD_LENGTH: Final = 256
 _ID_BYTES: Final = 64
+
+
+class Doubt(str):
+    """A warning that puts every figure in doubt: a report has it before its verdict."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +107,7 @@ class Columns:
         numbers: by the names in `NUMBERS`; durations in seconds, flags 0 or 1; NaN = unknown.
         words: by the names in `WORDS`.
         ids: by the names in `IDS`, as UTF-8; empty = unknown.
-        warnings: what was kept out while reading, for people.
+        warnings: what was kept out while reading, for people; a `Doubt` if it is much.
     """
 
     n: int
@@ -203,16 +217,23 @@ def _recode(words: Words, codes: dict[str, int]) -> NDArray[np.int32]:
 
 
 class Builder:
-    """Rows on their way into columns, block by block, and the count of what was kept out."""
+    """Rows on their way into columns, block by block, and the count of what was kept out.
+
+    Attributes:
+        first: the first line of the file, as JSON, to be quoted.
+        doubts: what puts all of it in doubt.
+    """
 
     def __init__(self) -> None:
         self.kept_out: Counter[str] = Counter()
+        self.first = b""
+        self.doubts: list[str] = []
         self._start: list[NDArray[np.int64]] = []
         self._numbers: dict[str, list[Floats]] = {name: [] for name in NUMBERS}
         self._codes: dict[str, list[NDArray[np.int32]]] = {name: [] for name in WORDS}
         self._names: dict[str, dict[str, int]] = {name: {} for name in WORDS}
         self._ids: dict[str, list[NDArray[np.bytes_]]] = {name: [] for name in IDS}
-        self.n = 0
+        self.n = self._seen = 0
 
     def add(self, rows: Iterable[Mapping[str, Any]], block: int = 65_536) -> None:
         """Add flat rows; those without a start time cannot be placed, and are left out."""
@@ -253,9 +274,18 @@ class Builder:
             identity: gives the column of a name in `IDS`.
         """
         self.n += len(start)
+        self._seen += len(start)
         self._start.append(start)
+        numbers: dict[str, Floats] = {}
         for name in NUMBERS:
-            self._numbers[name].append(self._bounded(name, number(name)))
+            numbers[name] = column = number(name)
+            low, high = bounds(name)
+            with np.errstate(invalid="ignore"):
+                bad = (column < low) | (column > high)
+            self._keep_out(f"{name}: out of bounds", bad, numbers, name)
+        self._keep_parts_within(numbers)
+        for name, column in numbers.items():
+            self._numbers[name].append(column)
         for name in WORDS:
             codes, names = word(name)
             if name == "outcome":
@@ -270,14 +300,18 @@ class Builder:
             self.kept_out[f"outcome: not one of {', '.join(OUTCOMES)}"] += int(bad.sum())
         return np.where(bad, np.int32(-1), codes)
 
-    def _bounded(self, name: str, column: Floats) -> Floats:
-        low, high = bounds(name)
-        with np.errstate(invalid="ignore"):
-            bad = (column < low) | (column > high)
+    def _keep_parts_within(self, numbers: dict[str, Floats]) -> None:
+        """Make unknown what is longer than the request that it is a part of."""
+        most = _NEARLY * numbers["e2e_s"] + _GRANULARITY_S
+        for name in _WITHIN:
+            self._keep_out(f"{name}: longer than e2e_s", numbers[name] > most, numbers, name)
+        total = sum(np.fmax(numbers[name], 0.0) for name in _STAGES)  # of NaN, it is 0
+        self._keep_out("stages: sum to more than e2e_s", total > most, numbers, *_STAGES)
+
+    def _keep_out(self, why: str, bad: Mask, numbers: dict[str, Floats], *names: str) -> None:
         if bad.any():
-            self.kept_out[f"{name}: out of bounds"] += int(bad.sum())
-            column = np.where(bad, np.nan, column)
-        return column
+            self.kept_out[why] += int(bad.sum())
+            numbers |= {name: np.where(bad, np.nan, numbers[name]) for name in names}
 
     def _number_column(self, name: str, rows: Sequence[Mapping[str, Any]]) -> Floats:
         flag = name in FLAGS
@@ -327,8 +361,14 @@ class Builder:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What was kept out so far, a text for each reason."""
-        return tuple(f"{what}: {count} kept out" for what, count in sorted(self.kept_out.items()))
+        """What is doubted, and what was kept out so far, a text for each reason."""
+        said: list[str] = [*map(Doubt, self.doubts)]
+        for why, count in sorted(self.kept_out.items()):
+            unit = why.partition(":")[0]  # what is no line and no row is a value of one
+            unit = f"{unit if unit in {'line', 'row'} else 'value'}{'s' if count > 1 else ''}"
+            kind = Doubt if count > _MANY * self._seen else str
+            said.append(kind(f"{why}: {count:,} {unit} kept out"))
+        return tuple(said)
 
     def flush(self) -> Columns:
         """Return what was added since the last time, and forget it."""

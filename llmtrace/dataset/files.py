@@ -18,7 +18,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from llmtrace.core.errors import DataError, SourceError, explain_error, needs_extra
+from llmtrace.core.errors import DataError, SourceError, explain_error, needs_extra, suggestion
+from llmtrace.core.flat_row import flat_kinds
 from llmtrace.dataset.columns import FLAGS, IDS, NUMBERS, WORDS, Builder, Columns, as_ids, short
 from llmtrace.dataset.sampling import Sample
 from llmtrace.stats.arrays import Floats
@@ -29,21 +30,25 @@ _BLOCK_BYTES: Final = 16 << 20
 _LINE_BYTES: Final = 1 << 20
 _PLAIN_LINE: Final = 1 << 16
 _DEPTH: Final = 64  # of brackets: no row nests deeper, and a parser may recurse
+_STDIN: Final = Path("/dev/stdin")
 _PIECE: Final = 500_000  # rows between two thinnings
 _YEAR_NS: Final = 31_557_600_000_000_000
 _NO_TIME_YET_NS: Final = 10**18  # the year 2001: what is earlier counts in another unit
 _LONG_S: Final = {"ttft_s": 100.0, "e2e_s": 1000.0}  # typical requests take less
+_METRICS: Final = ("ttft_s", "tpot_s", "e2e_s", "render_s")
+_ALIKE: Final = 0.75  # keys as alike as `e2e` and `e2e_s`, but not `user` and `server`
+_SHOWN: Final = 60  # characters of a line
 
 
 def read_columns(path: Path, progress: Progress | None = None) -> Columns:
-    """Read rows: `.parquet`, else JSON lines, gzipped if the name ends in `.gz`.
+    """Read rows: `.parquet`, else JSON lines, gzipped if the name ends in `.gz`; `-` is stdin.
 
     What is no row is counted in the columns' `warnings`. Of more than two million rows a sample
     is kept, each standing for those left out by its `weight`.
 
     Raises:
         SourceError: the file cannot be read.
-        DataError: it contains lines, and none of them is a row.
+        DataError: it contains lines, and none of them is a row; or most starts are of other units.
     """
     builder, sample = Builder(), Sample()
     report = progress or _silent
@@ -56,27 +61,50 @@ def read_columns(path: Path, progress: Progress | None = None) -> Columns:
         if builder.n >= _PIECE:
             sample.add(builder.flush())
     sample.add(builder.flush())
-    rows = _in_one_time(sample.rows())
+    rows = sample.rows()
     if not rows.n and builder.kept_out:
         what = "; ".join(f"{what} ({count})" for what, count in builder.kept_out.items())
-        raise DataError(f"{path}: contains no row of llmtrace: {what}")
+        raise DataError(f"{path}: contains no row of llmtrace: {what}; {_no_row(builder.first)}")
+    rows = _plausible(rows, builder, path) if rows.n else rows
     return replace(rows, warnings=(*builder.warnings, *rows.warnings))
 
 
-def _in_one_time(rows: Columns) -> Columns:
-    """Leave out rows whose start is years from that of most, and warn of unlikely units."""
-    if not rows.n:
-        return rows
+def _plausible(rows: Columns, builder: Builder, path: Path) -> Columns:
+    """Leave out rows whose start is years from that of most; doubt unlikely units and keys."""
     middle = int(np.partition(rows.start, rows.n // 2)[rows.n // 2])
-    far = np.abs(rows.start - middle) > _YEAR_NS
-    odd = [f"row: start over a year from that of most: {far.sum()} kept out"] if far.any() else []
     if middle < _NO_TIME_YET_NS:
-        odd.append(f"start is {middle} in most rows: it must be Unix time in nanoseconds")
+        raise DataError(
+            f"{path}: start is {middle} in most rows: it must be Unix time in nanoseconds "
+            "(seconds times 10^9, milliseconds times 10^6)"
+        )
+    far = np.abs(rows.start - middle) > _YEAR_NS
+    if far.any():
+        builder.kept_out["row: start over a year from that of most"] += int(far.sum())
     for name, limit_s in _LONG_S.items():
         known = rows.numbers[name][~np.isnan(rows.numbers[name])]
         if known.size and (typical := float(np.median(known))) > limit_s:
-            odd.append(f"{name} is {typical:,.0f} s at the median: are these milliseconds?")
-    return replace(rows.take(~far), warnings=(*rows.warnings, *odd))
+            odd = f"{name} is {typical:,.0f} s at the median: are these milliseconds?"
+            builder.doubts.append(odd)
+    row = _object(builder.first) or {}
+    lacking = sorted({*NUMBERS, *WORDS, *IDS} - row.keys())
+    hints = {key: suggestion(key, lacking, _ALIKE) for key in row.keys() - flat_kinds().keys()}
+    unknown = [f"unknown key {short(key)!r}{hint}" for key, hint in sorted(hints.items()) if hint]
+    if all(np.isnan(rows.numbers[name]).all() for name in _METRICS):
+        lacks = f"no row has {' or '.join(_METRICS)}; the first has {short(', '.join(row))}"
+        builder.doubts += [lacks, *unknown]
+        unknown = []
+    return replace(rows.take(~far), warnings=(*unknown, *rows.warnings))
+
+
+def _no_row(first: bytes) -> str:
+    """Say what rows are, and what a file's first line is instead."""
+    if (row := _object(first)) is None:
+        shown = short(first[:_SHOWN].decode("utf-8", "replace"))
+        wanted = "rows are JSON lines (one object per line) or Parquet: docs/on-call/triage.md"
+        return f"its first line is {shown!r}; {wanted}"
+    start = f"is {json.dumps(row['start'])[:_SHOWN]}" if "start" in row else "is missing"
+    wanted = "must be a number: Unix time in nanoseconds"
+    return f"`start` {start}, and {wanted}; the first row has {short(', '.join(row))}"
 
 
 def write_columns(path: Path, columns: Columns) -> None:
@@ -94,13 +122,15 @@ def blocks(path: Path, progress: Progress | None = None) -> Iterator[bytes]:
         SourceError: the file cannot be read, or is not of the kind that its name implies.
     """
     report = progress or _silent
+    path = _STDIN if str(path) == "-" else path
     try:
         size = path.stat().st_size or 1
         with path.open("rb") as raw:
             file: BufferedIOBase = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
             rest = b""
             while block := file.read(_BLOCK_BYTES):
-                report(f"reading {path.name}", min(1.0, raw.tell() / size))
+                if raw.seekable():  # what is piped has no size
+                    report(f"reading {path.name}", min(1.0, raw.tell() / size))
                 lines, newline, tail = block.rpartition(b"\n")
                 if newline:
                     yield rest + lines + newline
@@ -145,6 +175,7 @@ def _depth(line: bytes) -> int:
 
 def _lines(path: Path, builder: Builder, report: Progress) -> Iterator[None]:
     for block in blocks(path, report):
+        builder.first = builder.first or block[:_LINE_BYTES].lstrip().partition(b"\n")[0]
         _add_json(block, builder)
         yield
 
@@ -262,6 +293,8 @@ def _parquet(path: Path, builder: Builder, report: Progress) -> Iterator[None]:
             total, read = file.metadata.num_rows or 1, 0
             for batch in file.iter_batches(1 << 18, columns=columns):
                 table = pa.Table.from_batches([batch])
+                first = dict.fromkeys(file.schema_arrow.names) | table.slice(0, 1).to_pylist()[0]
+                builder.first = builder.first or json.dumps(first, default=str).encode()
                 if "start" not in columns:
                     builder.kept_out["row: no usable start"] += table.num_rows
                     continue

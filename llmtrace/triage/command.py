@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import re
 import sys
 import time
@@ -19,7 +18,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from llmtrace.core.errors import ConfigError, DataError
+from llmtrace.core.errors import ConfigError, DataError, suggestion
 from llmtrace.dataset.case import Case, Window, write_case
 from llmtrace.dataset.columns import WORDS
 from llmtrace.display.summary_tables import console_for, date_and_zone
@@ -35,6 +34,7 @@ from llmtrace.triage.sources import Read
 
 LAST: Final = "6h"
 _NEAR_S: Final = 30.0
+_LATEST_S: Final = 9e9  # the year 2255: what is later is no Unix time in seconds
 _TIME_OF_DAY: Final = re.compile(r"\d\d?:\d\d(?::\d\d)?")
 # Exit statuses in addition to those of every command, for scripts.
 MOVED: Final = 10
@@ -162,7 +162,8 @@ def _filters(given: Sequence[str]) -> dict[str, tuple[str, ...]]:
         if not (equals and name and word):
             raise ConfigError(f"--where {text}: write NAME=VALUE, as model=llama-3")
         if name not in WORDS:
-            raise ConfigError(f"--where {name}=...: rows are filtered by {', '.join(WORDS)}")
+            hint = suggestion(name, WORDS) or f": rows are filtered by {', '.join(WORDS)}"
+            raise ConfigError(f"--where {name}=...: unknown field {name!r}{hint}")
         filters[name] = (*filters.get(name, ()), word)
     return filters
 
@@ -171,8 +172,7 @@ def run(case: Case, wanted: TriageOptions, out: TextIO, progress: Steps) -> int:
     """Triage a case, print what was found, and return the exit status.
 
     Raises:
-        ConfigError: a filter names no field, windows contradict each other, or no row is from the
-            requested time.
+        ConfigError: windows contradict each other, or no row is from the requested time.
         DataError: no row is left.
         SourceError: a file cannot be written.
     """
@@ -228,13 +228,10 @@ def keep(case: Case, filters: Mapping[str, tuple[str, ...]]) -> Case:
     """Keep the rows whose words are among those of the filters.
 
     Raises:
-        ConfigError: a filter names no field of words.
         DataError: no row is left.
     """
     rows = case.rows
     for name, words in filters.items():
-        if name not in WORDS:
-            raise ConfigError(f"--where {name}=...: rows are filtered by {', '.join(WORDS)}")
         mask: Mask = rows.words[name].where(*words)
         if not np.any(mask):
             had = ", ".join(sorted(rows.words[name].names)[:10]) or "nothing: it is not reported"
@@ -282,14 +279,14 @@ def time_of(text: str, at: float) -> float:
             found = at - float(text.removeprefix("-")[:-1]) * _UNITS[text[-1]]
         else:
             found = float(text)
-        if math.isfinite(found):
+        if 0 <= found < _LATEST_S:
             return found
     try:
         if _TIME_OF_DAY.fullmatch(text):
             today = _on_day_of(at, text)
             return today if today <= at + _NEAR_S else _on_day_of(at - _UNITS["d"], text)
         return datetime.fromisoformat(text).astimezone().timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         raise ConfigError(
             f"invalid time {text!r}: use 14:30, 2026-01-31T14:30, 30m (30 minutes ago) or "
             "Unix seconds"

@@ -13,7 +13,7 @@ from typing import Final
 
 from llmtrace.core.errors import ConfigError
 from llmtrace.dataset.case import Case, Window
-from llmtrace.dataset.columns import Columns, concatenate
+from llmtrace.dataset.columns import Columns, Doubt, concatenate
 from llmtrace.display.summary_tables import date_and_zone, time_span
 from llmtrace.stats.quantiles import least_values
 from llmtrace.triage.attribution.attribute import Spread, bootstrap
@@ -441,7 +441,7 @@ def _as_recorded(
     found, odd = [*windows], []
     before, after = windows
     if before is not None and after is not None and before.start >= after.end:
-        odd.append("the window before is later than the other: are they swapped?")
+        odd.append(Doubt("the window before is later than the other: are they swapped?"))
     for i, (name, one) in enumerate(zip(("before", "after"), windows, strict=True)):
         if one is not None and one.start + _HEAD * one.seconds < first < one.end:
             found[i] = replace(one, start=first)

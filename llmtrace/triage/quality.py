@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from llmtrace.core.row import TURN
-from llmtrace.dataset.columns import Columns
+from llmtrace.dataset.columns import Columns, Doubt
 from llmtrace.stats.quantiles import least_values
 from llmtrace.triage.attribution.components import Values, unreported
 from llmtrace.triage.attribution.divide_change import Divided
@@ -75,7 +75,8 @@ def quality_of(
         values={name: len(np.unique(rows[1].words[name].codes[rows[1].words[name].codes >= 0]))
                 for name in ("model", "route", "region", "replica", "tenant")},
         sampled=sum(map(len, rows)) / there if there else 1.0,
-        warnings=tuple(dict.fromkeys(said)),
+        doubts=tuple(one for one in said if isinstance(one, Doubt)),
+        warnings=tuple(dict.fromkeys(one for one in said if not isinstance(one, Doubt))),
     )  # fmt: skip
 
 

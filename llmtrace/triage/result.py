@@ -310,6 +310,7 @@ class Quality:
         unreported: parts that no row tells of: stages, and `mix` where none says how long it is.
         values: how many values rows after have of a field by which some may be affected.
         sampled: the share of rows looked at, below 1 only beyond a limit (docs/on-call/triage.md).
+        doubts: of what was read, for people, before the verdict: other units, say.
         warnings: for people.
     """
 
@@ -324,6 +325,7 @@ class Quality:
     unreported: tuple[str, ...] = ()
     values: Mapping[str, int] = field(default_factory=dict)
     sampled: float = 1.0
+    doubts: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 

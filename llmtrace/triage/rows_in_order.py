@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llmtrace.dataset.columns import Columns
 
+_EXACT_NS: Final = 1_000_000
 _MAX_ROWS: Final = 100_000  # of a time, looked at: beyond, every second, third, ... row
 
 
@@ -25,14 +26,33 @@ def in_order(rows: Columns) -> tuple[Columns, int]:
 
 
 def _repeated(rows: Columns) -> NDArray[np.bool_]:
-    """Return which rows are there already: of one start and one id."""
+    """Return which rows are there already: of one start and one id, or the same in every field.
+
+    The latter only if they have a trace or a start finer than a millisecond: clocks that tick in
+    milliseconds give two requests the same start.
+    """
     again = np.zeros(len(rows), bool)
-    near = np.flatnonzero(np.diff(rows.start) == 0)
-    seen: set[tuple[int, bytes, bytes]] = set()
-    for i in sorted({*near.tolist(), *(near + 1).tolist()}):
-        key = (int(rows.start[i]), bytes(rows.ids["request_id"][i]), bytes(rows.ids["span_id"][i]))
-        again[i] = key in seen and bool(key[1] or key[2])
-        seen.add(key)
+    same = np.diff(rows.start, prepend=-1, append=-1) == 0
+    near = rows.take(index := np.flatnonzero(same[1:] | same[:-1]))
+    ids = near.ids
+    named = (ids["request_id"] != b"") | (ids["span_id"] != b"")
+    exact = (near.start % _EXACT_NS != 0) | (ids["trace_id"] != b"")
+    fields: list[NDArray[Any]] = [
+        *near.numbers.values(), *(words.codes for words in near.words.values())
+    ]  # fmt: skip
+    mixed = np.zeros(len(near))  # hardly the same of two rows unless all fields are
+    for factor, column in enumerate(fields, 1):
+        mixed += factor * np.nan_to_num(column, nan=-1.0)
+    whole = [ids["trace_id"], mixed, *fields, *ids.values()]
+    named_by: list[NDArray[Any]] = [ids["request_id"], ids["span_id"]]
+    for which, columns in ((named, named_by), (exact, whole)):
+        rest = np.flatnonzero(which)
+        rest = rest[np.lexsort((columns[1][rest], columns[0][rest], near.start[rest]))]
+        pairs = np.stack((rest[:-1], rest[1:]))
+        for column in (near.start, *columns):  # fewer and fewer are left
+            one, next_ = column[pairs]
+            pairs = pairs[:, (one == next_) | ((one != one) & (next_ != next_))]  # noqa: PLR0124
+        again[index[pairs[1]]] = True
     return again
 
 

@@ -137,6 +137,15 @@ def test_a_folder_without_its_option_gets_it(tmp_path, capsys):
     assert f"use --case {tmp_path} for the folder of a case" in capsys.readouterr().err
 
 
+def test_a_file_without_its_option_gets_it(tmp_path, capsys):
+    """As a folder does."""
+    (path := tmp_path / "rows.jsonl").touch()
+    with pytest.raises(SystemExit, match="2"):
+        main(["triage", str(path)])
+
+    assert f"use --rows {path} for a file of rows" in capsys.readouterr().err
+
+
 def test_commands_are_listed_in_groups():
     """Every command is in one, in the order of their use."""
     parser = make_parser()

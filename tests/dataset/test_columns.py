@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from llmtrace.dataset.columns import (
     IDS,
     NUMBERS,
     WORDS,
+    Doubt,
     concatenate,
     empty,
     from_dicts,
@@ -118,7 +121,40 @@ def test_what_is_no_value_is_unknown_and_counted(field, value, said):
 
     assert columns.n == 1
     assert columns.numbers["e2e_s"][0] == 1.0
-    assert columns.warnings == (f"{said}: 1 kept out",)
+    assert columns.warnings == (f"{said}: 1 value kept out",)
+
+
+@pytest.mark.parametrize(
+    ("parts", "why"),
+    [
+        ({"ttft_s": 1.1}, "ttft_s: longer than e2e_s"),
+        ({"tpot_s": 1100.0}, "tpot_s: longer than e2e_s"),
+        ({"render_s": 1.1}, "render_s: longer than e2e_s"),
+        ({"last_content_s": 2.0}, "last_content_s: longer than e2e_s"),
+        ({"queue_s": 0.6, "decode_s": 0.6}, "stages: sum to more than e2e_s"),
+        ({"decode_s": 0.6, "unattributed_s": 0.6}, "stages: sum to more than e2e_s"),
+    ],
+)
+def test_a_part_longer_than_its_request_is_unknown_and_counted(parts, why):
+    """In one row of a hundred it costs these values; in every row all figures are in doubt."""
+    row = {"start": START, "e2e_s": 1.0, "prompt_tokens": 7, **parts}
+    one, each = from_dicts([row] + [{"start": START}] * 99), from_dicts([row] * 2)
+
+    assert np.isnan([one.numbers[name][0] for name in parts]).all()
+    assert (one.numbers["e2e_s"][0], one.numbers["prompt_tokens"][0]) == (1.0, 7.0)
+    assert (*one.warnings, *each.warnings) == (
+        f"{why}: 1 value kept out", f"{why}: 2 values kept out",
+    )  # fmt: skip
+    assert [isinstance(text, Doubt) for text in (*one.warnings, *each.warnings)] == [False, True]
+
+
+def test_a_part_may_exceed_its_request_by_a_tick_of_the_clock():
+    """Or by rounding; and without `e2e_s` there is nothing to exceed."""
+    flat = {"start": START, "ttft_s": 1.04, "queue_s": 0.54, "decode_s": 0.5}
+    columns = from_dicts([{**flat, "e2e_s": 1.0}, {**flat, "ttft_s": 90.0}])
+
+    assert columns.warnings == ()
+    assert columns.numbers["ttft_s"].tolist() == [1.04, 90.0]
 
 
 @pytest.mark.parametrize("start", [None, 0, -1, "now", 2**64, float("nan"), True])
@@ -127,7 +163,7 @@ def test_a_row_without_a_time_is_no_row(start):
     columns = from_dicts([{"start": start, "e2e_s": 1.0}, {"start": START}])
 
     assert columns.n == 1
-    assert columns.warnings == ("row: no usable start: 1 kept out",)
+    assert columns.warnings == ("row: no usable start: 1 row kept out",)
 
 
 def test_rows_are_taken_by_mask_index_and_time():
@@ -166,7 +202,7 @@ def lines(path, *some):
 
 plain_rows = st.lists(
     st.fixed_dictionaries(
-        {"start": st.integers(1, 2**62)},
+        {"start": st.integers(START, 2**62)},
         optional={
             "ttft_s": st.floats(0, 1e3), "prompt_tokens": st.integers(0, 10**6),
             "tenant": st.text(max_size=5), "stream": st.booleans(),
@@ -187,7 +223,8 @@ plain_rows = st.lists(
 def test_both_readers_read_the_same(tmp_path_factory, odd, data):
     """With pyarrow, and line by line: the same rows, the same warnings."""
     some = data.draw(st.lists(odd_rows, min_size=1, max_size=5) if odd else plain_rows)
-    path = lines(tmp_path_factory.mktemp("both") / "rows.jsonl", {"start": START}, *some)
+    usual = [{"start": START + i} for i in range(6)]
+    path = lines(tmp_path_factory.mktemp("both") / "rows.jsonl", *usual, *some)
     fast = read_columns(path)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(files, "_add_json_fast", lambda *_: False)
@@ -242,11 +279,21 @@ def test_parquet_is_read(tmp_path):
     assert columns.numbers["output_tokens"][0] == 7
     assert [columns.words["tenant"].word(i) for i in range(2)] == ["a", None]
     assert columns.warnings == (
-        "e2e_s: not a number: 2 kept out",
-        "model: not text: 2 kept out",
-        "row: no usable start: 2 kept out",
-        "ttft_s: not a number: 1 kept out",
+        "e2e_s: not a number: 2 values kept out",
+        "model: not text: 2 values kept out",
+        "row: no usable start: 2 rows kept out",
+        "ttft_s: not a number: 1 value kept out",
     )
+
+
+def test_parquet_of_other_columns_says_which(tmp_path):
+    """And what the first row has for a start."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    parquet.write_table(pa.table({"start": [-5], "latency": [1.0]}), tmp_path / "rows.parquet")
+    with pytest.raises(DataError, match=r"`start` is -5, .* the first row has start, latency$"):
+        read_columns(tmp_path / "rows.parquet")
 
 
 DEEP = b'{"start": 1, "a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
@@ -262,13 +309,56 @@ def test_a_line_that_is_no_row_costs_no_other(tmp_path, line):
     columns = read_columns(path)
 
     assert columns.start.tolist() == [START, START + 1]
-    assert sum(": 1 kept out" in warning for warning in columns.warnings) == 1
+    odd = [text for text in columns.warnings if text.endswith((": 1 line kept out",
+                                                               ": 1 row kept out"))]  # fmt: skip
+    assert len(odd) == 1
 
 
-def test_a_file_of_no_rows_says_why(tmp_path):
-    """Not an empty result that looks like a quiet day."""
-    with pytest.raises(DataError, match="line: not a row"):
-        read_columns(lines(tmp_path / "rows.jsonl", b"hello", b"world"))
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (
+            b"start,ttft_s",
+            r"line: not a row \(1\); its first line is 'start,ttft_s'; rows are JSON",
+        ),
+        (b'[{"start": 1}]', "one object per line"),
+        (b"\x1b[31m\xff", "its first line is '[^\x1b]*'; rows"),
+        ({"timestamp": 1, "model": "m"}, "`start` is missing, .* first row has timestamp, model$"),
+        (
+            {"start": "2026-09-21T14:13"},
+            '`start` is "2026-09-21T14:13", and must be a number: Unix',
+        ),
+    ],
+)
+def test_a_file_of_no_rows_says_why(tmp_path, line, words):
+    """Not an empty result that looks like a quiet day: what is there, and what rows are."""
+    with pytest.raises(DataError, match=words):
+        read_columns(lines(tmp_path / "rows.jsonl", b"", line))
+
+
+def test_keys_that_may_be_mistyped_are_said(tmp_path):
+    """A doubt if no metric is left; keys of one's own are no mistake."""
+    row = {"start": START, "ttft": 0.5, "e2e_s": 1.0, "customer_tier": "gold", "tenant": "a"}
+    some = read_columns(lines(tmp_path / "some.jsonl", row)).warnings
+    del row["e2e_s"]
+    none = read_columns(lines(tmp_path / "none.jsonl", row)).warnings
+
+    unknown = "unknown key 'ttft'. Did you mean 'ttft_s'?"
+    lacks = "no row has ttft_s or tpot_s or e2e_s or render_s; the first has"
+    assert some == (unknown,)
+    assert none == (f"{lacks} start, ttft, customer_tier, tenant", unknown)
+    assert [isinstance(text, Doubt) for text in (*some, *none)] == [False, True, True]
+
+
+def test_rows_are_read_from_a_pipe(tmp_path, monkeypatch):
+    """As `-` is, which stands for standard input: it has no size, and no place in it."""
+    ends = os.pipe()
+    os.write(ends[1], b'{"start": %d, "e2e_s": 1.0}\n' % START)
+    os.close(ends[1])
+    monkeypatch.setattr(files, "_STDIN", Path(f"/dev/fd/{ends[0]}"))
+
+    assert read_columns(Path("-")).n == 1
+    os.close(ends[0])
 
 
 def test_a_file_of_nothing_is_no_rows(tmp_path):
@@ -318,5 +408,5 @@ def test_of_very_many_rows_a_sample_is_kept(tmp_path, monkeypatch):
 
     assert 300 < columns.n <= 1000
     assert columns.weights.sum() == pytest.approx(5000, rel=0.2)
-    assert "e2e_s: not a number: 500 kept out" in columns.warnings
+    assert "e2e_s: not a number: 500 values kept out" in columns.warnings
     assert sum("one in" in warning for warning in columns.warnings) == 1

@@ -343,7 +343,7 @@ def test_a_condition_that_cannot_be_judged_is_an_error(run):
 def test_a_condition_on_what_was_zero_or_is_another_by_definition(run):
     """A stage that is 0 no more fails any share; what streams has its first content at TTFT."""
     rows = [row | {"queue_s": 0.0} for row in make_rows(1)]
-    waits = [row | {"queue_s": 0.2} for row in make_rows(2)]
+    waits = [row | {"queue_s": 0.2, "e2e_s": row["e2e_s"] + 0.2} for row in make_rows(2)]
     assert state("queue.p50 > 1%", compare(run(rows), run(rows))) == "passed"
     assert state("queue.p50 > 500%", compare(run(rows), run(waits))) == "failed"
     slower = compare(run(make_rows(1)), run(make_rows(2, ttft=2)))

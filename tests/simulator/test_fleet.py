@@ -322,6 +322,19 @@ def test_the_command_writes_a_case_and_the_truth(tmp_path, capsys):
     assert "kv_exhaustion" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--fault", "nope"], "no fault 'nope'"),
+        (["--fault", "gpu_throttle"], "--out DIR is missing"),
+    ],
+)
+def test_a_wrong_fault_is_said_before_a_missing_folder(given, words, capsys):
+    """Who mistypes a fault need not name a folder to hear of it."""
+    assert main(["simulate", *given]) == 2
+    assert words in capsys.readouterr().err
+
+
 def test_no_fault_can_be_named(tmp_path, monkeypatch):
     """As in the demo: `none` injects nothing."""
     injected = []

@@ -17,6 +17,7 @@ from llmtrace.dataset.case import Case, Window, no_signals, read_case, write_cas
 from llmtrace.dataset.columns import concatenate, empty, from_dicts
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.result import SURE, as_json
+from llmtrace.triage.rows_in_order import in_order
 from tests.triage.days import START, Kind, day, requests
 
 SCHEMA = json.loads(
@@ -139,6 +140,20 @@ def test_doubled_rows_count_once():
     assert twice.quality.duplicates == 900
     assert (twice.before, twice.delta_s) == (once.before, once.delta_s)
     assert any("twice" in warning for warning in twice.quality.warnings)
+
+
+@pytest.mark.parametrize(
+    ("start", "trace", "copies"),
+    [(1, "", 1), (0, "", 0), (0, "a" * 32, 1)],
+    ids=["exact start", "start in milliseconds", "with a trace"],
+)
+def test_rows_without_an_id_are_copies_if_all_of_them_is_the_same(start, trace, copies):
+    """Not if a clock that ticks in milliseconds and no trace tell requests apart."""
+    row = {"start": int(START * 1e9) + start, "e2e_s": 1.0, "model": "m", "trace_id": trace}
+    others = [row | {"model": "n"}, row | {"e2e_s": 1.5}, row | {"ttft_s": 0.5}]
+    rows, twice = in_order(from_dicts([row, *others, row]))
+
+    assert (len(rows), twice) == (5 - copies, copies)
 
 
 def test_a_spike_is_found_without_being_pointed_at():

@@ -82,7 +82,9 @@ def test_only_some_rows(folder, capsys):
     assert run("--case", folder, "--where", "replica=none") == 1
     assert "rows have vllm-0, vllm-1" in capsys.readouterr().err
     assert run("--case", folder, "--where", "colour=red") == 2
-    assert "rows are filtered by" in capsys.readouterr().err
+    assert "unknown field 'colour': rows are filtered by" in capsys.readouterr().err
+    assert run("--case", folder, "--where", "modl=x") == 2
+    assert "unknown field 'modl'. Did you mean 'model'?" in capsys.readouterr().err
     assert run("--case", folder, "--where", "model") == 2
     assert "NAME=VALUE" in capsys.readouterr().err
 
@@ -96,6 +98,10 @@ def test_only_some_rows(folder, capsys):
         (("--after", "10m/soon"), "invalid time"),
         (("--at", "noonish"), "invalid time"),
         (("--last", "never"), "invalid time"),
+        (("--last", "999999999999d"), "invalid time"),
+        (("--at", "9e300"), "invalid time"),
+        (("--at", "0001-01-01"), "invalid time"),
+        (("--html", "nowhere/x.html"), "--html nowhere/x.html: there is no folder nowhere"),
         (("--url", "ftp://x"), "not an address of a collector"),
         (("--url", "http://u:p@x"), "keep secrets out"),
         (("--url", "http://127.0.0.1:9"), "llmtrace collect"),

@@ -120,9 +120,9 @@ def test_a_window_that_begins_before_all_data_has_no_fewer_requests_for_that():
 def test_windows_that_are_swapped_are_said_to_be():
     """The window before is the later one."""
     windows = Window(BEGIN + 700, BEGIN + 1300), Window(BEGIN, BEGIN + 600)
-    warnings = triage(case_of(hosted(700), *windows), QUICK).quality.warnings
+    doubts = triage(case_of(hosted(700), *windows), QUICK).quality.doubts
 
-    assert any("swapped" in one for one in warnings)
+    assert any("swapped" in one for one in doubts)
 
 
 def slower(**without: None) -> Result:

@@ -85,6 +85,14 @@ def test_nothing_is_found_in_rows_of_one_moment():
     assert check(triage(Case(from_dicts(flat), no_signals()))).verdict == "not_enough_data"
 
 
+def test_nothing_is_found_in_rows_of_one_moment_and_one_other():
+    """No stretch has enough requests in it and enough outside."""
+    starts = [*[TIMES[0]] * 54, *[TIMES[0] + 43_944_317_440] * 3]
+    flat = [{"start": start, "span_id": str(i)} for i, start in enumerate(starts)]
+
+    assert check(triage(Case(from_dicts(flat), no_signals()))).verdict == "not_enough_data"
+
+
 def test_windows_far_from_all_rows_hold_none():
     """And that is said."""
     case = day(n=(300, 200))

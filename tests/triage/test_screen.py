@@ -13,7 +13,9 @@ from rich.console import Console
 
 from llmtrace.core.errors import ConfigError, SourceError
 from llmtrace.dataset.case import Case, Event, Facts, Window, signals_from
-from llmtrace.dataset.columns import concatenate
+from llmtrace.dataset.columns import Doubt, concatenate
+from llmtrace.triage.oncall.alert import Alert
+from llmtrace.triage.oncall.notify import summary
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.report.charts import _ticks
 from llmtrace.triage.report.html import page, write_page
@@ -47,6 +49,17 @@ def shown(result: Result, *, explain: bool = False, width: int = 110) -> str:
     out = StringIO()
     Console(file=out, width=width).print(screen(result, explain=explain))
     return out.getvalue()
+
+
+def test_what_puts_all_figures_in_doubt_stands_before_the_verdict(slow):
+    """On a terminal, a page and in a chat, and not a second time below."""
+    doubt = "e2e_s is 3,100 s at the median: are these milliseconds?"
+    result = triage(replace(slow, warnings=("said below", Doubt(doubt))), Settings(bootstrap=0))
+
+    assert result.quality.doubts == (doubt,)
+    assert shown(result).lstrip().startswith(f"! {doubt}")
+    assert shown(result).count(doubt) == page(result, slow).count(doubt) == 1
+    assert summary(Alert("1", "slow", START), result, None).splitlines()[1] == doubt
 
 
 def test_the_table_adds_up_before_ones_eyes(result):

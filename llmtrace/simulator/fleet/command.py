@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, TextIO
 
-from llmtrace.core.errors import needs_extra
+from llmtrace.core.errors import ConfigError, needs_extra
 
 _TRUTH: Final = "truth.json"
 
 
 def write_day(
-    out: Path,
+    out: Path | None,
     faults: Sequence[tuple[str, float]],
     seed: int,
     *,
@@ -35,7 +35,8 @@ def write_day(
         say: stream of the progress.
 
     Raises:
-        ConfigError: a cause, a severity or the trace cannot be, or the extra is not installed.
+        ConfigError: a cause, a severity or the trace cannot be, no folder is named, or the extra
+            is not installed.
     """
     with needs_extra("llmtrace simulate", "simulate"):
         from llmtrace.dataset.arrivals import read_arrivals
@@ -49,6 +50,8 @@ def write_day(
         drop=tuple(drop),
         arrivals=None if arrivals is None else read_arrivals(arrivals),
     )
+    if out is None:
+        raise ConfigError("--out DIR is missing: name the case folder to write")
     print(f"simulating {scenario.name}; the first time, it is compiled for a minute", file=say)
     simulated = simulate(scenario)
     write_case(out, simulated.case)

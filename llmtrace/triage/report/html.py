@@ -107,6 +107,7 @@ def _head(result: Result) -> str:
     actions = [*next_steps(result), *(one.action for one in result.causes if one.status in NAMED)]
     cause += "".join(f'<p class="action">→ {_marked(text)}</p>' for text in actions[:1] if text)
     about = f"<p>{escape('; '.join(result.about))}</p>" if result.about else ""
+    about += "".join(f"<p><b>! {escape(text)}</b></p>" for text in result.quality.doubts)
     return (
         f"<h1>Triage report</h1>{about}"
         f'<p class="verdict"><span class="pill" style="--c:{colour}">{escape(words)}</span> '

@@ -86,7 +86,7 @@ def _head(result: Result) -> RenderableType:
     head = Text("", "bold").append(words, style).append(f": {naming.headline(result)}")
     lines = [Text(result.reason), *(Text(line, "bold") for line in first_cause(result))]
     about = [Text("; ".join(result.about), "dim")] if result.about else []
-    return Group(*about, head, *lines, *(Text(line, "dim") for line in when(result)))
+    return Group(*about, _bullets(result.quality.doubts), head, *lines, *(Text(line, "dim") for line in when(result)))
 
 
 # --- where the change is -------------------------------------------------------------------------
@@ -252,10 +252,14 @@ def _more(result: Result) -> Iterator[RenderableType]:
 
 
 def _quality(result: Result) -> RenderableType:
-    warnings = Table.grid(padding=(0, 1, 0, 0))
-    for text in result.quality.warnings:
-        warnings.add_row(Text("  !", "yellow"), Text(text, "yellow"))
-    return Group(Text(quality_text(result), "dim"), warnings)
+    return Group(Text(quality_text(result), "dim"), _bullets(result.quality.warnings))
+
+
+def _bullets(texts: Iterable[str]) -> Table:
+    bullets = Table.grid(padding=(0, 1, 0, 0))
+    for text in texts:
+        bullets.add_row(Text("  !", "yellow"), Text(text, "yellow"))
+    return bullets
 
 
 def _traces(result: Result, links: Links) -> Iterator[RenderableType]:

@@ -57,6 +57,8 @@ def _likeliest(k: Floats, n: Floats) -> tuple[float, int, int]:
     inside, of = reached_k[high] - reached_k[low], reached_n[high] - reached_n[low]
     total, every = float(k.sum()), float(n.sum())
     fits = (of >= MIN_INSIDE) & (every - of >= MIN_INSIDE)
+    if not fits.any():
+        return 0.0, 0, 0  # nearly all requests are of one moment
     low, high, inside, of = low[fits], high[fits], inside[fits], of[fits]
     rest, others = total - inside, every - of
     ratio = log_likelihood(inside, of) + log_likelihood(rest, others)
