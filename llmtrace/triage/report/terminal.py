@@ -85,8 +85,12 @@ def _head(result: Result) -> RenderableType:
     words, style = naming.verdict_words(result)
     head = Text("", "bold").append(words, style).append(f": {naming.headline(result)}")
     lines = [Text(result.reason), *(Text(line, "bold") for line in first_cause(result))]
-    about = [Text("; ".join(result.about), "dim")] if result.about else []
-    return Group(*about, _bullets(result.quality.doubts), head, *lines, *(Text(line, "dim") for line in when(result)))
+    about: list[RenderableType] = []
+    if result.about:
+        about.append(Text("; ".join(result.about), "dim"))
+    if result.quality.doubts:
+        about.append(_bullets(result.quality.doubts))
+    return Group(*about, head, *lines, *(Text(line, "dim") for line in when(result)))
 
 
 # --- where the change is -------------------------------------------------------------------------
