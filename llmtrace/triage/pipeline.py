@@ -302,6 +302,7 @@ def _by_a_search(
     both = min(mine.end, theirs.end) - max(mine.start, theirs.start)
     first = other.causes[0]
     shows = first.status in NAMED and first.score >= LIKELY and first.id != OF_SEVERAL
+    shows = shows and (found.nothing or not other.nothing)
     if not shows or both < _HALF * min(mine.seconds, theirs.seconds):
         return found
     said = (f"the windows given show nothing: a search took {time_span(theirs.start, theirs.end)} "
