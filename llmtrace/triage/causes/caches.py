@@ -14,7 +14,6 @@ from llmtrace.triage.evidence.evidence import Evidence, Ratio
 from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.result import Finding
 
-_DROP = 0.08
 _FALLS_TO = 0.8
 _PART = 0.03  # of all prompt tokens
 _LITTLE = 0.1
@@ -543,7 +542,7 @@ def _sank(ratio: Ratio, longer: float) -> bool:
     return ratio.after * longer <= _FALLS_TO * ratio.before and ratio.before - ratio.after >= _PART
 
 
-def _fell(before: float, after: float, drop: float = _DROP, to: float = _FALLS_TO) -> bool:
+def _fell(before: float, after: float, drop: float, to: float) -> bool:
     return before - after >= drop and after <= to * before
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from llmtrace.dataset.case import Window
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, SURE, Share
-from llmtrace.triage.evidence.evidence import Evidence
+from llmtrace.triage.evidence.evidence import Evidence, kept
 from llmtrace.triage.evidence.other_clients import ENDED
 from llmtrace.triage.evidence.signals import Series, gauges
 from llmtrace.triage.evidence.window_rows import Side
@@ -123,11 +123,6 @@ def long_beside(e: Evidence) -> float | None:
     return found.others / most if found.others >= limit * most > 0 else None
 
 
-def overlap(e: Evidence) -> Overlap | None:
-    """Look for short prompts behind long ones; `None` where there are no long ones, or too few."""
-    return e.once("overlap", lambda: _overlap(e))
-
-
 def held_up(e: Evidence) -> bool | None:
     """Return whether short prompts waited for long ones, and more than before."""
     found = overlap(e)
@@ -143,7 +138,9 @@ def held_up(e: Evidence) -> bool | None:
     return found.during >= 1.4 * found.outside and found.slow_during >= 0.3 and worse  # noqa: PLR2004
 
 
-def _overlap(e: Evidence) -> Overlap | None:
+@kept
+def overlap(e: Evidence) -> Overlap | None:
+    """Look for short prompts behind long ones; `None` where there are no long ones, or too few."""
     limit = long_from(e)
     if limit is None or len(e.after) < 3 * MIN_COUNT:
         return None
@@ -265,12 +262,13 @@ class Gap:
         return self.stalled >= _STALLED * self.streams
 
 
+@kept
 def engine_gaps(e: Evidence) -> tuple[Gap | None, Gap | None]:
     """Return the longest gap in which no engine sent anything, before and after.
 
     Requests of before may wait in a gap that goes on, or is, in the window after: it is of then.
     """
-    return e.once("engine_gaps", lambda: (_longest(_gaps_before(e)), _longest(_gaps(e.after))))
+    return _longest(_gaps_before(e)), _longest(_gaps(e.after))
 
 
 def _gaps_before(e: Evidence) -> Iterator[Gap]:
@@ -286,17 +284,14 @@ def halts(e: Evidence) -> Share:
     return Share(found[0], len(e.before), found[1], len(e.after))
 
 
+@kept
 def beyond_chance(e: Evidence) -> float:
     """Return how many times as long the longest gap after is as chance makes it one time in 20.
 
     The same requests come at the same times, and each takes as long as another of them took: where
     an engine stood still, the waits of those that came then end together, and no draw does that.
     """
-    return e.once("beyond chance", lambda: _beyond_chance(e.after))
-
-
-def _beyond_chance(side: Side) -> float:
-    rng = np.random.default_rng(1)
+    side, rng = e.after, np.random.default_rng(1)
     words = side.rows.words["replica"]
     ttft, e2e = side.number("ttft_s"), np.where(failed(side), np.nan, side.number("e2e_s"))
     most = 0.0
@@ -509,9 +504,10 @@ class Cuts:
         return self.idle is not None and alike and self.n >= _MIN_CUT
 
 
+@kept
 def broken(e: Evidence) -> tuple[Cuts, Cuts]:
     """Describe the truncated streams before and after."""
-    return e.once("cuts", lambda: (cuts(e.before), cuts(e.after)))
+    return cuts(e.before), cuts(e.after)
 
 
 def cuts(side: Side) -> Cuts:
@@ -605,12 +601,9 @@ def _common(values: Floats, least: float = _MIN_IDLE_S) -> tuple[float | None, f
     return float(np.median(values[at : reach[at]])), float(counts[at] / len(values))
 
 
+@kept
 def starts(e: Evidence) -> Mapping[str, float]:
     """Return when engines started that did so shortly before or in the window after."""
-    return e.once("starts", lambda: _starts(e))
-
-
-def _starts(e: Evidence) -> Mapping[str, float]:
     recent = _FRESH * max(e.after.window.seconds, 0.5 * e.before.window.seconds)
     since = e.after.window.start - recent
     # What started since the requests compared with is new, however short the window is.
@@ -772,9 +765,10 @@ def left_out(e: Evidence) -> list[str]:
             and one.after <= _HARDLY * one.before]  # fmt: skip
 
 
+@kept
 def shares_of_replicas(e: Evidence) -> Mapping[str, Share]:
     """Return each replica's share of the requests, by rows, or else by engines' own counts."""
-    return e.once("shares", lambda: _shares_by_rows(e) or _shares_by_engines(e))
+    return _shares_by_rows(e) or _shares_by_engines(e)
 
 
 def _shares_by_rows(e: Evidence) -> Mapping[str, Share]:
@@ -811,19 +805,16 @@ def failures_by_end(e: Evidence) -> Share:
     )
 
 
+@kept
 def cut_by_deadline(e: Evidence) -> bool:
     """Return whether about as many took longer before as time out now: a deadline cuts them."""
-
-    def compare() -> bool:
-        timed_out = e.share("timed out", lambda side: side.where("outcome", "timeout"))
-        lasted = e.after.number("e2e_s")[e.after.where("outcome", "timeout")]
-        usual = e.before.number("e2e_s")
-        if not np.isfinite(lasted).any() or not np.isfinite(usual).any():
-            return False
-        longer = float(np.mean(usual[np.isfinite(usual)] >= np.nanmedian(lasted)))
-        return longer >= HALF * (timed_out.after - timed_out.before)
-
-    return e.once("deadline", compare)
+    timed_out = e.share("timed out", lambda side: side.where("outcome", "timeout"))
+    lasted = e.after.number("e2e_s")[e.after.where("outcome", "timeout")]
+    usual = e.before.number("e2e_s")
+    if not np.isfinite(lasted).any() or not np.isfinite(usual).any():
+        return False
+    longer = float(np.mean(usual[np.isfinite(usual)] >= np.nanmedian(lasted)))
+    return longer >= HALF * (timed_out.after - timed_out.before)
 
 
 def cut_before_content(e: Evidence) -> tuple[float, int] | None:
@@ -878,7 +869,6 @@ class Fresh:
     """
 
     of: str
-    instances: tuple[str, ...]
     within: float
     n: int
     fresh: float
@@ -919,7 +909,6 @@ def fresh(e: Evidence, started: Mapping[str, float]) -> Fresh | None:
     slow = known & (took > p95)
     return Fresh(
         of=of,
-        instances=tuple(started),
         within=within,
         n=int(young.sum()),
         fresh=float(np.percentile(took[young], 75)),
@@ -979,15 +968,12 @@ def _slower(before: Floats, took: Floats, known: Mask, young: Mask) -> bool:
     return bool(_z_slow(before, took[young]) >= SURE and share >= rest and higher)
 
 
+@kept
 def cache_fell_first(e: Evidence) -> bool | None:
     """Return whether prefixes are missed while the KV cache has room: nothing evicted them.
 
     `None` where it is unknown, also because the cache was full all along.
     """
-    return e.once("cache fell first", lambda: _cache_fell_first(e))
-
-
-def _cache_fell_first(e: Evidence) -> bool | None:
     share, usual = e.after.number("cached_share"), e.before.number("cached_share")
     usage = e.series("kv_usage")
     if not usage or not np.isfinite(usual).any():
