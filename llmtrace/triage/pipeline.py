@@ -18,7 +18,7 @@ from llmtrace.display.summary_tables import date_and_zone, time_span
 from llmtrace.stats.quantiles import least_values
 from llmtrace.triage.attribution.attribute import Spread, bootstrap
 from llmtrace.triage.attribution.cohorts import failing_cohorts, find_cohorts
-from llmtrace.triage.attribution.components import METRICS, Values, first_content, values
+from llmtrace.triage.attribution.components import METRICS, Values, first_content
 from llmtrace.triage.attribution.divide_change import Divided, divide, usual_parts
 from llmtrace.triage.attribution.exemplars import exemplars
 from llmtrace.triage.attribution.request_load import load_of
@@ -26,7 +26,15 @@ from llmtrace.triage.attribution.result_parts import anatomy_of, contributions_o
 from llmtrace.triage.attribution.workload_mix import lengths_unknown
 from llmtrace.triage.causes.scoring import LIKELY
 from llmtrace.triage.comparison.outcomes import compare_outcomes
-from llmtrace.triage.comparison.p95_change import CERTAIN, LEAST, MIN_COUNT, Compared, compare
+from llmtrace.triage.comparison.p95_change import (
+    CERTAIN,
+    LEAST,
+    MIN_COUNT,
+    Both,
+    Compared,
+    compare,
+    measured,
+)
 from llmtrace.triage.comparison.which_moved import all_moved, which_moved
 from llmtrace.triage.comparison.within_groups import Group, clearest_group
 from llmtrace.triage.mix_growth import growth_of
@@ -53,6 +61,7 @@ from llmtrace.triage.result import (
     Load,
     Metric,
     Outcomes,
+    Q,
     Quality,
     Result,
 )
@@ -77,8 +86,6 @@ from llmtrace.triage.windows.search_rows import (
     look_elsewhere,
 )
 from llmtrace.triage.windows.unrecorded import unrecorded
-
-Q: Final = 0.95
 
 _MAX_DRAWS: Final = 10_000
 _STAGED: Final[tuple[Metric, ...]] = ("ttft", "tpot")  # e2e is mostly how long a response is
@@ -137,23 +144,28 @@ class _Sides:
 
     Attributes:
         rows: those that are compared.
-        measured: each metric's values.
+        measured: each metric before and after.
         compared: each metric's change.
         about: the metric to explain.
     """
 
     windows: tuple[Window, Window]
     rows: tuple[Columns, Columns]
-    measured: Mapping[Metric, tuple[Values, Values]]
+    measured: Mapping[Metric, Both]
     compared: Mapping[Metric, Compared]
     outcomes: Outcomes
     load: Mapping[str, Load]
     about: Metric
 
+    def values(self, metric: Metric) -> tuple[Values, Values]:
+        """Return the values of a metric."""
+        before, after = self.measured[metric]
+        return before.values, after.values
+
     @property
     def of_metric(self) -> tuple[Values, Values]:
         """The values of the metric to explain."""
-        return self.measured[self.about]
+        return self.values(self.about)
 
     @property
     def change(self) -> Change:
@@ -394,7 +406,7 @@ def _weigh(
     sides = _compare(look, metric)
     report("dividing the change", 0.3)
     looked_into: set[Metric] = {sides.about, "ttft", "tpot"}
-    divided = {name: divide(sides.rows, sides.measured[name], Q) for name in looked_into}
+    divided = {name: divide(sides.rows, sides.values(name)) for name in looked_into}
     mine = divided[sides.about]
     spread = _resample(sides, mine, settings, report)
     report("looking for cohorts", 0.8)
@@ -470,17 +482,17 @@ def _compared(
     windows = (look.chosen.before, look.chosen.after)
     rows = (thinned(look.whole[0]), thinned(look.whole[1]))
     certain, least = alarm
-    measured = {name: (values(rows[0], name), values(rows[1], name)) for name in METRICS}
+    both = {name: measured(rows, windows, name) for name in METRICS}
     compared = {
         name: compare(
-            rows, windows, measured[name], Q,
+            both[name],
             certain=certain / (1 if name == metric else len(METRICS)), least=least,
             shown=look.shows_rise(name), remembers=look.by_chance <= highest_stretch.SURE,
         )
         for name in METRICS
     }  # fmt: skip
     return _Sides(
-        windows, rows, measured, compared,
+        windows, rows, both, compared,
         outcomes=compare_outcomes(*rows, of_outcomes),
         load={"before": load_of(rows[0], windows[0]), "after": load_of(rows[1], windows[1])},
         about=_about(metric, compared),
@@ -511,17 +523,13 @@ def _resample(sides: _Sides, mine: Divided, settings: Settings, report: Progress
 def _judge(look: Look, sides: _Sides, mine: Divided, spread: Spread | None) -> Judged:
     return in_time(
         judge(
-            sides.change,
-            mine.found,
+            sides.compared[sides.about],
+            mine,
             spread,
             sides.outcomes,
-            unmatched=mine.cells.unmatched_share,
-            fewest=least_values(Q),
-            visible=sides.compared[sides.about].visible,
-            clustered=max(sides.compared[sides.about].design),
             thorough=look.chosen.searched and look.rows.n > FEW,
             sized=not lengths_unknown(sides.rows, sides.about),
-            usual=lambda: usual_parts(sides.rows, sides.about, Q, fewest=least_values(Q)),
+            usual=lambda: usual_parts(sides.rows, sides.about),
         ),
         look.mine,
         sides.load,
@@ -539,7 +547,7 @@ def _alone(look: Look, sides: _Sides, judged: Judged, *, unmatched: float) -> Gr
     """
     if look.chosen.searched or judged.verdict not in NOTHING_FOUND or unmatched > NEW_SHARE:
         return None
-    return clearest_group(sides.rows, sides.windows, Q)
+    return clearest_group(sides.rows, sides.windows)
 
 
 def _cohorts(sides: _Sides, mine: Divided) -> tuple[Cohort, ...]:
@@ -605,12 +613,12 @@ def _result(found: _Weighed, *, quality: Quality, seed: int) -> Result:
         exemplars=exemplars(sides.rows, both, *p95s),
         quality=quality,
         changes=tuple(
-            sides.compared[name].change for name in METRICS if any(map(len, sides.measured[name]))
+            sides.compared[name].change for name in METRICS if any(map(len, sides.values(name)))
         ),
         moved=all_moved(sides.compared, sides.outcomes),
         outcomes=sides.outcomes,
         load=sides.load,
-        anatomy=anatomy_of(mine, Q, *p95s),
+        anatomy=anatomy_of(mine, *p95s),
         estimates=estimates_of(sides.rows, seed),
         smallest_visible=compared.visible,
         smallest_visible_share=compared.visible_share,

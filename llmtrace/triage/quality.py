@@ -15,7 +15,7 @@ from llmtrace.triage.attribution.divide_change import Divided
 from llmtrace.triage.attribution.workload_mix import lengths_unknown
 from llmtrace.triage.comparison.p95_change import Compared
 from llmtrace.triage.report.naming import number_of
-from llmtrace.triage.result import Quality
+from llmtrace.triage.result import Q, Quality
 
 _FEW: Final = 200
 _MIN_COVERAGE: Final = 0.8
@@ -93,7 +93,7 @@ def _of_the_rows(
             "shares are of all of them, counts of rows"
         )
     n = (len(both[0]), len(both[1]))
-    if least_values(compared.quantile) <= min(n) < _FEW:
+    if least_values(Q) <= min(n) < _FEW:
         yield f"few requests ({n[0]:,} before, {n[1]:,} after): wide intervals"
     if coverage is not None and coverage < _MIN_COVERAGE:
         yield (

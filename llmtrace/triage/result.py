@@ -28,6 +28,8 @@ Verdict = Literal[
 ]
 NOTHING_FOUND: Final[frozenset[Verdict]] = frozenset({"no_change", "not_enough_data"})
 
+Q: Final = 0.95  # the quantile that a triage is about
+
 Metric = Literal["ttft", "tpot", "e2e", "render"]
 
 Status = Literal["confirmed", "likely", "possible", "ruled_out", "unknown"]
