@@ -32,7 +32,7 @@ COUNTS: Final = 1 / 3  # share of the change from which a part of it is one
 MIN_TRAFFIC_S: Final = 30.0
 _CROWD: Final = 1.5  # times as many requests a second, or as few
 _DOUBLED: Final = 1.0  # a rise that even a search of all there is would have to show
-_BURSTS: Final = 3.0  # slow requests that tell as much as one: fewer need no word
+BURSTS: Final = 3.0  # slow requests that tell as much as one: fewer need no word
 _KINDS: Final = 3  # of failures that are said
 _CANCELS: Final = 0.1  # share of the p95 that two opposite moves must each come to
 
@@ -99,7 +99,7 @@ def judge(
 def _not_seen(compared: Compared, *, thorough: bool) -> Judged:
     visible, clustered = compared.visible, max(compared.design)
     coarse = visible is None or visible > (TOO_COARSE if not thorough else _DOUBLED)
-    bursts = " (slow requests come in bursts: wide intervals)" if clustered > _BURSTS else ""
+    bursts = " (slow requests come in bursts: wide intervals)" if clustered > BURSTS else ""
     seen = "not even ten times" if visible is None else f"{1 + visible:.3g} times"
     return Judged(
         "not_enough_data" if coarse else "no_change",

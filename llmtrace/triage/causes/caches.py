@@ -231,7 +231,7 @@ def kv_transfer(e: Evidence) -> Finding:
     in_steps, uneven = _held_by_loads(e) if fetches and not by_loads else ("", False)
     queue = say.durations("queue", e.row("queue_s"))
     named = "requests deferred" if fetching is None else "requests that fetch KV blocks"
-    text = (f"{queue}, and {at_limit(e, e.gauge('running'))[1]}"
+    text = (f"{queue}, and {at_limit(e)[1]}"
             if held and _wait_with_room(e) else "")  # fmt: skip
     shown = (by_loads and loads) or in_steps or text or _by_transfers(e)
     tells = known and (more or shown) and not (fetches is None and len(slow) < _SEVERAL)
@@ -595,7 +595,7 @@ def _hardly_read(e: Evidence) -> bool:
 
 def _wait_with_room(e: Evidence) -> bool:
     """Return whether requests say that they wait, though there are seats: no gauge need see it."""
-    full, _ = at_limit(e, e.gauge("running"))
+    full, _ = at_limit(e)
     return full is False and (e.part_of_metric("queue_s") or 0.0) >= HALF
 
 

@@ -50,8 +50,8 @@ def queue_saturation(e: Evidence) -> Finding:
         Scale on waiting requests or queue time, not on GPU utilisation, which reads 100 % long
         before. Set a limit at the door, so that overload is a fast 503 and not a slow response.
     """
-    waiting, running, kv = map(e.gauge, ("waiting", "running", "kv_usage"))
-    full_batch, limit = at_limit(e, running)
+    waiting, kv = map(e.gauge, ("waiting", "kv_usage"))
+    full_batch, limit = at_limit(e)
     full = kv is not None and highest_p95(kv) >= full_from(e)
     volume, tokens, waits = _volume(e), e.rate("tokens_in"), _more_wait(e)
     queued, grown = e.gate("queue"), _later_by_load(e)
@@ -77,7 +77,7 @@ def queue_saturation(e: Evidence) -> Finding:
                 say.gauge("prompt tokens a second", tokens)),
         scoring.steady(against(full and not volume and not full_batch, say.gauge("KV usage", kv)
                        + ", running is below its limit, and load is no reason")),
-        against(bool(waits) and _slots_free(e, running),
+        against(bool(waits) and _slots_free(e),
                 f"requests wait though there is room: {limit}", strongly=True),
         against(_preempted(e) and not e.more_load,
                 say.counted("preemptions", e.counted_in_as_long("preemptions"))),
@@ -94,7 +94,7 @@ def _later_by_load(e: Evidence) -> bool:
     """
     if e.metric not in (None, "ttft_s") or not e.more_load or not e.up("ttft_s"):
         return False
-    if _more_wait(e) is False and _slots_free(e, e.gauge("running")):
+    if _more_wait(e) is False and _slots_free(e):
         return False
     steps = waits_for_steps(e) is not False and e.gate("first_chunk")
     return bool(e.gate("queue", "prefill") or steps)
@@ -122,9 +122,8 @@ def kv_exhaustion(e: Evidence) -> Finding:
         tokens and not by requests. `llmtrace kv` works out how many requests of today's lengths
         fit, before and after such a change.
     """
-    kv, running = e.gauge("kv_usage"), e.gauge("running")
-    preemptions = e.counted_in_as_long("preemptions")
-    full_batch, limit = at_limit(e, running)
+    kv, preemptions = e.gauge("kv_usage"), e.counted_in_as_long("preemptions")
+    full_batch, limit = at_limit(e)
     rows = e.share("preempted", lambda side: side.number("preemptions") > 0)
     used = 1.0 if kv is None else highest_p95(kv)
     full = None if kv is None else used >= full_from(e)
@@ -274,7 +273,7 @@ def replica_imbalance(e: Evidence) -> Finding:
     # What waits on one replica may be its own slowness: where shares are known, they decide.
     uneven = share[1] if share is not None else any(one[1] for one in apart)
     # At the clock that it had, one that gets its share and keeps its requests longer is ill.
-    uneven = uneven or (clock is not None and running is not None and _keeps_more(e, *running))
+    uneven = uneven or (clock is not None and running is not None and _keeps_more(e, *running[1:]))
     by_replica = "; ".join(one[0] for one in (share, running, waiting) if one)
     fewer = _scaled_in(e)
     elsewhere = share is not None and local is not None and local.value != share[3]
@@ -343,20 +342,20 @@ def highest_p95(moved: Moved) -> float:
     return max(found, default=0.0)
 
 
-def at_limit(e: Evidence, running: Moved | None) -> tuple[bool | None, str]:
+def at_limit(e: Evidence) -> tuple[bool | None, str]:
     """Return whether any instance runs as many as it may, and say so."""
-    if running is None:
+    if e.gauge("running") is None:
         return None, "requests running: not reported"
-    found = _filled(e, running)
+    found = _filled(e)
     if found is None:
         return None, "the engines' limit (`max_num_seqs`) is not known"
     filled, text = found
     return filled >= 0.95, text
 
 
-def _filled(e: Evidence, running: Moved | None) -> tuple[float, str] | None:
+def _filled(e: Evidence) -> tuple[float, str] | None:
     """Return how full the fullest engine's batch is, as a share, and say so; `None` = unknown."""
-    found = None
+    running, found = e.gauge("running"), None
     for name, series in running.after.items() if running is not None else ():
         limit = e.number_fact("max_num_seqs", name) or e.number_fact("max_num_seqs")
         if limit and len(series.value):
@@ -382,9 +381,9 @@ def limit_fell(e: Evidence) -> str:
     return ""
 
 
-def _slots_free(e: Evidence, running: Moved | None) -> bool:
+def _slots_free(e: Evidence) -> bool:
     """Return whether every engine runs far fewer than it may."""
-    share = _filled(e, running)
+    share = _filled(e)
     return share is not None and share[0] < _ROOM
 
 
@@ -402,7 +401,7 @@ def waits_for_steps(e: Evidence) -> bool | None:
 
 def steps_longer(e: Evidence) -> bool:
     """Return whether first chunks are later because steps take longer, and no request waits."""
-    free = _more_wait(e) is False and _slots_free(e, e.gauge("running"))
+    free = _more_wait(e) is False and _slots_free(e)
     return free and bool(e.up("tpot_s")) and waits_for_steps(e) is not False
 
 
@@ -412,7 +411,7 @@ def _scaled_in(e: Evidence) -> bool:
     return bool(e.events("scale")) and any(one.before_k and not one.after_k for one in shares)
 
 
-def _keeps_more(e: Evidence, _text: str, apart: bool, name: str) -> bool:
+def _keeps_more(e: Evidence, apart: bool, name: str) -> bool:
     """Return whether one engine runs far more than it did, beyond chance, and than the others."""
     running = e.gauge("running")
     mine = None if running is None else running.instances.get(name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from operator import methodcaller
 from typing import Final
 
 import numpy as np
@@ -776,7 +776,9 @@ def _shares_by_rows(e: Evidence) -> Mapping[str, Share]:
     before = e.before.rows.words["replica"]
     names = sorted({one.names[c] for one in (before, words)
                     for c in np.unique(one.codes[one.codes >= 0])})  # fmt: skip
-    shares = {name: e.share(f"replica {name}", partial(on_replica, name=name)) for name in names}
+    shares = {
+        name: e.share(f"replica {name}", methodcaller("where", "replica", name)) for name in names
+    }
     return shares if len(shares) > 1 else {}
 
 
@@ -788,11 +790,6 @@ def _shares_by_engines(e: Evidence) -> Mapping[str, Share]:
     ended = {name: (round(n[0]), round(n[1])) for name, n in counted.items()}
     before, after = (sum(n[side] for n in ended.values()) for side in (0, 1))
     return {name: Share(n[0], before, n[1], after) for name, n in ended.items()}
-
-
-def on_replica(side: Side, name: str) -> Mask:
-    """Return which requests went to this engine."""
-    return side.where("replica", name)
 
 
 def failures_by_end(e: Evidence) -> Share:
@@ -849,7 +846,7 @@ def failed_when_it_stopped(e: Evidence, gone: Mapping[str, float]) -> int:
         for name, t in gone.items():
             step = float(np.median(np.diff(e.series("running")[name].t)))
             then = (side.ends >= t - step) & (side.ends <= t + _STEPS * step)
-            found += int((failed(side) & on_replica(side, name) & then).sum())
+            found += int((failed(side) & side.where("replica", name) & then).sum())
     return found
 
 
@@ -893,14 +890,13 @@ def fresh(e: Evidence, started: Mapping[str, float]) -> Fresh | None:
     for name, at in started.items():
         here = words.where(name) if (words.codes >= 0).any() else np.ones(len(t), bool)
         age = np.where(here, t - at, age)
-    ages = [
-        one
-        for one in (_fresh_until(e, known, age, float(until)) for until in _ages(age[known]))
-        if one is not None
-    ]
+    near = known & (age > -0.1 * e.after.window.seconds)  # a request may have waited for the start
+    ages = {float(until): near & (age <= until) for until in _ages(age[known])}
+    ages = {until: young for until, young in ages.items()
+            if min(young.sum(), (known & ~young).sum()) >= MIN_COUNT}  # fmt: skip
     if not ages:
         return None
-    within, young = max(ages, key=lambda one: _excess(took, known, one[1]))
+    within, young = max(ages.items(), key=lambda one: _excess(took, known, one[1]))
     last = max(within, float(_ages(age[known])[-1]))
     order = np.argsort(t[young])
     halves = np.array_split(took[young][order], 2)
@@ -940,13 +936,6 @@ def _ages(age: Floats) -> Floats:
     """Return the ages, seconds, up to which an engine may count as fresh."""
     age = age[np.isfinite(age)]
     return np.quantile(age, _AGES) if len(age) else np.empty(0)
-
-
-def _fresh_until(e: Evidence, known: Mask, age: Floats, until: float) -> tuple[float, Mask] | None:
-    # A request may have waited for the start.
-    young = known & (age <= until) & (age > -0.1 * e.after.window.seconds)
-    rest = known & ~young
-    return (until, young) if min(young.sum(), rest.sum()) >= MIN_COUNT else None
 
 
 def _excess(took: Floats, known: Mask, young: Mask) -> float:
