@@ -36,7 +36,7 @@ from llmtrace.triage.comparison.p95_change import (
     measured,
 )
 from llmtrace.triage.comparison.which_moved import all_moved, which_moved
-from llmtrace.triage.comparison.within_groups import Group, clearest_group
+from llmtrace.triage.comparison.within_groups import STAGED, Group, clearest_group
 from llmtrace.triage.mix_growth import growth_of
 from llmtrace.triage.named_causes import (
     COUNTED,
@@ -85,13 +85,12 @@ from llmtrace.triage.windows.search_rows import (
     look_between,
     look_elsewhere,
 )
+from llmtrace.triage.windows.spike import TRAFFIC_RATIO
 from llmtrace.triage.windows.unrecorded import unrecorded
 
 _MAX_DRAWS: Final = 10_000
-_STAGED: Final[tuple[Metric, ...]] = ("ttft", "tpot")  # e2e is mostly how long a response is
-_WAITS: Final[tuple[Metric, ...]] = (*_STAGED, "e2e")
+_WAITS: Final[tuple[Metric, ...]] = (*STAGED, "e2e")
 _SHOWN: Final = COUNTED | {"serial_tools"}  # by rows themselves, whatever a p95 does
-_FAR_MORE: Final = 1.5  # times the requests a second
 _SMALL: Final = 0.1  # of the requests searched
 _HALF: Final = 0.5
 _ENDS: Final = 0.05  # of the time searched, before its end
@@ -328,7 +327,7 @@ def _of_a_while(found: _Weighed) -> _Weighed:
     If far more requests came in it, or it is a small part of all, load that varies makes such.
     """
     before, after = (found.sides.load[one].requests_per_s or 0.0 for one in ("before", "after"))
-    if found.is_blip or (found.is_over and after >= _FAR_MORE * before):
+    if found.is_blip or (found.is_over and after >= TRAFFIC_RATIO * before):
         return replace(found, causes=of_a_burst(found.causes))
     return found
 
@@ -385,7 +384,7 @@ def _others(
     if metric is None:
         yield from (
             _weigh(case, found.look, name, quick, report)
-            for name in _STAGED
+            for name in STAGED
             if name != found.sides.about and found.sides.compared[name].change.rose
         )
     between = look_between(found.look)

@@ -26,11 +26,11 @@ from llmtrace.triage.result import (
     Q,
     Verdict,
 )
+from llmtrace.triage.windows.spike import TRAFFIC_RATIO
 
 NEW_SHARE: Final = 0.3  # of requests that are of no kind seen before: nothing to compare with
 COUNTS: Final = 1 / 3  # share of the change from which a part of it is one
 MIN_TRAFFIC_S: Final = 30.0
-_CROWD: Final = 1.5  # times as many requests a second, or as few
 _DOUBLED: Final = 1.0  # a rise that even a search of all there is would have to show
 BURSTS: Final = 3.0  # slow requests that tell as much as one: fewer need no word
 _KINDS: Final = 3  # of failures that are said
@@ -196,7 +196,7 @@ def in_time(
         # In less time crowds and gaps come by themselves; where requests stopped there is no
         # window after that could be long.
         seen_s = after.seconds if high else span_s
-        if ratio >= _CROWD and seen_s >= MIN_TRAFFIC_S:
+        if ratio >= TRAFFIC_RATIO and seen_s >= MIN_TRAFFIC_S:
             words = "More requests" if traffic.direction == "up" else "Fewer requests"
             words = words if high else "Requests stopped"
             return Judged("traffic", f"{words}: {low:.3g} → {high:.3g} a second.")

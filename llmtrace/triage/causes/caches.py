@@ -10,7 +10,7 @@ from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.load import at_limit, highest_p95
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
 from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, STANDS_OUT, SURE, Shift
-from llmtrace.triage.evidence.evidence import Evidence, Ratio
+from llmtrace.triage.evidence.evidence import ENGINE_STAGES, Evidence, Ratio
 from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.result import Finding
 
@@ -64,7 +64,7 @@ def prefix_cache_collapse(e: Evidence) -> Finding:
     off = e.fact("prefix_caching") is False
     text = "; ".join([say.ratio("prefix hits", ratio), _mean_text("cached tokens", tokens)])
     lines = [
-        gate(e.gate("prefill", "queue", "first_chunk", "decode", "unattributed"),
+        gate(e.gate(*ENGINE_STAGES),
              say.durations("prefill", e.row("prefill_s")), "the engine's prefill time"),
         required(less if known else None, text,
                  "the engines' counters `prefix_hits` and `prefix_queries`, or cached tokens of "

@@ -27,7 +27,7 @@ from llmtrace.triage.causes.scoring import (
 )
 from llmtrace.triage.evidence import patterns
 from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, Shift
-from llmtrace.triage.evidence.evidence import Evidence
+from llmtrace.triage.evidence.evidence import ENGINE_STAGES, Evidence
 from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.result import NAMED, Finding, Point
 
@@ -47,7 +47,6 @@ _BY_POWER = 0.25  # of its clock, that a GPU loses at its power limit at most
 _SHARED = 1.5  # times as long as the clock explains
 _BEYOND_CHANCE = 1.05  # times the longest gap that chance makes of the same requests
 _NEARLY_ALL = 0.9  # of the requests that failed
-_ENGINE_STAGES = ("queue", "prefill", "first_chunk", "decode", "unattributed")
 
 
 def gpu_throttle(e: Evidence) -> Finding:
@@ -83,7 +82,7 @@ def gpu_throttle(e: Evidence) -> Finding:
     by_itself = bool(fell) and not (shared.holds or busier.holds)
     lines = [
         # One of many replicas is hardly felt by all requests, but where it is.
-        gate(local is not None or e.gate(*_ENGINE_STAGES),
+        gate(local is not None or e.gate(*ENGINE_STAGES),
              say.durations("time per token", e.row("tpot_s")), "stages of requests"),
         required(any(reported) or bool(slower and shared.holds) if reported else unseen or None,
                  "tokens of prompts and steps of a batch both take longer" if slower and not fell
@@ -270,7 +269,7 @@ def engine_paused(e: Evidence) -> Finding:
     slow, most = _slow_in_halts(e) if long else (None, None)
     still_text = f"{quiet.streams if quiet else 0} responses in progress stood still in it"
     lines = [
-        gate(e.gate(*_ENGINE_STAGES) if e.moved else
+        gate(e.gate(*ENGINE_STAGES) if e.moved else
              gaps or asleep or (None if e.coarse else False),
              say.durations("time to first chunk", e.row("ttft_s")), "stages of requests"),
         required(any(reported) if reported and not open_ else None, text,

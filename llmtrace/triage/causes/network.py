@@ -271,7 +271,7 @@ def proxy_buffering(e: Evidence) -> Finding:
     """
     per_token, decode = e.row("wait_per_token_s") or e.row("tpot_s"), e.row("decode_s")
     bursts, chunks = e.row("burst_share"), e.row("chunks_per_token")
-    whole, first = e.row("e2e_s"), e.row("ttft_s")
+    whole = e.row("e2e_s")
     faster = None if per_token is None else per_token.fell(0.0, 0.15) or per_token.sank(0.2)
     bursty = None if bursts is None else bursts.grew(0.03, 0.3)
     fewer = None if chunks is None else chunks.sank(0.1)
@@ -282,7 +282,7 @@ def proxy_buffering(e: Evidence) -> Finding:
     # A little buffering is felt in the bursts before it is in the first chunk.
     gathers = bool(bursty and faster) and not e.up("client_delay_s")
     said = _paces(per_token, bursts)
-    later, longer = _late_at_first_alone(e, first, whole)
+    later, longer = _late_at_first_alone(e)
     local = e.local("gateway", "first_chunk_s") or e.local("region", "first_chunk_s")
     lines = [
         gate(gathers or bool(later and faster) or _waits_on_the_way(e),
@@ -294,7 +294,7 @@ def proxy_buffering(e: Evidence) -> Finding:
               bool(bursty or fewer) and bool(faster) and not own,
               said, "which chunks came at once (`burst_chunks`)"),
         support(later, say.durations("end to end", whole) + "; "
-                + say.durations("first chunk", first)),
+                + say.durations("first chunk", e.row("ttft_s"))),
         support(_engine_flat(e), "queue and prefill did not move"),
         support(None if decode is None else decode.after_mean <= 0.6 * decode.before_mean,
                 say.durations("decode", decode)),
@@ -307,13 +307,12 @@ def proxy_buffering(e: Evidence) -> Finding:
     return judge("proxy_buffering", lines, _UNBUFFERED, group=local)
 
 
-def _late_at_first_alone(
-    e: Evidence, first: Shift | None, whole: Shift | None
-) -> tuple[bool | None, bool | None]:
+def _late_at_first_alone(e: Evidence) -> tuple[bool | None, bool | None]:
     """Return whether the first chunk alone is late, and whether the whole response is as late.
 
     Buffered content is late, but the end of the response is not.
     """
+    first, whole = e.row("ttft_s"), e.row("e2e_s")
     if first is None or whole is None:
         return None, None
     later = bool(e.up("ttft_s"))
@@ -523,7 +522,7 @@ def _is_between(e: Evidence) -> bool | None:
     gathered = pace.after_mean <= 0.8 * pace.before_mean or (
         bursts is not None and bursts.mean_change >= 0.15
     )
-    _, longer = _late_at_first_alone(e, e.row("ttft_s"), e.row("e2e_s"))
+    _, longer = _late_at_first_alone(e)
     gathered &= not longer  # what is gathered ends when it always did
     lost = e.gate("first_chunk") if e.row("first_chunk_s") is not None else (
         outside and e.gate("unattributed"))  # fmt: skip

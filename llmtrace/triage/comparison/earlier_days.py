@@ -12,9 +12,9 @@ from llmtrace.triage.comparison.outcomes import ENDINGS, compare_outcomes
 from llmtrace.triage.comparison.p95_change import LEAST, Compared, compare, measured
 from llmtrace.triage.over_time import Incident
 from llmtrace.triage.windows.choose import earlier
+from llmtrace.triage.windows.spike import TRAFFIC_RATIO
 
 _FEWEST: Final = 20  # requests, of which a day can say that it was alike
-_TRAFFIC: Final = 1.5  # times as many requests, or as few, are as many
 
 
 def alike_day(
@@ -38,7 +38,7 @@ def alike_day(
 def _alike(one: Incident, sides: tuple[Columns, Columns], windows: tuple[Window, Window]) -> bool:
     if one.metric == "traffic":
         then, now = (float(rows.weights.sum()) for rows in sides)
-        return then / _TRAFFIC <= now <= then * _TRAFFIC
+        return then / TRAFFIC_RATIO <= now <= then * TRAFFIC_RATIO
     if one.metric in ENDINGS:
         outcomes = compare_outcomes(*sides)
         return not (outcomes.significant if one.metric == "errors" else outcomes.gave_up)

@@ -21,7 +21,7 @@ from llmtrace.triage.attribution.components import Values, values
 from llmtrace.triage.comparison.p95_change import CERTAIN, Compared, compare, measured
 from llmtrace.triage.result import Cohort, Metric, Q
 
-_METRICS: Final[tuple[Metric, ...]] = ("ttft", "tpot")  # e2e is mostly how long a response is
+STAGED: Final[tuple[Metric, ...]] = ("ttft", "tpot")  # e2e is mostly how long a response is
 _FEWEST: Final = 20  # requests of a kind, in either window
 _MOST: Final = 0.8  # of the requests: what is more than that is nearly all
 _VALUES: Final = 50  # of one field, at most: the commonest
@@ -57,11 +57,11 @@ def clearest_group(rows: Sides, windows: tuple[Window, Window]) -> Group | None:
         windows: when those were.
     """
     kinds = list(_kinds(rows))
-    tests = max(len(kinds) * len(_METRICS), 1)
+    tests = max(len(kinds) * len(STAGED), 1)
     best: Group | None = None
     for name, value in kinds:
         masks = [side.words[name].where(value) for side in rows]
-        for metric in _METRICS:
+        for metric in STAGED:
             both = (values(rows[0], metric), values(rows[1], metric))
             if not _rose(both, masks):
                 continue

@@ -162,7 +162,7 @@ def shift(
     found, b05 = _described(before, after), np.percentile(before, 5)
     blocks_b, blocks_a = _blocks(before), _blocks(after)
     medians = np.array([np.median(block) for block in blocks_b])
-    spread = max(_mad(medians), 0.02 * abs(found.before_p50), 1e-12)
+    spread = max(mad(medians), 0.02 * abs(found.before_p50), 1e-12)
     # The spread is that of blocks as large as those before, however large those after are.
     size = len(before) / len(blocks_b)
     error = spread * _MEDIAN_ERROR * math.sqrt(size / len(before) + size / len(after))
@@ -339,7 +339,8 @@ def _blocks(values: Floats) -> list[Floats]:
     return np.array_split(values, count)
 
 
-def _mad(values: Floats) -> float:
+def mad(values: Floats) -> float:
+    """Return the spread of values by their median absolute deviation, as a standard deviation."""
     return _MAD_TO_SIGMA * float(np.median(np.abs(values - np.median(values))))
 
 

@@ -31,6 +31,7 @@ from llmtrace.triage.evidence.window_rows import Side
 METRICS: Final = ("ttft_s", "tpot_s", "e2e_s")
 TTFT_STAGES: Final = ("network", "gateway", "queue", "prefill", "first_chunk", "unattributed")
 PACE_STAGES: Final = ("decode", "render")
+ENGINE_STAGES: Final = ("queue", "prefill", "first_chunk", "decode", "unattributed")
 
 _MORE: Final = 1.15  # times as many requests a second are more load
 # The smallest change that matters, of the wait that it is part of: there is no other yardstick

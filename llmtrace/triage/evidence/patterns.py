@@ -677,32 +677,25 @@ def standing_start(e: Evidence) -> tuple[str, float] | None:
 
 def _first_seen(e: Evidence) -> Mapping[str, float]:
     """Return since when replicas are seen that rows or gauges did not know before, but others."""
-    seen: list[dict[str, float]] = []
-    for side in (e.before, e.after):
-        first: dict[str, float] = {}
-        words = side.rows.words["replica"]
-        for code in np.unique(words.codes[words.codes >= 0]):
-            first[words.names[code]] = float(side.t[words.codes == code].min())
-        for name, series in e.series("running").items():
-            times = series.within(side.window).t
-            if len(times):
-                first[name] = min(first.get(name, np.inf), float(times[0]))
-        seen.append(first)
-    before, after = seen
+    before, after = (_seen(e, side, "running") for side in (e.before, e.after))
     return {name: t for name, t in after.items() if before and name not in before}
+
+
+def _seen(e: Evidence, side: Side, signal: str) -> Mapping[str, float]:
+    """Return when each engine is first seen in a window, by rows or samples of a gauge."""
+    words = side.rows.words["replica"]
+    first = {words.names[code]: float(side.t[words.codes == code].min())
+             for code in np.unique(words.codes[words.codes >= 0])}  # fmt: skip
+    for name, series in e.series(signal).items():
+        times = series.within(side.window).t
+        if len(times):
+            first[name] = min(first.get(name, np.inf), float(times[0]))
+    return first
 
 
 def restarted(e: Evidence) -> Mapping[str, float]:
     """Return when engines started again that were running before."""
-    first: dict[str, float] = {}
-    for name, series in e.series("started").items():
-        seen = series.within(e.before.window).t
-        if len(seen):
-            first[name] = float(seen[0])
-    words = e.before.rows.words["replica"]
-    for code in np.unique(words.codes[words.codes >= 0]):
-        name, at = words.names[code], float(e.before.t[words.codes == code].min())
-        first[name] = min(first.get(name, at), at)
+    first = _seen(e, e.before, "started")
     return {name: t for name, t in starts(e).items() if t > first.get(name, np.inf)}
 
 
