@@ -12,7 +12,7 @@ import pytest
 from llmtrace.dataset.case import Window
 from llmtrace.triage.causes import RULES
 from llmtrace.triage.causes.scoring import moves
-from llmtrace.triage.evidence.patterns import vanished
+from llmtrace.triage.evidence.gone_engines import vanished
 from llmtrace.triage.result import CAUSES, NAMED
 
 from . import hand_made

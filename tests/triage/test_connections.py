@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from llmtrace.dataset.case import Event
-from llmtrace.triage.evidence import patterns
+from llmtrace.triage.evidence import gone_engines
 
 from . import hand_made
 from .incidents import AFTER, quiet
@@ -109,5 +109,5 @@ def test_a_target_that_is_new_and_not_up_yet_did_not_go_down():
         ~evidence.signals.instance.where("vllm-9") | (evidence.signals.t >= AFTER.start)
     )
 
-    assert patterns.vanished(evidence) == {}
-    assert patterns.vanished(replace(evidence, signals=later, _kept={})) == {}
+    assert gone_engines.vanished(evidence) == {}
+    assert gone_engines.vanished(replace(evidence, signals=later, _kept={})) == {}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from llmtrace.dataset.case import Window
-from llmtrace.triage.evidence import patterns
+from llmtrace.triage.evidence import gone_engines
 from llmtrace.triage.evidence.changes import shift, shift_of_samples
 from llmtrace.triage.evidence.signals import Series, moved
 
@@ -162,7 +162,7 @@ def test_a_gap_between_scrapes_is_no_restart(again):
         mine = signals.instance.where("vllm-1") & later & ~signals.signal.where("running")
         signals.value[mine] *= 0.01
 
-    assert bool(patterns.vanished(evidence)) is again
+    assert bool(gone_engines.vanished(evidence)) is again
 
 
 def test_loads_of_blocks_from_another_tier_are_what_requests_wait_for():

@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from llmtrace.triage.causes.network import midstream_errors, network_path
-from llmtrace.triage.evidence.patterns import in_halts, reader_away, slow_front_end
+from llmtrace.triage.causes.network import midstream_errors, network_path, reader_away
+from llmtrace.triage.evidence.engine_halts import in_halts
+from llmtrace.triage.evidence.inside_engines import slow_front_end
 
 from .hand_made import head_of_line, proxy_buffering, slow_queue
 from .incidents import AFTER, REPLICAS, Incident, quiet

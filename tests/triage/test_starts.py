@@ -10,8 +10,8 @@ import pytest
 
 from llmtrace.dataset.case import Facts, signals_from
 from llmtrace.dataset.columns import from_dicts
+from llmtrace.triage.evidence.engine_starts import restarted, starts
 from llmtrace.triage.evidence.evidence import Evidence, gather
-from llmtrace.triage.evidence.patterns import restarted, starts
 
 from .incidents import AFTER, BEFORE, EVERY_S, Incident, quiet
 from .test_evidence import samples

@@ -20,12 +20,12 @@ from llmtrace.triage.causes import (
     response_path,
     workload,
 )
-from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.look_alikes import RELATIONS, look_alikes
 from llmtrace.triage.causes.scoring import LIKELY, with_points
 from llmtrace.triage.evidence import changes
+from llmtrace.triage.evidence import format_figures as say
 from llmtrace.triage.evidence.evidence import Evidence
-from llmtrace.triage.evidence.patterns import cache_fell_first, cache_shrank
+from llmtrace.triage.evidence.inside_engines import cache_fell_first, cache_shrank
 from llmtrace.triage.result import NAMED, OF_THE_WORK, OF_TRAFFIC, SURE, Finding, Point
 
 Rule = Callable[[Evidence], Finding]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from llmtrace.stats.arrays import Floats
-from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
-from llmtrace.triage.causes.load import at_limit, highest_p95
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
+from llmtrace.triage.evidence import format_figures as say
 from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, STANDS_OUT, SURE, Shift
 from llmtrace.triage.evidence.evidence import ENGINE_STAGES, Evidence, Ratio
+from llmtrace.triage.evidence.inside_engines import at_limit, highest_p95
 from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.result import Finding
 

@@ -304,7 +304,7 @@ def foreseen(percent: float, before: Floats, before_by: Floats, after_by: Floats
             x.append(float(np.median(before_by[here])))
             y.append(float(np.median(before[here])))
     wanted = after_by[np.isfinite(after_by)]
-    if len(x) < 2 or not len(wanted):  # noqa: PLR2004
+    if len(x) < 2 or not len(wanted):
         return None
     known = cells >= 0
     rest = before[known] - _along(before_by[known], x, y)
@@ -412,7 +412,7 @@ def _over_z(over: float, before_n: int, after_n: int, blocks: list[Mask]) -> flo
     sizes = np.array([len(block) for block in blocks], float)
     expected = sizes * counts.sum() / sizes.sum()
     clustered = 1.0
-    if len(counts) > 2 and expected.sum() > 0:  # noqa: PLR2004
+    if len(counts) > 2 and expected.sum() > 0:
         clustered = max(float(np.mean((counts - expected) ** 2 / np.maximum(expected, 0.5))), 1.0)
     after, before = after_n / clustered, before_n / clustered
     return _z_of(more_than(over * after, after, TAIL * before, before))

@@ -343,7 +343,7 @@ class Evidence:
         """
         both = np.concatenate([side.number(name) for side in (self.before, self.after)])
         values = np.unique(both[np.isfinite(both)])
-        step = float(np.diff(values).min()) if len(values) > 2 else 0.0  # noqa: PLR2004
+        step = float(np.diff(values).min()) if len(values) > 2 else 0.0
         if step <= _TINY * np.abs(values).max(initial=0.0):
             return 0.0
         on_steps = np.allclose(values / step, np.rint(values / step), atol=0.01)
@@ -394,11 +394,11 @@ class Evidence:
                 return False
         carried, alone = self.carried(stage), self._alone(stage)
         floor = self.floor(f"{stage}_s")
-        if (found.rose(floor) and (carried >= 0.1 or alone >= 0.1)) or (  # noqa: PLR2004
-            found.grew(floor) and (carried >= 0.3 or alone >= 0.3)  # noqa: PLR2004
+        if (found.rose(floor) and (carried >= 0.1 or alone >= 0.1)) or (
+            found.grew(floor) and (carried >= 0.3 or alone >= 0.3)
         ):
             return True
-        if not found.leans(floor) or max(carried, alone) < 0.1:  # noqa: PLR2004
+        if not found.leans(floor) or max(carried, alone) < 0.1:
             return False
         # That its whole rose is sure, and that most of it is in this stage is arithmetic.
         whole = self.up("ttft_s" if stage in TTFT_STAGES else "tpot_s")
@@ -545,7 +545,7 @@ class Evidence:
         for name, series in self.series("running").items():
             here = words.where(name) if name in words.names else words.codes < 0
             inside = series.within(side.window)
-            if len(inside.t) >= 2 and here.any():  # noqa: PLR2004
+            if len(inside.t) >= 2 and here.any():
                 found[here] = np.interp(middle[here], inside.t, inside.value)
         return found
 
@@ -555,7 +555,7 @@ class Evidence:
     def local(self, column: str, name: str) -> Local | None:
         """Return the one value of a column whose requests rose while the others' did not."""
         values = self._values(column)
-        if len(values) < 2:  # noqa: PLR2004 - with one value there is no elsewhere
+        if len(values) < 2:  # with one value there is no elsewhere
             return None
         found = None
         for value in values:
@@ -585,7 +585,7 @@ class Evidence:
         """
         found = {value: self._with(name, column, value) for value in self._values(column)}
         known = {value: one for value, one in found.items() if one is not None}
-        if len(known) < 2:  # noqa: PLR2004
+        if len(known) < 2:
             return None
         most = max(one.change for one in known.values())
         floor = self.floor(name)

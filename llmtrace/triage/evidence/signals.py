@@ -79,7 +79,7 @@ class Moved:
             sure = shift.fell(0.0, 0.0) if down else shift.rose(0.0, 0.0) or shift.grew(0.0, 0.0)
             return sure, sign * shift.change, sign * shift.mean_change
 
-        if len(self.instances) < 2:  # noqa: PLR2004
+        if len(self.instances) < 2:
             return None, self.fleet
         name, found = max(sorted(self.instances.items()), key=lambda item: by(item[1]))
         typical = float(np.median([sign * one.change for one in self.instances.values()]))

@@ -23,14 +23,7 @@ from llmtrace.triage.rows_in_order import thinned
 from llmtrace.triage.windows.all_stretches import find_all, overlapping
 from llmtrace.triage.windows.bins import max_bins
 from llmtrace.triage.windows.candidates import TRAFFIC, candidates
-from llmtrace.triage.windows.choose import (
-    FEW,
-    Chosen,
-    around,
-    choose,
-    choose_at,
-    since_each_part,
-)
+from llmtrace.triage.windows.choose import FEW, Chosen, around, choose, choose_at, since_each_part
 from llmtrace.triage.windows.highest_stretch import SURE
 from llmtrace.triage.windows.same_work import Series, searched_series
 

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from llmtrace.display.summary_tables import date_and_zone
-from llmtrace.triage.causes.format_figures import seconds
+from llmtrace.triage.evidence.format_figures import seconds
 from llmtrace.triage.report.runbooks import summary_of
 from llmtrace.triage.report.terminal import table_of
 from llmtrace.triage.result import Finding
