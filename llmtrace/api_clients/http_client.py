@@ -7,6 +7,7 @@ import ssl
 import urllib.request
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from llmtrace.core.errors import ConfigError
 
@@ -23,6 +24,15 @@ def opener(*, proxies: bool) -> urllib.request.OpenerDirector:
     """
     handlers = () if proxies else (urllib.request.ProxyHandler({}),)
     return urllib.request.build_opener(*handlers, _Stay)
+
+
+def is_address(text: str) -> bool:
+    """Return whether a text is the address of something that HTTP reaches."""
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return False
+    return parts.scheme in {"http", "https"} and bool(parts.hostname)
 
 
 class _Stay(urllib.request.HTTPRedirectHandler):

@@ -33,12 +33,17 @@ def listen(host: str, port: int, setting: str) -> socket.socket:
         listener.listen()
     except OSError as error:
         listener.close()
-        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        where = f"{bracketed(host)}:{port}"
         raise ConfigError(
             f"cannot listen on {where}: {explain_error(error)}; choose another address by "
             f"{setting} (port 0 takes a free one)"
         ) from error
     return listener
+
+
+def bracketed(host: str) -> str:
+    """Return a host as it is written before a port: an IPv6 address is in brackets."""
+    return f"[{host}]" if ":" in host else host
 
 
 def is_loopback(host: str) -> bool:

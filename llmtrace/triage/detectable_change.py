@@ -14,6 +14,7 @@ import numpy as np
 
 from llmtrace.stats.significance import more_than, quantile
 from llmtrace.triage.attribution.components import Values
+from llmtrace.triage.result import Q
 
 TOO_COARSE: Final = 0.2  # what goes unseen above that is no "nothing moved"
 _FACTORS: Final = (0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 4.0, 9.0)
@@ -46,23 +47,30 @@ def smallest_visible(
     if not len(before) or not len(after):
         return None
     value = np.sort(before.value[:: -(-len(before) // _ENOUGH)])
-    n0, n1 = len(before) / designs[0], len(after) / max(designs)
+    bounds = [quantile(before.value, share, before.weight) for share in shares]
     for factor in _FACTORS:
         if factor < least:
             continue
-        chance = 1.0
-        for share in shares:
-            bound = quantile(before.value, share, before.weight)
-            slower = 1 - np.searchsorted(value, bound / (1 + factor), side="right") / len(value)
-            seen = slower - _ONE_IN_FIVE * math.sqrt(max(slower * (1 - slower), 0.0) / max(n1, 1))
-            chance = min(chance, more_than(seen * n1, n1, (1 - share) * n0, n0))
+        slower = [1 - np.searchsorted(value, bound / (1 + factor), side="right") / len(value)
+                  for bound in bounds]  # fmt: skip
+        chance = min(_chance(seen, 1 - share, (len(before), len(after)), designs)
+                     for seen, share in zip(slower, shares, strict=True))  # fmt: skip
         if 2 * len(shares) * chance < certain:
             return factor
     return None
 
 
+def _chance(
+    share: float, usual: float, counts: tuple[int, int], designs: tuple[float, float]
+) -> float:
+    """Return how likely chance makes as many slow requests as are seen in four of five cases."""
+    n0, n1 = counts[0] / designs[0], counts[1] / max(designs)
+    seen = share - _ONE_IN_FIVE * math.sqrt(max(share * (1 - share), 0.0) / max(n1, 1))
+    return more_than(seen * n1, n1, usual * n0, n0)
+
+
 def smallest_share(
-    counts: tuple[int, int], designs: tuple[float, float], q: float, *, tests: int, certain: float
+    counts: tuple[int, int], designs: tuple[float, float], *, tests: int, certain: float
 ) -> float | None:
     """Return the least share of requests beyond the p95 before that would be called so.
 
@@ -71,19 +79,16 @@ def smallest_share(
     Args:
         counts: requests before and after.
         designs: how many requests say as much as one independent one, before and after.
-        q: the quantile; `1 - q` are beyond it on any day.
         tests: at how many quantiles the windows are compared.
         certain: the chance of a false alarm to stay below.
     """
     if not min(counts):
         return None
-    n0, n1 = counts[0] / designs[0], counts[1] / max(designs)
 
     def shows(share: float) -> bool:
-        seen = share - _ONE_IN_FIVE * math.sqrt(share * (1 - share) / max(n1, 1))
-        return 2 * tests * more_than(seen * n1, n1, (1 - q) * n0, n0) < certain
+        return 2 * tests * _chance(share, 1 - Q, counts, designs) < certain
 
-    low, high = 1 - q, 1.0
+    low, high = 1 - Q, 1.0
     if not shows(high):
         return None
     for _ in range(_HALVINGS):

@@ -15,12 +15,12 @@ from llmtrace.stats.arrays import Mask
 from llmtrace.stats.significance import quantile
 from llmtrace.triage.attribution.components import Values
 from llmtrace.triage.over_time import Impact
+from llmtrace.triage.result import Q
 from llmtrace.triage.windows.bins import bins_for, p50_and_p95
 
 _CHUNKS: Final = 20  # of the incident: the last of them is what it is like now
 _FEWEST: Final = 20  # requests in it
 _TENANTS: Final = 10
-_HIGH: Final = 0.95
 
 
 def impact_of(
@@ -109,7 +109,7 @@ def _now_and_worst(
     size, bins = last_requests(one, incident), bins_for(one.t)
     if size is None or bins is None:
         return None, None, None
-    now = quantile(one.value[-size:], _HIGH, one.weight[-size:])
+    now = quantile(one.value[-size:], Q, one.weight[-size:])
     _, p95 = p50_and_p95(one.t, one.value, bins.edges)
     middle = (bins.edges[:-1] + bins.edges[1:]) / 2
     high = np.where((middle >= incident.start) & (middle < incident.end), p95, np.nan)

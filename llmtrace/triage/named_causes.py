@@ -79,8 +79,9 @@ def named_causes(
             for stage in stages:
                 seconds[stage] = float(one.found.seconds[NAMES.index(stage)])
     start = case.rows.start
-    evidence = gather(
-        rows, case.signals, case.facts, *windows, metric=about, contributions=seconds,
+    evidence = replace(
+        gather(rows, case.signals, case.facts, *windows),
+        metric=f"{about}_s", contributions=seconds,
         ongoing=len(start) > 0 and float(start.max()) / 1e9 < windows[1].end,
         coarse=verdict == "not_enough_data", searched=searched,
         risen=frozenset(f"{one}_s" for one in risen),
@@ -105,7 +106,7 @@ def _leaning(evidence: Evidence, found: Sequence[Finding]) -> Sequence[Finding]:
 
     One of several replicas, or kinds of request, is beyond that any day: such causes stay out.
     """
-    lower = causes(replace(evidence, sure=RATHER_SURE, _kept={}))
+    lower = causes(replace(evidence, sure=RATHER_SURE))
     lacks = ("more requests: its evidence may still be chance",)
     possible = [replace(one, status="possible", missing=(*one.missing, *lacks))
                 for one in lower if one.status in NAMED and one.score >= _FITS

@@ -14,7 +14,7 @@ import numpy as np
 from llmtrace.dataset.case import Case, Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.triage.attribution.components import METRICS, values
-from llmtrace.triage.comparison.p95_change import LEAST, Compared, compare
+from llmtrace.triage.comparison.p95_change import LEAST, Compared, compare, measured
 from llmtrace.triage.comparison.within_groups import of_kind
 from llmtrace.triage.impact import impact_of, last_requests
 from llmtrace.triage.near_events import events_near
@@ -90,12 +90,7 @@ def _of_what_moved(
     rows = of_kind(look.rows, group)
     sides = (of_kind(look.whole[0], group), of_kind(look.whole[1], group))
     windows = (look.chosen.before, look.chosen.after)
-    alone = {
-        name: compare(
-            sides, windows, (values(sides[0], name), values(sides[1], name)), result.quantile
-        )
-        for name in METRICS
-    }
+    alone = {name: compare(measured(sides, windows, name)) for name in METRICS}
     rose = [name for name, one in alone.items() if one.change.rose]
     mine = replace(look, rows=rows, of=lambda name: values(rows, name), incidents=())
     return mine, replace(result, moved=tuple(rose)), alone

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from llmtrace.dataset.case import Window
+
 State = Literal["ongoing", "over", "not_known", "began_before_the_data"]
 
 Shape = Literal["step", "ramp"]
@@ -63,6 +65,11 @@ class Incident:
     p_value: float
     rise_s: float = 0.0
     usual_then: bool = False
+
+    def seconds_in(self, window: Window) -> float:
+        """Return how long it lasts within a window."""
+        end = window.end if self.end is None else min(self.end, window.end)
+        return end - max(self.start, window.start)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

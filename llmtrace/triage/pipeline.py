@@ -18,7 +18,7 @@ from llmtrace.display.summary_tables import date_and_zone, time_span
 from llmtrace.stats.quantiles import least_values
 from llmtrace.triage.attribution.attribute import Spread, bootstrap
 from llmtrace.triage.attribution.cohorts import failing_cohorts, find_cohorts
-from llmtrace.triage.attribution.components import METRICS, Values, first_content, values
+from llmtrace.triage.attribution.components import METRICS, Values, first_content
 from llmtrace.triage.attribution.divide_change import Divided, divide, usual_parts
 from llmtrace.triage.attribution.exemplars import exemplars
 from llmtrace.triage.attribution.request_load import load_of
@@ -26,9 +26,17 @@ from llmtrace.triage.attribution.result_parts import anatomy_of, contributions_o
 from llmtrace.triage.attribution.workload_mix import lengths_unknown
 from llmtrace.triage.causes.scoring import LIKELY
 from llmtrace.triage.comparison.outcomes import compare_outcomes
-from llmtrace.triage.comparison.p95_change import CERTAIN, LEAST, MIN_COUNT, Compared, compare
+from llmtrace.triage.comparison.p95_change import (
+    CERTAIN,
+    LEAST,
+    MIN_COUNT,
+    Both,
+    Compared,
+    compare,
+    measured,
+)
 from llmtrace.triage.comparison.which_moved import all_moved, which_moved
-from llmtrace.triage.comparison.within_groups import Group, clearest_group
+from llmtrace.triage.comparison.within_groups import STAGED, Group, clearest_group
 from llmtrace.triage.mix_growth import growth_of
 from llmtrace.triage.named_causes import (
     COUNTED,
@@ -53,6 +61,7 @@ from llmtrace.triage.result import (
     Load,
     Metric,
     Outcomes,
+    Q,
     Quality,
     Result,
 )
@@ -76,15 +85,12 @@ from llmtrace.triage.windows.search_rows import (
     look_between,
     look_elsewhere,
 )
+from llmtrace.triage.windows.spike import TRAFFIC_RATIO
 from llmtrace.triage.windows.unrecorded import unrecorded
 
-Q: Final = 0.95
-
 _MAX_DRAWS: Final = 10_000
-_STAGED: Final[tuple[Metric, ...]] = ("ttft", "tpot")  # e2e is mostly how long a response is
-_WAITS: Final[tuple[Metric, ...]] = (*_STAGED, "e2e")
+_WAITS: Final[tuple[Metric, ...]] = (*STAGED, "e2e")
 _SHOWN: Final = COUNTED | {"serial_tools"}  # by rows themselves, whatever a p95 does
-_FAR_MORE: Final = 1.5  # times the requests a second
 _SMALL: Final = 0.1  # of the requests searched
 _HALF: Final = 0.5
 _ENDS: Final = 0.05  # of the time searched, before its end
@@ -137,23 +143,28 @@ class _Sides:
 
     Attributes:
         rows: those that are compared.
-        measured: each metric's values.
+        measured: each metric before and after.
         compared: each metric's change.
         about: the metric to explain.
     """
 
     windows: tuple[Window, Window]
     rows: tuple[Columns, Columns]
-    measured: Mapping[Metric, tuple[Values, Values]]
+    measured: Mapping[Metric, Both]
     compared: Mapping[Metric, Compared]
     outcomes: Outcomes
     load: Mapping[str, Load]
     about: Metric
 
+    def values(self, metric: Metric) -> tuple[Values, Values]:
+        """Return the values of a metric."""
+        before, after = self.measured[metric]
+        return before.values, after.values
+
     @property
     def of_metric(self) -> tuple[Values, Values]:
         """The values of the metric to explain."""
-        return self.measured[self.about]
+        return self.values(self.about)
 
     @property
     def change(self) -> Change:
@@ -317,7 +328,7 @@ def _of_a_while(found: _Weighed) -> _Weighed:
     If far more requests came in it, or it is a small part of all, load that varies makes such.
     """
     before, after = (found.sides.load[one].requests_per_s or 0.0 for one in ("before", "after"))
-    if found.is_blip or (found.is_over and after >= _FAR_MORE * before):
+    if found.is_blip or (found.is_over and after >= TRAFFIC_RATIO * before):
         return replace(found, causes=of_a_burst(found.causes))
     return found
 
@@ -374,7 +385,7 @@ def _others(
     if metric is None:
         yield from (
             _weigh(case, found.look, name, quick, report)
-            for name in _STAGED
+            for name in STAGED
             if name != found.sides.about and found.sides.compared[name].change.rose
         )
     between = look_between(found.look)
@@ -395,7 +406,7 @@ def _weigh(
     sides = _compare(look, metric)
     report("dividing the change", 0.3)
     looked_into: set[Metric] = {sides.about, "ttft", "tpot"}
-    divided = {name: divide(sides.rows, sides.measured[name], Q) for name in looked_into}
+    divided = {name: divide(sides.rows, sides.values(name)) for name in looked_into}
     mine = divided[sides.about]
     spread = _resample(sides, mine, settings, report)
     report("looking for cohorts", 0.8)
@@ -439,7 +450,8 @@ def _as_recorded(
     """Return windows that are given without what is before all data, and what is odd of them."""
     first = min((float(t.min()) for t in (case.rows.start / 1e9, case.signals.t) if len(t)),
                 default=-math.inf)  # fmt: skip
-    found, odd = [*windows], []
+    found: list[Window | None] = [*windows]
+    odd: list[str] = []
     before, after = windows
     if before is not None and after is not None and before.start >= after.end:
         odd.append(Doubt("the window before is later than the other: are they swapped?"))
@@ -471,17 +483,17 @@ def _compared(
     windows = (look.chosen.before, look.chosen.after)
     rows = (thinned(look.whole[0]), thinned(look.whole[1]))
     certain, least = alarm
-    measured = {name: (values(rows[0], name), values(rows[1], name)) for name in METRICS}
+    both = {name: measured(rows, windows, name) for name in METRICS}
     compared = {
         name: compare(
-            rows, windows, measured[name], Q,
+            both[name],
             certain=certain / (1 if name == metric else len(METRICS)), least=least,
             shown=look.shows_rise(name), remembers=look.by_chance <= highest_stretch.SURE,
         )
         for name in METRICS
     }  # fmt: skip
     return _Sides(
-        windows, rows, measured, compared,
+        windows, rows, both, compared,
         outcomes=compare_outcomes(*rows, of_outcomes),
         load={"before": load_of(rows[0], windows[0]), "after": load_of(rows[1], windows[1])},
         about=_about(metric, compared),
@@ -512,17 +524,13 @@ def _resample(sides: _Sides, mine: Divided, settings: Settings, report: Progress
 def _judge(look: Look, sides: _Sides, mine: Divided, spread: Spread | None) -> Judged:
     return in_time(
         judge(
-            sides.change,
-            mine.found,
+            sides.compared[sides.about],
+            mine,
             spread,
             sides.outcomes,
-            unmatched=mine.cells.unmatched_share,
-            fewest=least_values(Q),
-            visible=sides.compared[sides.about].visible,
-            clustered=max(sides.compared[sides.about].design),
             thorough=look.chosen.searched and look.rows.n > FEW,
             sized=not lengths_unknown(sides.rows, sides.about),
-            usual=lambda: usual_parts(sides.rows, sides.about, Q, fewest=least_values(Q)),
+            usual=lambda: usual_parts(sides.rows, sides.about),
         ),
         look.mine,
         sides.load,
@@ -540,7 +548,7 @@ def _alone(look: Look, sides: _Sides, judged: Judged, *, unmatched: float) -> Gr
     """
     if look.chosen.searched or judged.verdict not in NOTHING_FOUND or unmatched > NEW_SHARE:
         return None
-    return clearest_group(sides.rows, sides.windows, Q)
+    return clearest_group(sides.rows, sides.windows)
 
 
 def _cohorts(sides: _Sides, mine: Divided) -> tuple[Cohort, ...]:
@@ -606,12 +614,12 @@ def _result(found: _Weighed, *, quality: Quality, seed: int) -> Result:
         exemplars=exemplars(sides.rows, both, *p95s),
         quality=quality,
         changes=tuple(
-            sides.compared[name].change for name in METRICS if any(map(len, sides.measured[name]))
+            sides.compared[name].change for name in METRICS if any(map(len, sides.values(name)))
         ),
         moved=all_moved(sides.compared, sides.outcomes),
         outcomes=sides.outcomes,
         load=sides.load,
-        anatomy=anatomy_of(mine, Q, *p95s),
+        anatomy=anatomy_of(mine, *p95s),
         estimates=estimates_of(sides.rows, seed),
         smallest_visible=compared.visible,
         smallest_visible_share=compared.visible_share,

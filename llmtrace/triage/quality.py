@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -15,11 +16,11 @@ from llmtrace.triage.attribution.divide_change import Divided
 from llmtrace.triage.attribution.workload_mix import lengths_unknown
 from llmtrace.triage.comparison.p95_change import Compared
 from llmtrace.triage.report.naming import number_of
-from llmtrace.triage.result import Quality
+from llmtrace.triage.result import Q, Quality
+from llmtrace.triage.verdict import BURSTS
 
 _FEW: Final = 200
 _MIN_COVERAGE: Final = 0.8
-_CLUSTERED: Final = 3.0
 _CENSORED: Final = 0.05
 _SHOWN: Final = 3
 _NEW: Final = 0.01  # of requests: less needs no word
@@ -51,9 +52,20 @@ def quality_of(
         warnings: said by others already.
         intervals: whether there are any, if any were requested.
     """
-    coverage = _coverage(divided)
-    n = (len(both[0]), len(both[1]))
-    said = [*warnings, *_of_the_rows(both, compared, there, stands_for, coverage)]
+    found = Quality(
+        n=(len(both[0]), len(both[1])), coverage=_coverage(divided),
+        censored=(len(both[0].censored), len(both[1].censored)),
+        clustered=max(compared.design), duplicates=duplicates,
+        unmatched_share=divided.cells.unmatched_share,
+        effective_n=None if divided.found is None else divided.found.effective_n,
+        matched_on=divided.cells.matched_on,
+        unreported=(*(["mix"] if lengths_unknown(rows, both[0].metric) else []),
+                    *unreported(rows)),
+        values={name: len(np.unique(rows[1].words[name].codes[rows[1].words[name].codes >= 0]))
+                for name in ("model", "route", "region", "replica", "tenant")},
+        sampled=sum(map(len, rows)) / there if there else 1.0,
+    )  # fmt: skip
+    said = [*warnings, *_of_the_rows(found, both[1].metric, there, stands_for)]
     said += _without(rows, both)
     said += [
         f"{100 * share:.0f} % of the requests are new: {kind}"
@@ -64,50 +76,33 @@ def quality_of(
         said.append(f"{duplicates:,} rows were there twice, and left out once")
     if not intervals:
         said.append("no intervals: a window is too short to resample in blocks of 10 s")
-    return Quality(
-        n=n, coverage=coverage, censored=(len(both[0].censored), len(both[1].censored)),
-        clustered=max(compared.design), duplicates=duplicates,
-        unmatched_share=divided.cells.unmatched_share,
-        effective_n=None if divided.found is None else divided.found.effective_n,
-        matched_on=divided.cells.matched_on,
-        unreported=(*(["mix"] if lengths_unknown(rows, both[0].metric) else []),
-                    *unreported(rows)),
-        values={name: len(np.unique(rows[1].words[name].codes[rows[1].words[name].codes >= 0]))
-                for name in ("model", "route", "region", "replica", "tenant")},
-        sampled=sum(map(len, rows)) / there if there else 1.0,
+    return replace(
+        found,
         doubts=tuple(one for one in said if isinstance(one, Doubt)),
         warnings=tuple(dict.fromkeys(one for one in said if not isinstance(one, Doubt))),
-    )  # fmt: skip
+    )
 
 
-def _of_the_rows(
-    both: tuple[Values, Values],
-    compared: Compared,
-    there: int,
-    stands_for: float,
-    coverage: float | None,
-) -> Iterator[str]:
+def _of_the_rows(found: Quality, metric: str, there: int, stands_for: float) -> Iterator[str]:
     """Yield what the rows themselves leave in doubt."""
     if stands_for > _SAMPLED * there:
         yield (
             f"a sample: these {there:,} rows stand for {stands_for:,.0f} requests; rates and "
             "shares are of all of them, counts of rows"
         )
-    n = (len(both[0]), len(both[1]))
-    if least_values(compared.quantile) <= min(n) < _FEW:
+    n, censored = found.n, found.censored
+    if least_values(Q) <= min(n) < _FEW:
         yield f"few requests ({n[0]:,} before, {n[1]:,} after): wide intervals"
-    if coverage is not None and coverage < _MIN_COVERAGE:
+    if found.coverage is not None and found.coverage < _MIN_COVERAGE:
         yield (
-            f"stages are known for {100 * coverage:.0f} % of the typical request's time: "
+            f"stages are known for {100 * found.coverage:.0f} % of the typical request's time: "
             "the rest stays one piece, unattributed"
         )
-    clustered = max(compared.design)
-    if clustered > _CLUSTERED:
-        yield f"slow requests come in bursts: wide intervals (design effect {clustered:.0f})"
-    censored = (len(both[0].censored), len(both[1].censored))
+    if found.clustered is not None and found.clustered > BURSTS:
+        yield f"slow requests come in bursts: wide intervals (design effect {found.clustered:.0f})"
     if censored[1] > _CENSORED * max(n[1], 1) and censored[1] > censored[0]:
         yield (
-            f"{number_of(censored[1])} ended before {both[1].metric} was known: "
+            f"{number_of(censored[1])} ended before {metric} was known: "
             "the true p95 after is higher"
         )
 

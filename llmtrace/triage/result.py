@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 
 from llmtrace.dataset.case import Window
 from llmtrace.triage.over_time import Growth, Impact, Incident, NearEvent, Onset, Similar, State
@@ -26,8 +26,9 @@ Verdict = Literal[
     "new_workload",  # too much of today's workload did not exist before
     "not_enough_data",
 ]
-VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
 NOTHING_FOUND: Final[frozenset[Verdict]] = frozenset({"no_change", "not_enough_data"})
+
+Q: Final = 0.95  # the quantile that a triage is about
 
 Metric = Literal["ttft", "tpot", "e2e", "render"]
 

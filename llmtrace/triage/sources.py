@@ -18,7 +18,7 @@ import numpy as np
 from llmtrace.api_clients.collector_client import Collector
 from llmtrace.core.errors import DataError, LlmtraceError
 from llmtrace.dataset import case as cases
-from llmtrace.dataset.columns import Builder, Columns, Words, concatenate, from_rows
+from llmtrace.dataset.columns import Columns, Words, concatenate, from_dicts, from_rows
 from llmtrace.dataset.files import read_columns
 from llmtrace.triage.windows.choose import earlier
 
@@ -198,7 +198,7 @@ def from_collector(
         if len(words) == 1 and not name.endswith("_source")  # of those the API knows nothing
     }
     span = {"start": f"{window.start:.6f}", "end": f"{window.end:.6f}"}
-    rows = _columns(
+    rows = from_dicts(
         _with_progress(
             collector.lines("rows", **span, **filters_sent, limit=_MAX_ROWS), window, progress
         )
@@ -227,12 +227,6 @@ def from_collector(
         facts=facts,
         warnings=(*rows.warnings, *cut, *odd_signals, *odd_facts),
     )
-
-
-def _columns(rows: Iterable[Mapping[str, Any]]) -> Columns:
-    builder = Builder()
-    builder.add(rows)
-    return builder.done()
 
 
 def _with_progress(

@@ -7,10 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from llmtrace.dataset.case import Window
+from llmtrace.stats.quantiles import least_values
 from llmtrace.triage.attribution.attribute import Attribution, Spread
+from llmtrace.triage.attribution.divide_change import Divided
+from llmtrace.triage.comparison.p95_change import Compared
 from llmtrace.triage.detectable_change import TOO_COARSE
 from llmtrace.triage.over_time import Incident
-from llmtrace.triage.report.naming import duration, figure, number_of, unit_of
+from llmtrace.triage.report.naming import duration, figure, number_of, unit
 from llmtrace.triage.result import (
     OF_THE_WORK,
     OF_TRAFFIC,
@@ -20,15 +23,16 @@ from llmtrace.triage.result import (
     Finding,
     Load,
     Outcomes,
+    Q,
     Verdict,
 )
+from llmtrace.triage.windows.spike import TRAFFIC_RATIO
 
 NEW_SHARE: Final = 0.3  # of requests that are of no kind seen before: nothing to compare with
 COUNTS: Final = 1 / 3  # share of the change from which a part of it is one
 MIN_TRAFFIC_S: Final = 30.0
-_CROWD: Final = 1.5  # times as many requests a second, or as few
 _DOUBLED: Final = 1.0  # a rise that even a search of all there is would have to show
-_BURSTS: Final = 3.0  # slow requests that tell as much as one: fewer need no word
+BURSTS: Final = 3.0  # slow requests that tell as much as one: fewer need no word
 _KINDS: Final = 3  # of failures that are said
 _CANCELS: Final = 0.1  # share of the p95 that two opposite moves must each come to
 
@@ -42,36 +46,29 @@ class Judged:
 
 
 def judge(
-    change: Change,
-    found: Attribution | None,
+    compared: Compared,
+    mine: Divided,
     spread: Spread | None,
     outcomes: Outcomes,
     *,
-    unmatched: float,
-    fewest: int,
-    visible: float | None,
-    clustered: float,
     thorough: bool,
-    sized: bool = True,
-    usual: Callable[[], tuple[float, float]] | None = None,
+    sized: bool,
+    usual: Callable[[], tuple[float, float]],
 ) -> Judged:
     """Give the verdict.
 
     Args:
-        change: of the metric in question.
-        found: its parts; `None` = the windows have no work in common.
+        compared: the metric in question.
+        mine: what its change consists of.
         spread: their intervals; `None` = not worked out.
         outcomes: how requests ended.
-        unmatched: share of the requests now of a kind never seen before.
-        fewest: requests that a window needs for its p95 to have an interval.
-        visible: the smallest relative rise that would have been seen; `None` = none would.
-        clustered: how many slow requests say as much as one independent one.
         thorough: all there is was searched, and that was much: these two windows are only part.
         sized: rows say how long requests are; if not, more work is not known from slower work.
         usual: returns by how many seconds the mix and the same work move, at most, between
             stretches of one window, in which nothing happened.
     """
-    broken = _broken(outcomes)
+    change, found = compared.change, mine.found
+    broken, fewest = _broken(outcomes), least_values(Q)
     if broken and not change.significant:
         return Judged("regression", broken)
     if min(change.before.n, change.after.n) < fewest and not change.significant:
@@ -81,8 +78,8 @@ def judge(
             f"{change.metric}; a p95 needs {fewest} in each to have an interval.",
         )
     if not change.significant:
-        hidden = _hidden(change, found, spread, usual)
-        return hidden or _not_seen(change, visible, clustered, thorough=thorough)
+        return _hidden(change, found, spread, usual) or _not_seen(compared, thorough=thorough)
+    unmatched = mine.cells.unmatched_share
     if unmatched > NEW_SHARE or found is None:
         return Judged(
             "new_workload",
@@ -99,16 +96,15 @@ def judge(
     return replace(judged, reason=f"{broken} {judged.reason}") if broken else judged
 
 
-def _not_seen(
-    change: Change, visible: float | None, clustered: float, *, thorough: bool
-) -> Judged:
+def _not_seen(compared: Compared, *, thorough: bool) -> Judged:
+    visible, clustered = compared.visible, max(compared.design)
     coarse = visible is None or visible > (TOO_COARSE if not thorough else _DOUBLED)
-    bursts = " (slow requests come in bursts: wide intervals)" if clustered > _BURSTS else ""
+    bursts = " (slow requests come in bursts: wide intervals)" if clustered > BURSTS else ""
     seen = "not even ten times" if visible is None else f"{1 + visible:.3g} times"
     return Judged(
         "not_enough_data" if coarse else "no_change",
-        f"{_moved(change)}: not beyond chance; all requests {seen} as slow would have been seen"
-        f"{bursts if coarse else ''}.",
+        f"{_moved(compared.change)}: not beyond chance; all requests {seen} as slow would have "
+        f"been seen{bursts if coarse else ''}.",
     )
 
 
@@ -190,7 +186,8 @@ def in_time(
         verdict = judged.verdict if judged.verdict != "not_enough_data" else "no_change"
         return Judged(verdict, f"Alike in the same hours {day}, with which this is compared: "
                       f"{judged.reason}")  # fmt: skip
-    mostly = [one for one in stretches if one.metric == "traffic" and _covers(one, after)]
+    mostly = [one for one in stretches if one.metric == "traffic"
+              and one.seconds_in(after) >= after.seconds / 2]  # fmt: skip
     traffic = mostly[0] if mostly else None
     unseen = judged.verdict in ("no_change", "not_enough_data")
     if traffic is not None and (unseen or _follows(judged, traffic)):
@@ -199,7 +196,7 @@ def in_time(
         # In less time crowds and gaps come by themselves; where requests stopped there is no
         # window after that could be long.
         seen_s = after.seconds if high else span_s
-        if ratio >= _CROWD and seen_s >= MIN_TRAFFIC_S:
+        if ratio >= TRAFFIC_RATIO and seen_s >= MIN_TRAFFIC_S:
             words = "More requests" if traffic.direction == "up" else "Fewer requests"
             words = words if high else "Requests stopped"
             return Judged("traffic", f"{words}: {low:.3g} → {high:.3g} a second.")
@@ -217,35 +214,23 @@ def _follows(judged: Judged, traffic: Incident) -> bool:
     return judged.verdict == "improvement" and traffic.direction == "down" and traffic.end is None
 
 
-def _covers(one: Incident, after: Window) -> bool:
-    """Return whether a stretch is most of a window."""
-    end = after.end if one.end is None else min(one.end, after.end)
-    return end - max(one.start, after.start) >= after.seconds / 2
-
-
 def _kind(found: Attribution, spread: Spread | None) -> Verdict:
     """Return which part of a real change is large enough, and beyond chance, to count."""
-    shares = {"mix": float(found.seconds[0]), "same": found.same_work}
-    sure = {"mix": True, "same": True}
-    if spread is not None:
-        sure["mix"] = _leaves_zero_out((float(spread.low[0]), float(spread.high[0])))
-        sure["same"] = _leaves_zero_out(spread.same_work)
-    large = {name: abs(part) >= COUNTS * abs(found.delta) for name, part in shares.items()}
-    counts = {name: large[name] and sure[name] for name in shares}
-    if not any(counts.values()):
-        counts = {name: abs(part) >= abs(found.delta) * 2 / 3 for name, part in shares.items()}
-    if counts["mix"] and counts["same"]:
+    parts, whole = (abs(float(found.seconds[0])), abs(found.same_work)), abs(found.delta)
+    sure = (True, True) if spread is None else _sure_parts(spread)
+    mix, same = (part >= COUNTS * whole and one for part, one in zip(parts, sure, strict=True))
+    if not (mix or same):
+        mix, same = (part >= whole * 2 / 3 for part in parts)
+    if mix == same:
         return "mixed"
-    if counts["mix"]:
-        return "workload"
-    return "regression" if counts["same"] else "mixed"
+    return "workload" if mix else "regression"
 
 
 def _hidden(
     change: Change,
     found: Attribution | None,
     spread: Spread | None,
-    usual: Callable[[], tuple[float, float]] | None,
+    usual: Callable[[], tuple[float, float]],
 ) -> Judged | None:
     """Return a verdict where workload and system moved against each other, unseen in the sum.
 
@@ -256,15 +241,12 @@ def _hidden(
     if found is None or spread is None:
         return None
     mix, same = float(found.seconds[0]), found.same_work
-    sure = _leaves_zero_out((float(spread.low[0]), float(spread.high[0]))) and _leaves_zero_out(
-        spread.same_work
-    )
-    if not sure or mix * same >= 0 or min(abs(mix), abs(same)) < _CANCELS * found.before:
+    against = mix * same < 0 and min(abs(mix), abs(same)) >= _CANCELS * found.before
+    if not against or not all(_sure_parts(spread)):
         return None
-    if usual is not None:
-        usual_mix, usual_same = usual()
-        if abs(mix) <= usual_mix or abs(same) <= usual_same:
-            return None
+    usual_mix, usual_same = usual()
+    if abs(mix) <= usual_mix or abs(same) <= usual_same:
+        return None
     return Judged(
         "mixed",
         f"{_moved(change)}, but {_said(mix, change)} from the workload and "
@@ -283,23 +265,21 @@ def _broken(outcomes: Outcomes) -> str | None:
     return None
 
 
-def _leaves_zero_out(bounds: tuple[float, float]) -> bool:
-    return bounds[0] > 0 or bounds[1] < 0
+def _sure_parts(spread: Spread) -> tuple[bool, ...]:
+    """Return whether the intervals of the mix and of the same work leave 0 out."""
+    mix = (float(spread.low[0]), float(spread.high[0]))
+    return tuple(low > 0 or high < 0 for low, high in (mix, spread.same_work))
 
 
 def _moved(change: Change) -> str:
     sides, moved = (change.before, change.after), change.grew[1]
-    in_ = _unit(change)
+    in_ = unit(change)
     said = [f"{name} " + " → ".join(figure(getattr(one, name) or 0.0, in_) for one in sides)
             + f" {in_}" for name in dict.fromkeys((moved, "p95"))]  # fmt: skip
     return f"{change.metric} {' ('.join(said)}" + ")" * (len(said) - 1)
 
 
-def _unit(change: Change) -> str:
-    return unit_of(change.metric, change.before.p95, change.after.p95)
-
-
 def _said(seconds: float, change: Change) -> str:
     """Write a part of a change in the unit of the whole."""
-    in_ = _unit(change)
+    in_ = unit(change)
     return f"{'-' if seconds < 0 else ''}{figure(abs(seconds), in_)} {in_}"

@@ -7,7 +7,7 @@ hand what it is about. Knows nothing of the simulator.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -101,7 +101,8 @@ class Incident:
         signals, odd = signals_from(self._samples())
         assert odd == ()
         facts = Facts(self.facts, tuple(self.events))
-        return gather(first_content(from_dicts(self.rows)), signals, facts, before, after, **more)
+        found = gather(first_content(from_dicts(self.rows)), signals, facts, before, after)
+        return replace(found, **more)
 
     def findings(self, **more: Any) -> dict[str, Finding]:
         """Return what every rule says, the best supported first."""

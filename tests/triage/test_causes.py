@@ -12,7 +12,7 @@ import pytest
 from llmtrace.dataset.case import Window
 from llmtrace.triage.causes import RULES
 from llmtrace.triage.causes.scoring import moves
-from llmtrace.triage.evidence.patterns import vanished
+from llmtrace.triage.evidence.gone_engines import vanished
 from llmtrace.triage.result import CAUSES, NAMED
 
 from . import hand_made
@@ -122,7 +122,7 @@ def test_a_client_that_reads_its_first_chunks_late_is_busy():
         first = sum(row.get(stage, 0.0) for stage in TTFT)
         row["arrived_by_s"] = first - row.pop("late_by_s")
 
-    found = made.findings(metric="ttft")
+    found = made.findings(metric="ttft_s")
 
     assert found["busy_client"].status in SURE, report(found)
 

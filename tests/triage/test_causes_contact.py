@@ -140,7 +140,7 @@ def test_a_route_whose_own_requests_take_longer_is_not_lost() -> None:
         kept.append(row)
     made.rows = kept
 
-    found = made.findings(metric="ttft")
+    found = made.findings(metric="ttft_s")
 
     assert found["traffic_lost"].status not in SURE
 
@@ -154,7 +154,7 @@ def test_who_waits_sends_fewer_by_no_more_than_it_takes_longer(
     for row in made.after():
         row["queue_s"] += slower_s
 
-    found = made.findings(metric="ttft")["traffic_lost"]
+    found = made.findings(metric="ttft_s")["traffic_lost"]
 
     assert (found.status in NAMED) is lost
     assert any("sends fewer" in one.text for one in found.against) is not lost
@@ -186,7 +186,7 @@ def test_who_is_overtaken_waits_for_a_grammar_of_its_own(own: bool) -> None:
         ("external_prefix_queries", one): lambda _t: 0.0 for one in ("vllm-0", "vllm-1", "vllm-2")
     }
 
-    found = made.findings(metric="ttft")
+    found = made.findings(metric="ttft_s")
 
     assert (next(iter(found)) == "grammar_compilation") is own
     assert (found["grammar_compilation"].status in NAMED) is own
@@ -242,7 +242,7 @@ def test_an_engine_that_may_run_fewer_since_its_restart_is_full_and_not_cold() -
     for row in made.after():
         row["queue_s"] += 2.0 if row["start"] / 1e9 < AFTER.start + 0.6 * AFTER.seconds else 0.0
 
-    found = made.findings(metric="ttft")
+    found = made.findings(metric="ttft_s")
 
     assert next(iter(found)) == "queue_saturation"
     assert found["cold_start"].status not in SURE
@@ -256,7 +256,7 @@ def test_what_is_sent_again_after_no_answer_was_not_served() -> None:
         if dice.random() < 0.15:
             row |= {"attempts": 2, "retry_s": 3.0, "network_s": row["network_s"] + 3.0}
 
-    found = made.findings(metric="ttft")
+    found = made.findings(metric="ttft_s")
 
     assert next(iter(found)) == "provider_errors"
 
@@ -274,7 +274,7 @@ def test_a_new_version_whose_requests_wait_on_open_connections_has_a_limit(
         row["network_connect_s"] = 0.02 if connects else 0.0
         row["network_s"] -= 0.48 if connects else 0.5
 
-    found = made.findings(metric="ttft")
+    found = made.findings(metric="ttft_s")
 
     assert (next(iter(found)) == "client_cold") is connects
     assert (found["client_cold"].status in NAMED) is connects
@@ -291,7 +291,7 @@ def test_where_engines_prefill_and_others_decode_transfers_are_between_them() ->
             0.9 if t >= AFTER.start else 0.02
         )
 
-    found = made.findings(metric="ttft")
+    found = made.findings(metric="ttft_s")
 
     assert next(iter(found)) == "disaggregated_kv"
     assert found["disaggregated_kv"].status in SURE
@@ -308,7 +308,7 @@ def test_what_is_deferred_without_a_connector_waits_for_a_grammar(connector: boo
         if not connector:
             del facts["kv_connector"]
 
-    found = made.findings(metric="ttft")
+    found = made.findings(metric="ttft_s")
 
     assert next(iter(found)) == ("kv_transfer" if connector else "grammar_compilation")
 
@@ -322,7 +322,7 @@ def test_tokens_take_longer_where_drafts_fail_and_no_other_program_is_needed() -
         row["prefill_s"] *= 1.7
         row["spec_accepted"] = int(0.4 * row["output_tokens"])
 
-    found = made.findings(metric="tpot")
+    found = made.findings(metric="tpot_s")
 
     assert next(iter(found)) == "low_spec_acceptance"
     assert found["gpu_throttle"].status not in SURE
@@ -334,7 +334,7 @@ def test_a_larger_batch_makes_no_few_requests_far_slower() -> None:
     for number, row in enumerate(made.after()):
         row["decode_s"] *= 3.0 if number % 4 == 0 else 0.6
 
-    assert made.findings(metric="tpot")["batch_size"].status not in SURE
+    assert made.findings(metric="tpot_s")["batch_size"].status not in SURE
 
 
 def test_a_cache_that_is_hardly_used_is_not_full_whatever_its_tokens_take() -> None:
@@ -344,7 +344,7 @@ def test_a_cache_that_is_hardly_used_is_not_full_whatever_its_tokens_take() -> N
         made.gauges["kv_usage", replica] = lambda t, _u: 0.03 if t >= AFTER.start else 0.01
     hand_made.slow_queue(made, 1.0)
 
-    assert made.findings(metric="ttft")["kv_exhaustion"].status == "ruled_out"
+    assert made.findings(metric="ttft_s")["kv_exhaustion"].status == "ruled_out"
 
 
 @pytest.mark.parametrize(("bursts", "possible"), [(False, True), (True, False)])
@@ -357,7 +357,7 @@ def test_what_is_left_after_the_prefill_may_be_the_front_end(bursts: bool, possi
         row["first_chunk_s"] += 0.5
         row["burst_chunks"] += int(0.6 * row["chunks"]) if bursts else 0
 
-    found = made.findings(metric="ttft")["frontend_cpu"]
+    found = made.findings(metric="ttft_s")["frontend_cpu"]
 
     assert (found.status == "possible") is possible
 
@@ -370,7 +370,7 @@ def test_what_makes_no_first_token_later_is_not_explained_by_what_does() -> None
         row["network_rtt_s"] += 0.4
         row |= {"output_tokens": 4 * row["output_tokens"], "decode_s": 4 * row["decode_s"]}
 
-    found = made.findings(metric="ttft")
+    found = made.findings(metric="ttft_s")
 
     assert next(iter(found)) == "network_path"
     assert found["longer_outputs"].status in NAMED
@@ -383,7 +383,7 @@ def test_longer_prompts_do_not_explain_that_nothing_streams() -> None:
         row["prompt_tokens"] *= 6
         row["prefill_s"] *= 6
 
-    found = made.findings(metric="ttft")
+    found = made.findings(metric="ttft_s")
 
     assert found["streaming_off"].status in NAMED
     assert not [one for one in found["streaming_off"].against if "explains" in one.text]
@@ -403,7 +403,7 @@ def test_who_waits_while_all_slots_are_taken_waits_for_an_adapter(full: bool) ->
     for row in made.after():
         row["queue_s"] += 2.0 if row["start"] / 1e9 % 20 < 10 else 0.0
 
-    found = made.findings(metric="ttft")["lora_slots"]
+    found = made.findings(metric="ttft_s")["lora_slots"]
 
     assert (found.status in SURE) is full
 
@@ -419,7 +419,7 @@ def test_what_a_response_cache_served_says_nothing_of_prefixes() -> None:
         if hit:
             row |= {"decode_s": 0.001, "queue_s": 0.0, "prefill_s": 0.001}
 
-    found = made.findings(metric="e2e")
+    found = made.findings(metric="e2e_s")
 
     assert next(iter(found)) == "response_cache_misses"
     assert found["prefix_cache_collapse"].status not in NAMED

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from llmtrace.dataset.case import Event
-from llmtrace.triage.evidence import patterns
+from llmtrace.triage.evidence import gone_engines
 
 from . import hand_made
 from .incidents import AFTER, quiet
@@ -34,7 +34,7 @@ def opened(seconds: float, *, own: float = 0.0, share: float = 1.0):
 
 def test_a_process_for_each_request_is_a_cold_client():
     """Most of the time is before the connection, whatever it is that starts."""
-    found = opened(0.004, own=0.4).findings(metric="ttft")
+    found = opened(0.004, own=0.4).findings(metric="ttft_s")
 
     assert next(iter(found)) == "client_cold"
     assert found["client_gate"].status not in ("confirmed", "likely")
@@ -56,7 +56,7 @@ def test_a_pool_that_nearly_all_wait_for_is_a_limit():
         row["network_s"] += wait
     waited = [row["network_client_wait_s"] > 0.1 for row in rows]
 
-    found = made.findings(metric="ttft")
+    found = made.findings(metric="ttft_s")
 
     assert 0.7 < sum(waited) / len(waited) < 0.98
     assert next(iter(found)) == "client_gate"
@@ -65,7 +65,7 @@ def test_a_pool_that_nearly_all_wait_for_is_a_limit():
 
 def test_connections_that_are_not_kept_alive_are_the_path():
     """Nothing else is set up, though something was deployed just before."""
-    found = opened(0.025).findings(metric="ttft")
+    found = opened(0.025).findings(metric="ttft_s")
 
     assert next(iter(found)) == "network_path"
 
@@ -109,5 +109,5 @@ def test_a_target_that_is_new_and_not_up_yet_did_not_go_down():
         ~evidence.signals.instance.where("vllm-9") | (evidence.signals.t >= AFTER.start)
     )
 
-    assert patterns.vanished(evidence) == {}
-    assert patterns.vanished(replace(evidence, signals=later, _kept={})) == {}
+    assert gone_engines.vanished(evidence) == {}
+    assert gone_engines.vanished(replace(evidence, signals=later, _kept={})) == {}

@@ -50,8 +50,8 @@ def test_engines_means_speak_for_requests_without_a_queue():
     made.gauge("waiting", 14.0, 2.0)
     made.gauge("running", 64.0)
 
-    evidence = made.evidence(metric="ttft")
-    found = made.findings(metric="ttft")
+    evidence = made.evidence(metric="ttft_s")
+    found = made.findings(metric="ttft_s")
 
     assert (evidence.gate("queue"), evidence.gate("prefill")) == (True, False)
     assert evidence.carried("queue") > 0.8
@@ -75,7 +75,7 @@ def test_what_engines_see_of_a_wait_is_theirs(ttft, cause):
     """They count time to the first token from when a request is with them: a gateway is before."""
     made = late("first_chunk_s", 0.5)
     count(made, ttft=ttft)
-    found = made.findings(metric="ttft")
+    found = made.findings(metric="ttft_s")
 
     assert next(iter(found)) == cause
     assert found[cause].status == "likely"
@@ -89,7 +89,7 @@ def test_a_gateway_is_named_without_one_stage_of_an_engine():
     hand_made.not_divided(made, "first_chunk_s")
     count(made)
 
-    assert next(iter(made.findings(metric="ttft"))) == "gateway_overhead"
+    assert next(iter(made.findings(metric="ttft_s"))) == "gateway_overhead"
 
 
 def test_a_front_end_is_not_what_engines_count_as_queue():
@@ -97,14 +97,14 @@ def test_a_front_end_is_not_what_engines_count_as_queue():
     made = late("first_chunk_s", 0.5)
     count(made, ttft=0.63, queue=0.5)
 
-    assert made.findings(metric="ttft")["frontend_cpu"].status not in SURE
+    assert made.findings(metric="ttft_s")["frontend_cpu"].status not in SURE
 
 
 def test_requests_in_progress_stand_in_for_the_gauge_of_running_ones():
     """Twice as many come, and more than that are there at a time."""
     made = hand_made.batch_size()
     made.forget("running")
-    found = made.findings(metric="tpot")
+    found = made.findings(metric="tpot_s")
 
     assert next(iter(found)) == "batch_size"
     assert any("requests in progress p50" in one.text for one in found["batch_size"].evidence)

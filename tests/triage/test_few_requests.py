@@ -175,7 +175,7 @@ def test_of_quiet_windows_no_kind_of_request_stands_out():
     sides = [[case.rows.within(w.start, w.end) for w in (case.before, case.after)]
              for case in cases]  # fmt: skip
     found = [
-        clearest_group((before, after), (case.before, case.after), 0.95)
+        clearest_group((before, after), (case.before, case.after))
         for case, (before, after) in zip(cases, sides, strict=True)
     ]
 
@@ -190,6 +190,6 @@ def test_a_kind_that_nearly_all_are_of_and_one_of_a_few_are_no_groups():
         before, after = (case.rows.within(w.start, w.end) for w in (case.before, case.after))
         windows = (case.before, case.after)
 
-        found = clearest_group((before, after), windows, 0.95)
+        found = clearest_group((before, after), windows)
 
         assert found is None

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from llmtrace.dataset.case import Window
-from llmtrace.triage.evidence import patterns
+from llmtrace.triage.evidence import gone_engines
 from llmtrace.triage.evidence.changes import shift, shift_of_samples
 from llmtrace.triage.evidence.signals import Series, moved
 
@@ -112,7 +112,7 @@ def test_a_transfer_of_blocks_is_no_front_end():
             0.7 * (0.5 if t >= AFTER.start else 0.0)
         )
     front = made.evidence().gauge("frontend_time").fleet
-    found = made.findings(metric="ttft")
+    found = made.findings(metric="ttft_s")
 
     assert front.after_mean == pytest.approx(0.02, abs=0.03)
     assert next(iter(found)) == "disaggregated_kv"
@@ -129,7 +129,7 @@ def test_drafts_are_told_by_the_ratio_that_some_engines_report(name, before, aft
     """SGLang has no counters of drafts, TensorRT-LLM the mean length of those accepted."""
     made = hand_made.low_spec_acceptance_missing()
     hand_made.report(made, name, before, after)
-    found = made.findings(metric="tpot")
+    found = made.findings(metric="tpot_s")
     shown = [one.text for one in found["low_spec_acceptance"].evidence]
 
     assert any(text.startswith(said) for text in shown), shown
@@ -162,7 +162,7 @@ def test_a_gap_between_scrapes_is_no_restart(again):
         mine = signals.instance.where("vllm-1") & later & ~signals.signal.where("running")
         signals.value[mine] *= 0.01
 
-    assert bool(patterns.vanished(evidence)) is again
+    assert bool(gone_engines.vanished(evidence)) is again
 
 
 def test_loads_of_blocks_from_another_tier_are_what_requests_wait_for():
@@ -173,7 +173,7 @@ def test_loads_of_blocks_from_another_tier_are_what_requests_wait_for():
         made.counters["kv_offload_load_time", replica] = lambda t: (
             0.6 if t >= AFTER.start else 0.01
         )
-    found = made.findings(metric="ttft")
+    found = made.findings(metric="ttft_s")
 
     assert next(iter(found)) == "kv_transfer"
     assert any("loading KV blocks takes" in one.text for one in found["kv_transfer"].evidence)
@@ -189,7 +189,7 @@ def test_misses_are_named_where_there_was_hardly_one_before():
             row["replica"] = None
             for name in ("queue_s", "prefill_s", "decode_s"):
                 row[name] = 0.0
-    found = made.findings(metric="ttft")
+    found = made.findings(metric="ttft_s")
 
     assert next(iter(found)) == "response_cache_misses"
     assert found["response_cache_misses"].status in SURE

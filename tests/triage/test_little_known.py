@@ -26,7 +26,7 @@ def test_a_queue_that_few_samples_meet_is_seen():
         row["unattributed_s"] += 1.5
     made.forget_rows("queue_s")
 
-    assert made.findings(metric="ttft")["queue_saturation"].status == "confirmed"
+    assert made.findings(metric="ttft_s")["queue_saturation"].status == "confirmed"
 
 
 def test_longer_prompts_of_which_as_much_is_cached_are_no_cache_that_broke():
@@ -55,7 +55,7 @@ def test_another_mix_of_prefixes_is_no_cache_that_broke(named, broken):
     if not named:
         made.forget_rows("tenant", "model")
 
-    status = made.findings(metric="ttft")["prefix_cache_collapse"].status
+    status = made.findings(metric="ttft_s")["prefix_cache_collapse"].status
     assert status == ("confirmed" if broken else "ruled_out")
 
 
@@ -105,7 +105,7 @@ def test_a_limit_of_a_client_makes_requests_wait_while_many_are_in_progress(toge
             row["client_s"] = 1.0 + float(dice.random())
             row["unattributed_s"] += row["client_s"]
 
-    status = made.findings(metric="ttft")["client_gate"].status
+    status = made.findings(metric="ttft_s")["client_gate"].status
     assert (status == "confirmed") is together
 
 
@@ -127,7 +127,7 @@ def test_as_many_chunks_as_ever_do_not_rule_a_buffer_out():
     made = hand_made.proxy_buffering()
     made.forget_rows("burst_chunks")
 
-    assert made.findings(metric="ttft")["proxy_buffering"].status == "likely"
+    assert made.findings(metric="ttft_s")["proxy_buffering"].status == "likely"
 
 
 def test_responses_that_stood_still_for_the_same_time_show_a_pause():
@@ -158,6 +158,6 @@ def test_a_wait_that_may_be_chance_rules_nothing_out_where_little_would_be_seen(
         row["stream"] = 0
         row["first_chunk_s"] += 0.05
 
-    found = made.findings(metric="ttft", coarse=coarse)
+    found = made.findings(metric="ttft_s", coarse=coarse)
 
     assert found["streaming_off"].status == status

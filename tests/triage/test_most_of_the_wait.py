@@ -50,7 +50,7 @@ def with_long_ones(*, slower: float = 1.0, also: float = 0.0) -> Incident:
 @pytest.mark.parametrize(("slower", "also"), [(1.0, 1.5), (3.0, 1.0), (3.0, 0.0)])
 def test_long_prompts_as_ever_block_nobody_more_than_all_are_slower(slower, also):
     """Who meets one waits longer than others did before, because all do."""
-    found = with_long_ones(slower=slower, also=also).findings(metric="ttft")
+    found = with_long_ones(slower=slower, also=also).findings(metric="ttft_s")
 
     assert found["head_of_line"].status not in SURE
 
@@ -76,7 +76,7 @@ def test_a_halt_is_longer_than_responses_wait_for_chunks_on_any_day(longest_befo
     made = seldom_paused()
     for row in made.rows[:100:20]:
         row["max_gap_s"] = longest_before
-    status = made.findings(metric="ttft")["engine_paused"].status
+    status = made.findings(metric="ttft_s")["engine_paused"].status
 
     assert (status in SURE) is named
 
@@ -161,7 +161,7 @@ def test_fewer_responses_from_the_cache_are_seen_where_a_metric_moved_for_certai
         hit = number % 20 < (14 if number < 200 else 11)
         row["cache_hit"] = hit
         row["decode_s"] = 0.001 if hit else 1.0 + row["decode_s"] + slow * (number >= 200)
-    found = made.findings(metric="e2e", risen=frozenset({"e2e_s"} if slow else ()))
+    found = made.findings(metric="e2e_s", risen=frozenset({"e2e_s"} if slow else ()))
 
     assert (found["response_cache_misses"].status not in ("ruled_out", "unknown")) is named
 
@@ -171,7 +171,7 @@ def test_few_requests_that_are_sent_again_are_refused():
     made = quiet(rate=0.4)
     for row in list(made.after())[::10]:
         row |= {"attempts": 2, "retry_s": 1.5, "gateway_s": row["gateway_s"] + 1.5}
-    found = made.findings(metric="ttft")["rate_limit_retries"]
+    found = made.findings(metric="ttft_s")["rate_limit_retries"]
 
     assert found.status in SURE
 

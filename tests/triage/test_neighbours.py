@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from llmtrace.triage.causes.network import midstream_errors, network_path
-from llmtrace.triage.evidence.patterns import in_halts, reader_away, slow_front_end
+from llmtrace.triage.causes.network import midstream_errors, network_path, reader_away
+from llmtrace.triage.evidence.engine_halts import in_halts
+from llmtrace.triage.evidence.inside_engines import slow_front_end
 
 from .hand_made import head_of_line, proxy_buffering, slow_queue
 from .incidents import AFTER, REPLICAS, Incident, quiet
@@ -69,7 +70,7 @@ def cut_at_once(*, started: bool = True) -> Incident:
 
 def test_a_blocked_loop_is_no_proxy():
     """Chunks came at once, because they were not read before."""
-    found = blocked_loop().findings(metric="ttft")
+    found = blocked_loop().findings(metric="ttft_s")
 
     assert next(iter(found)) == "busy_client"
     assert found["busy_client"].status == "confirmed"
@@ -97,7 +98,7 @@ def test_a_lag_that_a_slow_engine_brings_about_is_not_its_cause():
     for row in made.after():
         row |= {"client_lag_s": 0.3, "decode_s": 2 * row["decode_s"]}
 
-    assert made.findings(metric="tpot")["busy_client"].status not in SURE
+    assert made.findings(metric="tpot_s")["busy_client"].status not in SURE
 
 
 def test_halts_without_any_stream_are_told_by_the_slow_requests():
@@ -196,7 +197,7 @@ def test_prompts_that_got_longer_by_and_large_prove_no_few_that_block(longer, pr
         if dice.random() < longer:
             row["prompt_tokens"] = 2 * max(row["prompt_tokens"], 1600)
 
-    found = made.findings(metric="ttft")["head_of_line"]
+    found = made.findings(metric="ttft_s")["head_of_line"]
 
     assert (found.status == "confirmed") == proved
 
@@ -236,7 +237,7 @@ def waits_for_a_slot(*, still: bool = False) -> Incident:
 
 def test_a_wait_for_a_semaphore_is_not_everything_else_that_got_slower():
     """It is in no stage of the network, and all of what was added."""
-    found = waits_for_a_slot().findings(metric="ttft")
+    found = waits_for_a_slot().findings(metric="ttft_s")
 
     assert next(iter(found)) == "client_gate"
     assert found["client_gate"].status == "confirmed"
@@ -245,7 +246,7 @@ def test_a_wait_for_a_semaphore_is_not_everything_else_that_got_slower():
 
 def test_a_client_in_which_requests_wait_and_responses_stand_still_is_busy():
     """Who waits for a semaphore reads meanwhile what others receive."""
-    found = waits_for_a_slot(still=True).findings(metric="ttft")
+    found = waits_for_a_slot(still=True).findings(metric="ttft_s")
 
     assert next(iter(found)) == "busy_client"
     assert found["client_gate"].status not in SURE

@@ -44,7 +44,7 @@ def others_prompts(every_s: float = 12.0, held_s: float = 4.0) -> Incident:
 
 def test_others_responses_are_a_larger_batch():
     """No more requests come; the engines make tokens that none of them has."""
-    found = others_answers().findings(metric="tpot")
+    found = others_answers().findings(metric="tpot_s")
 
     assert next(iter(found)) == "batch_size"
     assert found["batch_size"].status in SURE
@@ -58,7 +58,7 @@ def test_others_responses_are_no_longer_ones_of_these():
         row["output_tokens"] = row["chunks"] = int(row["output_tokens"] * 1.3)
         row["decode_s"] *= 1.3
 
-    found = made.findings(metric="tpot")
+    found = made.findings(metric="tpot_s")
 
     assert found["longer_outputs"].status not in SURE
     assert found["batch_size"].status in SURE
@@ -106,7 +106,7 @@ def test_seats_that_others_take_are_a_queue_and_no_drafts():
     for row in made.after():
         row["queue_s"] += 2.0
 
-    found = made.findings(metric="ttft")
+    found = made.findings(metric="ttft_s")
 
     assert next(iter(found)) == "queue_saturation"
     assert found["queue_saturation"].status in SURE
@@ -116,7 +116,7 @@ def test_seats_that_others_take_are_a_queue_and_no_drafts():
 def test_others_documents_hold_these_up():
     """All engines go on, with prompts of others: no pause."""
     made = others_prompts()
-    found = made.findings(metric="ttft")
+    found = made.findings(metric="ttft_s")
 
     assert next(iter(found)) == "head_of_line"
     assert found["head_of_line"].status in SURE
@@ -128,7 +128,7 @@ def test_as_many_prompt_tokens_in_many_more_requests_are_no_documents():
     made = others_prompts()
     made.counters["e2e_count", "vllm-0"] = lambda t: 24.0 if t >= AFTER.start else 4.0
 
-    assert made.findings(metric="ttft")["head_of_line"].status not in SURE
+    assert made.findings(metric="ttft_s")["head_of_line"].status not in SURE
 
 
 @pytest.mark.parametrize(("named", "parts"), [(True, (2.0, 0.0, 0.0)), (False, (0.7, 0.7, 0.7))])
@@ -143,7 +143,7 @@ def test_engines_count_how_requests_are_divided(named, parts):
     for row in made.after():
         row["queue_s"] += 0.5
 
-    found = made.findings(metric="ttft")["replica_imbalance"]
+    found = made.findings(metric="ttft_s")["replica_imbalance"]
 
     assert (found.status in SURE) == named
 
@@ -176,7 +176,7 @@ def test_deferred_requests_may_wait_for_an_adapter_that_others_want(ended, few):
         made.counters["external_prefix_queries", replica] = lambda _: 0.0
     for facts in made.facts.values():
         facts.pop("kv_connector", None)
-    found = made.findings(metric="ttft")
+    found = made.findings(metric="ttft_s")
     others = ended > 2 or few > 0
 
     assert (found["lora_slots"].status in ("likely", "confirmed")) == others

@@ -99,7 +99,7 @@ def test_an_alert_fires_within_its_incident():
         fired_at(day(windows=False))
 
 
-@pytest.mark.parametrize("url", ["nowhere", "ftp://x/alerts", "http://"])
+@pytest.mark.parametrize("url", ["nowhere", "ftp://x/alerts", "http://", "http://[x"])
 def test_an_address_that_is_none_is_said(incident, url, capsys):
     """Before anything is read or sent."""
     with pytest.raises(ConfigError, match="--alert"):

@@ -61,7 +61,7 @@ def fewer_hits(*, before_too: bool) -> Incident:
 
 def test_more_models_in_demand_than_before_wait_for_a_slot_each():
     """The batch has room, so that it is none of its slots."""
-    found = wait(models=6).findings(metric="ttft")
+    found = wait(models=6).findings(metric="ttft_s")
 
     assert next(iter(found)) == "lora_slots"
     assert found["lora_slots"].status in SURE
@@ -71,7 +71,7 @@ def test_more_models_in_demand_than_before_wait_for_a_slot_each():
 @pytest.mark.parametrize(("models", "full"), [(2, False), (6, True)])
 def test_as_many_models_as_before_or_a_full_batch_are_no_lack_of_slots_for_adapters(models, full):
     """Either explains it otherwise."""
-    found = wait(models, full=full).findings(metric="ttft")
+    found = wait(models, full=full).findings(metric="ttft_s")
 
     assert found["lora_slots"].status not in SURE
 
@@ -79,7 +79,7 @@ def test_as_many_models_as_before_or_a_full_batch_are_no_lack_of_slots_for_adapt
 @pytest.mark.parametrize(("full", "status"), [(False, "unknown"), (True, "confirmed")])
 def test_requests_that_wait_though_a_batch_has_room_are_no_saturation(full, status):
     """Whatever they wait for, it is no slot."""
-    found = wait(2, full=full).findings(metric="ttft")["queue_saturation"]
+    found = wait(2, full=full).findings(metric="ttft_s")["queue_saturation"]
 
     assert found.status == status
     assert any("though there is room" in one.text for one in found.against) is not full
@@ -112,7 +112,7 @@ def test_a_cache_that_shrank_is_not_filled_by_longer_requests():
 @pytest.mark.parametrize("before_too", [True, False])
 def test_prefix_hits_fall_only_beyond_stretches_before(before_too):
     """Prompts differ from hour to hour: as few hits as now and then before are none of a cache."""
-    found = fewer_hits(before_too=before_too).findings(metric="ttft")["prefix_cache_collapse"]
+    found = fewer_hits(before_too=before_too).findings(metric="ttft_s")["prefix_cache_collapse"]
 
     assert (found.status == "confirmed") is not before_too
 

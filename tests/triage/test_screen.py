@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from html import unescape
 from io import StringIO
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from llmtrace.triage.report.runbooks import summary_of
 from llmtrace.triage.report.sentences import facts, when
 from llmtrace.triage.report.terminal import screen
 from llmtrace.triage.report.timeline import timeline
-from llmtrace.triage.result import VERDICTS, Cohort, Finding, Outcomes, Point, Result
+from llmtrace.triage.result import Cohort, Finding, Outcomes, Point, Result, Verdict
 from tests.triage.days import START, Kind, day, requests
 
 HOSTILE = '<script>alert("x")</script>[bold]&amp;'
@@ -229,7 +230,7 @@ def test_requests_that_report_no_metric_are_counted(result):
     assert f": {result.before.n:,} requests, p95" in lines[-1]
 
 
-@pytest.mark.parametrize("verdict", VERDICTS)
+@pytest.mark.parametrize("verdict", get_args(Verdict))
 def test_every_verdict_has_words(result, slow, verdict):
     """None is missing on the screen or the page."""
     changed = replace(result, verdict=verdict)

@@ -62,7 +62,7 @@ def deferred(*, models: int = 1, fetches: bool = False) -> Incident:
 
 def test_halts_are_seen_together_though_few_requests_come_in_each():
     """Two or three requests wait in each of eight halts: all are answered at its end."""
-    found = seldom_paused().findings(metric="ttft")
+    found = seldom_paused().findings(metric="ttft_s")
 
     assert next(iter(found)) == "engine_paused"
     assert found["engine_paused"].status in SURE
@@ -71,7 +71,7 @@ def test_halts_are_seen_together_though_few_requests_come_in_each():
 
 def test_as_many_slow_requests_one_by_one_are_no_halts():
     """They take as long, and others are answered meanwhile."""
-    found = seldom_paused(halts=False).findings(metric="ttft")
+    found = seldom_paused(halts=False).findings(metric="ttft_s")
 
     assert found["engine_paused"].status not in SURE
 
@@ -84,7 +84,7 @@ def test_a_gauge_that_hardly_meets_a_request_does_not_deny_what_each_says(second
 
 def test_what_is_deferred_for_nothing_else_waits_for_a_grammar():
     """No blocks are fetched, and there is one model: of three reasons one is left."""
-    found = deferred().findings(metric="ttft")
+    found = deferred().findings(metric="ttft_s")
 
     assert next(iter(found)) == "grammar_compilation"
     assert found["grammar_compilation"].status == "likely"
@@ -93,7 +93,7 @@ def test_what_is_deferred_for_nothing_else_waits_for_a_grammar():
 @pytest.mark.parametrize("more", [{"models": 2}, {"fetches": True}])
 def test_what_may_be_deferred_for_something_else_is_left_open(more):
     """Adapters that wait for a slot, or blocks of another tier, look the same."""
-    found = deferred(**more).findings(metric="ttft")
+    found = deferred(**more).findings(metric="ttft_s")
 
     assert found["grammar_compilation"].status == "unknown"
     assert found["grammar_compilation"].missing
@@ -118,8 +118,8 @@ def test_a_metric_that_rose_did_so_for_the_rules_too():
     made = quiet(rate=0.15)
     for row in made.after():
         row["first_chunk_s"] += 0.03
-    evidence = made.evidence(metric="ttft")
-    known = made.evidence(metric="ttft", risen=frozenset({"ttft_s"}))
+    evidence = made.evidence(metric="ttft_s")
+    known = made.evidence(metric="ttft_s", risen=frozenset({"ttft_s"}))
 
     assert evidence.up("ttft_s") is False
     assert known.up("ttft_s") is True

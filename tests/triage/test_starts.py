@@ -10,8 +10,8 @@ import pytest
 
 from llmtrace.dataset.case import Facts, signals_from
 from llmtrace.dataset.columns import from_dicts
+from llmtrace.triage.evidence.engine_starts import restarted, starts
 from llmtrace.triage.evidence.evidence import Evidence, gather
-from llmtrace.triage.evidence.patterns import restarted, starts
 
 from .incidents import AFTER, BEFORE, EVERY_S, Incident, quiet
 from .test_evidence import samples
@@ -36,7 +36,7 @@ def slow_start(*, tokens: float = 0.0, waiting: float = 5.0) -> Incident:
 
 def test_an_engine_that_makes_no_token_after_its_start_is_cold():
     """Requests wait for it, by its own count; which they are, none of them says."""
-    found = slow_start().findings(metric="ttft", risen=frozenset({"ttft_s"}))
+    found = slow_start().findings(metric="ttft_s", risen=frozenset({"ttft_s"}))
 
     assert next(iter(found)) == "cold_start"
     assert found["cold_start"].status == "confirmed"
@@ -45,7 +45,7 @@ def test_an_engine_that_makes_no_token_after_its_start_is_cold():
 @pytest.mark.parametrize("seen", [{"tokens": 500.0}, {"waiting": 0.0}])
 def test_an_engine_that_works_or_for_which_nothing_waits_is_not_cold(seen):
     """It may start as slowly as it likes."""
-    found = slow_start(**seen).findings(metric="ttft", risen=frozenset({"ttft_s"}))
+    found = slow_start(**seen).findings(metric="ttft_s", risen=frozenset({"ttft_s"}))
 
     assert found["cold_start"].status == "unknown"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from html import unescape
 from io import StringIO
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from llmtrace.triage.report.html import page
 from llmtrace.triage.report.next_steps import _TEXTS
 from llmtrace.triage.report.sentences import facts
 from llmtrace.triage.report.terminal import screen
-from llmtrace.triage.result import CAUSES, NAMED, VERDICTS
+from llmtrace.triage.result import CAUSES, NAMED, Verdict
 from tests.triage.days import START, Kind, day
 
 SETTINGS = Settings(bootstrap=0)
@@ -158,5 +159,5 @@ def test_every_next_step_is_of_a_stage_field_or_verdict_that_there_is():
     """The table and the code use the same names."""
     assert {*_TEXTS["stage"]} == {*_TEXTS["settle"]} == {*PARTITION}
     assert {*_TEXTS["place"]} <= {*ATTRIBUTES}
-    assert {*_TEXTS["verdict"]} <= {*VERDICTS}
+    assert {*_TEXTS["verdict"]} <= {*get_args(Verdict)}
     assert {cause for names in _TEXTS["settle"].values() for cause in names} <= {*CAUSES}

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import pytest
 
-from llmtrace.triage.causes import format_figures
 from llmtrace.triage.causes.engine_flags import flags
+from llmtrace.triage.evidence import format_figures
 from llmtrace.triage.result import Finding
 
 from . import hand_made

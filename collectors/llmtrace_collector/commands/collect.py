@@ -458,43 +458,30 @@ def _of_collector(
     tally: RequestMetrics,
     discard: OtlpDiscard,
     clock: ClockWatch,
-) -> Iterator[tuple[str, str, str, Samples]]:
-    yield (
-        "llmtrace_collector_info", "Which collector this is.", "gauge",
-        [({"version": __version__}, 1)],
-    )  # fmt: skip
-    yield (
-        "llmtrace_collector_up_seconds", "Since this process began.", "gauge",
-        [({}, time.monotonic() - began)],
-    )  # fmt: skip
-    yield (
-        "llmtrace_collector_signals", "Samples of signals, by what became of them.", "counter",
-        [({"state": "stored"}, recorder.written), ({"state": "dropped"}, recorder.dropped)],
-    )  # fmt: skip
-    yield (
-        "llmtrace_collector_rows_counted", "Rows counted into the request metrics.", "counter",
-        [({}, tally.rows)],
-    )  # fmt: skip
-    yield (
-        "llmtrace_collector_rows_late",
-        "Rows that changed after they were counted, and stay counted as they were.", "counter",
-        [({}, tally.late)],
-    )  # fmt: skip
-    yield (
-        "llmtrace_collector_rows_missed",
-        "Rows that are stored and in no request metric, by why not.", "counter",
-        [({"reason": why}, count) for why, count in dict(tally.missed).items()],
-    )  # fmt: skip
-    yield (
-        "llmtrace_collector_clock_jumps",
-        "Times the machine's clock was set by more than a minute.", "counter",
-        [({}, clock.jumps)],
-    )  # fmt: skip
-    yield (
-        "llmtrace_collector_unwanted_requests",
-        "OTLP requests of metrics and logs, which are taken and dropped.", "counter",
-        [({"kind": kind}, count) for kind, count in dict(discard.requests).items()],
-    )  # fmt: skip
+) -> list[tuple[str, str, str, Samples]]:
+    return [
+        ("llmtrace_collector_info", "Which collector this is.",
+         "gauge", [({"version": __version__}, 1)]),
+        ("llmtrace_collector_up_seconds", "Since this process began.",
+         "gauge", [({}, time.monotonic() - began)]),
+        ("llmtrace_collector_signals", "Samples of signals, by what became of them.",
+         "counter",
+         [({"state": "stored"}, recorder.written), ({"state": "dropped"}, recorder.dropped)]),
+        ("llmtrace_collector_rows_counted", "Rows counted into the request metrics.",
+         "counter", [({}, tally.rows)]),
+        ("llmtrace_collector_rows_late",
+         "Rows that changed after they were counted, and stay counted as they were.",
+         "counter", [({}, tally.late)]),
+        ("llmtrace_collector_rows_missed",
+         "Rows that are stored and in no request metric, by why not.",
+         "counter", [({"reason": why}, count) for why, count in dict(tally.missed).items()]),
+        ("llmtrace_collector_clock_jumps",
+         "Times the machine's clock was set by more than a minute.",
+         "counter", [({}, clock.jumps)]),
+        ("llmtrace_collector_unwanted_requests",
+         "OTLP requests of metrics and logs, which are taken and dropped.",
+         "counter", [({"kind": kind}, n) for kind, n in dict(discard.requests).items()]),
+    ]  # fmt: skip
 
 
 @contextmanager

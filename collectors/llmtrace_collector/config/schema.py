@@ -21,7 +21,7 @@ from llmtrace.api_clients.http_client import read_token
 from llmtrace.budget import DEFAULT, Budgets, read_budgets
 from llmtrace.budget.file import as_plain
 from llmtrace.core.errors import ConfigError
-from llmtrace.core.listen_address import is_loopback
+from llmtrace.core.listen_address import bracketed, is_loopback
 from llmtrace_collector.config import target_fields
 from llmtrace_collector.config.fields import (
     Given,
@@ -80,8 +80,7 @@ class Address:
         return is_loopback(self.host)
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return f"{bracketed(self.host)}:{self.port}"
 
 
 _TAKEN: Final = ReceiveLimits()

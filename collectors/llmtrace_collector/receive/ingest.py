@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import inf
 from secrets import token_bytes
 from typing import Final, Protocol
@@ -22,9 +22,9 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
-from llmtrace.core.errors import ConfigError, LlmtraceError
+from llmtrace.core.errors import LlmtraceError
 from llmtrace_collector.receive.counters import Ingested
-from llmtrace_collector.receive.limits import MIB
+from llmtrace_collector.receive.limits import MIB, above_zero
 from llmtrace_collector.receive.spool import Batch, Spool, delimited
 from llmtrace_collector.store.records import BadBatch, JoinReport, StoreError
 
@@ -100,9 +100,7 @@ class IngestSettings:
         Raises:
             ConfigError: one is out of range.
         """
-        for name in (field.name for field in fields(self)):
-            if not 0 < getattr(self, name) < inf:
-                raise ConfigError(f"ingest.{name}: {getattr(self, name)!r} must be above 0")
+        above_zero("ingest", self)
 
 
 class Ingest:

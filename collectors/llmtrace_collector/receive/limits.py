@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from math import inf
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from llmtrace.core.errors import ConfigError
 
@@ -61,7 +61,7 @@ class ReceiveLimits:
         Raises:
             ConfigError: one is out of range.
         """
-        _above_zero("receive", self)
+        above_zero("receive", self)
         for name in ("body_bytes", "inflated_bytes"):
             if getattr(self, name) > self.memory_bytes:
                 raise ConfigError(
@@ -102,7 +102,7 @@ class SpoolLimits:
         """
         if self.sync not in SYNCS:
             raise ConfigError(f"spool.sync: {self.sync!r} must be one of {', '.join(SYNCS)}")
-        _above_zero("spool", self, but=("sync", "free_bytes"))
+        above_zero("spool", self, but=("sync", "free_bytes"))
         if self.free_bytes < 0:
             raise ConfigError(f"spool.free_bytes: {self.free_bytes!r} must be 0 or more")
         if self.segment_bytes > self.disk_bytes:
@@ -112,7 +112,8 @@ class SpoolLimits:
             )
 
 
-def _above_zero(what: str, limits: ReceiveLimits | SpoolLimits, but: tuple[str, ...] = ()) -> None:
+def above_zero(what: str, limits: Any, but: tuple[str, ...] = ()) -> None:
+    """Raise `ConfigError` where a limit is not above 0, except those of `but`."""
     for name in (field.name for field in fields(limits)):
         if name not in but and not 0 < getattr(limits, name) < inf:
             raise ConfigError(f"{what}.{name}: {getattr(limits, name)!r} must be above 0")

@@ -20,6 +20,7 @@ import aiohttp
 
 from llmtrace.api_clients.http_client import read_token
 from llmtrace.core.errors import ConfigError
+from llmtrace.core.listen_address import bracketed
 from llmtrace_collector.scrape.credentials import NONE_NEEDED, Credentials
 from llmtrace_collector.scrape.fetch import FetchError, fetch, read_json
 from llmtrace_collector.scrape.target_tls import TlsFiles
@@ -53,7 +54,7 @@ class DnsTargets:
     @property
     def name(self) -> str:
         """The name that is resolved, for the log and the metrics."""
-        return f"dns {_bracketed(self.host)}:{self.port}"
+        return f"dns {bracketed(self.host)}:{self.port}"
 
     async def targets(self, session: aiohttp.ClientSession) -> Sequence[Target]:
         """Resolve the name again, and return a target for each of its addresses.
@@ -158,7 +159,7 @@ class KubernetesPods:
         if not host:
             raise FetchError("connect", f"{self.name}: this runs in no cluster, and has no `api`")
         port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
-        return f"https://{_bracketed(host)}:{port}"
+        return f"https://{bracketed(host)}:{port}"
 
     def _read(self, file: str) -> str:
         try:
@@ -215,8 +216,4 @@ class KubernetesPods:
 
 
 def _url(scheme: str, address: str, port: int, path: str) -> str:
-    return f"{scheme}://{_bracketed(address)}:{port}{path}"
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+    return f"{scheme}://{bracketed(address)}:{port}{path}"

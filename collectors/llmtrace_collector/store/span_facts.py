@@ -46,7 +46,6 @@ _FIGURES: Final = {
 }
 # What an engine reports is believed up to a day, as in `stages.reported`.
 _DAY_NS: Final = 86_400_000_000_000
-IDS: Final = ("trace_id", "span_id", "parent_span_id")
 
 
 def _has(name: str) -> str:

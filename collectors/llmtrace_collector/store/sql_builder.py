@@ -42,11 +42,6 @@ def step(inner: str, *added: Column) -> str:
     return f"SELECT *,\n    {columns(added)}\nFROM (\n{inner}\n)"
 
 
-def replace(inner: str, *changed: Column) -> str:
-    """Change columns of a query; every expression sees them as they were before."""
-    return f"SELECT * REPLACE (\n    {columns(changed)})\nFROM (\n{inner}\n)"
-
-
 def keep(inner: str, names: Iterable[str]) -> str:
     """Drop all columns but these: what a query drags along, its planning pays for."""
     return f"SELECT {', '.join(names)}\nFROM (\n{inner}\n)"

@@ -17,8 +17,6 @@ from llmtrace.dataset.arrivals import Arrivals
 from llmtrace.simulator.fleet.array_layout import BLOCK, Policy
 from llmtrace.simulator.fleet.step_cost import MODELS, StepCost
 
-NEEDS: Final = ("adapters", "agents", "kv_transfer", "prefixes", "silences", "spec", "wide")
-
 
 @dataclass(frozen=True, slots=True)
 class Route:

@@ -31,7 +31,7 @@ class Fault:
     Attributes:
         cause: its id in the contract.
         inject: writes it into a day.
-        needs: what the deployment must have for it (`deployment.NEEDS`).
+        needs: what the deployment must have for it (`deployment.draw`).
         shows: what it moves, the likeliest first: a metric, or `outcomes`.
         about: in a sentence.
     """

@@ -7,6 +7,7 @@ who share prompts, regions, client programs, agents whose tools send more.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,8 @@ from llmtrace.simulator.fleet.plan import Arrays, Day, Records
 _Ints = NDArray[np.int64]
 _Floats = NDArray[np.float64]
 
+_WHOLE = ("route", "region", "app", "turn", "tool_calls")
+_REAL = ("dns", "connect", "tls", "send", "rtt", "tool_serial", "tool_critical", "tool_wall")
 _BIN_S = 1.0
 _UNREST_S = 20.0  # traffic is steady for about so long
 _MAX_OUTPUT = 6000
@@ -134,28 +137,11 @@ def draw_demand(day: Day, seed: int) -> Demand:
     for name in WORK.names or ():
         work[name] = w[name]
 
-    def whole(name: str) -> _Ints:
-        return np.ascontiguousarray(w[name], np.int64)
-
-    def real(name: str) -> _Floats:
-        return np.ascontiguousarray(w[name], np.float64)
-
-    return Demand(
-        work=work,
-        route=whole("route"),
-        region=whole("region"),
-        app=whole("app"),
-        dns=real("dns"),
-        connect=real("connect"),
-        tls=real("tls"),
-        send=real("send"),
-        rtt=real("rtt"),
-        turn=whole("turn"),
-        tool_calls=whole("tool_calls"),
-        tool_serial=real("tool_serial"),
-        tool_critical=real("tool_critical"),
-        tool_wall=real("tool_wall"),
-    )
+    columns: dict[str, Any] = {
+        name: np.ascontiguousarray(w[name], kind)
+        for kind, names in ((np.int64, _WHOLE), (np.float64, _REAL)) for name in names
+    }  # fmt: skip
+    return Demand(work=work, **columns)
 
 
 def _pick(

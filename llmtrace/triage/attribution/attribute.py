@@ -174,11 +174,10 @@ Cut = Callable[[Index, Index], tuple[Codes, Codes]]
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Bootstrap intervals of an attribution: 95 %, by `NAMES`, and of three sums."""
+    """Bootstrap intervals of an attribution: 95 %, by `NAMES`, and of the same work's sum."""
 
     low: Floats
     high: Floats
-    delta: tuple[float, float]
     same_work: tuple[float, float]
 
 
@@ -228,18 +227,14 @@ def bootstrap(
     if len(draws) < max(times // 2, 2):
         return None
     table = np.array(draws)
-    sums = np.column_stack([table, table.sum(axis=1), table[:, 1:].sum(axis=1)])
-    at = np.array([*found.seconds, found.delta, found.same_work])
+    sums = np.column_stack([table, table[:, 1:].sum(axis=1)])
+    at = np.array([*found.seconds, found.same_work])
     # Draws say how far off one may be, not where the middle is: centre them on what was found.
     # Weibull's quantile, since of a hundred draws the usual one leaves 3.4 % beyond each end.
     ends = np.quantile(sums, (0.025, 0.975), axis=0, method="weibull")
     off = ends - np.median(sums, axis=0)
     low, high = at + off[0], at + off[1]
-    return Spread(
-        low=low[:-2], high=high[:-2],
-        delta=(float(low[-2]), float(high[-2])),
-        same_work=(float(low[-1]), float(high[-1])),
-    )  # fmt: skip
+    return Spread(low[:-1], high[:-1], same_work=(float(low[-1]), float(high[-1])))
 
 
 def _thinned(one: Requests) -> Index:

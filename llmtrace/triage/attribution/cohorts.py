@@ -180,27 +180,20 @@ def _sides(
     threshold: float,
     q: float,
 ) -> tuple[_Side, _Side]:
-    flags, found_cells, values, weights = [], [], [], []
-    codes: list[dict[str, Codes]] = []
+    made = []
     for columns, one, cell in zip(rows, both, (cells.before, cells.after), strict=True):
         index, above = slow(one, threshold)
-        flags.append(above)
-        by_row = np.full(len(columns), -1, np.int64)
-        by_row[one.index] = cell
-        found_cells.append(by_row[index])
-        value = np.full(len(columns), np.inf)
-        value[one.index] = one.value
-        values.append(value[index])
+        by_row, value = np.full(len(columns), -1, np.int64), np.full(len(columns), np.inf)
+        by_row[one.index], value[one.index] = cell, one.value
         weight = columns.weights[index]
-        weights.append(weight * (effective_count(weight) / weight.sum() if len(weight) else 1.0))
-        codes.append(
-            {name: columns.words[name].codes[index].astype(np.int64) for name in ATTRIBUTES}
-        )
-    chance = _chance(flags[0], weights[0], found_cells[0], cells.count, 1 - q)
-    sides = [
-        _Side(flags[i], weights[i], chance[found_cells[i]], codes[i], values[i]) for i in (0, 1)
-    ]
-    return sides[0], sides[1]
+        weight = weight * (effective_count(weight) / weight.sum() if len(weight) else 1.0)
+        codes = {name: columns.words[name].codes[index].astype(np.int64) for name in ATTRIBUTES}
+        made.append((by_row[index], above, weight, codes, value[index]))
+    cell, above, weight, *_ = made[0]
+    chance = _chance(above, weight, cell, cells.count, 1 - q)
+    before, after = (_Side(above, weight, chance[cell], codes, value)
+                     for cell, above, weight, codes, value in made)  # fmt: skip
+    return before, after
 
 
 def _chance(above: Mask, weight: Floats, cell: Codes, count: int, usual: float) -> Floats:

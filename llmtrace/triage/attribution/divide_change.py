@@ -9,11 +9,12 @@ from typing import Final
 
 from llmtrace.core.stages import PARTITION
 from llmtrace.dataset.columns import Columns
+from llmtrace.stats.quantiles import least_values
 from llmtrace.triage.attribution import attribute as division
 from llmtrace.triage.attribution.components import Values, split, values
 from llmtrace.triage.attribution.shapley import Index
 from llmtrace.triage.attribution.workload_mix import MIN_COUNT, Cells, Codes, cells
-from llmtrace.triage.result import Metric
+from llmtrace.triage.result import Metric, Q
 
 _MIN_EFFECTIVE: Final = 100
 _MAX_STRETCHES: Final = 4
@@ -47,7 +48,7 @@ class Divided:
         return float(outside / grown.sum()) if grown.sum() > 0 else 0.0
 
 
-def divide(sides: tuple[Columns, Columns], both: tuple[Values, Values], q: float) -> Divided:
+def divide(sides: tuple[Columns, Columns], both: tuple[Values, Values]) -> Divided:
     """Divide the change of a metric's quantile.
 
     Cells so fine that weighting them leaves fewer than a hundred requests' worth say little: they
@@ -56,20 +57,17 @@ def divide(sides: tuple[Columns, Columns], both: tuple[Values, Values], q: float
     Args:
         sides: the rows of the windows before and after.
         both: the metric of those rows.
-        q: the quantile.
     """
     fewest = MIN_COUNT
     enough = min(_MIN_EFFECTIVE, _MIN_SHARE * min(len(both[0]), len(both[1])))
     while True:
-        made = _divide(sides, both, q, fewest)
+        made = _divide(sides, both, fewest)
         if made.found is None or made.found.effective_n >= enough or made.cells.count == 1:
             return made
         fewest *= 2
 
 
-def usual_parts(
-    sides: tuple[Columns, Columns], metric: Metric, q: float, *, fewest: int
-) -> tuple[float, float]:
+def usual_parts(sides: tuple[Columns, Columns], metric: Metric) -> tuple[float, float]:
     """Return what the mix and the same work come to between stretches of one window, in seconds.
 
     Each window is cut into stretches of as many requests, and neighbours are compared as the
@@ -79,16 +77,14 @@ def usual_parts(
     Args:
         sides: the rows of the windows before and after, by start.
         metric: whose change is divided.
-        q: the quantile.
-        fewest: requests that a stretch needs.
     """
     parts = []
     for rows in sides:
-        count = min(_MAX_STRETCHES, len(values(rows, metric)) // fewest)
+        count = min(_MAX_STRETCHES, len(values(rows, metric)) // least_values(Q))
         edges = [len(rows) * i // max(count, 1) for i in range(count + 1)]
         cut = [rows.take(slice(low, high)) for low, high in pairwise(edges)]
         for pair in pairwise(cut):
-            found = divide(pair, (values(pair[0], metric), values(pair[1], metric)), q).found
+            found = divide(pair, (values(pair[0], metric), values(pair[1], metric))).found
             if found is not None:
                 parts.append((abs(float(found.seconds[0])), abs(found.same_work)))
     if not parts:
@@ -97,9 +93,7 @@ def usual_parts(
     return max(mix), max(same)
 
 
-def _divide(
-    sides: tuple[Columns, Columns], both: tuple[Values, Values], q: float, fewest: int
-) -> Divided:
+def _divide(sides: tuple[Columns, Columns], both: tuple[Values, Values], fewest: int) -> Divided:
     name = both[0].metric
     made = cells(sides, (both[0].index, both[1].index), name, fewest)
     before, after = (
@@ -108,7 +102,7 @@ def _divide(
         )
         for rows, one, cell in zip(sides, both, (made.before, made.after), strict=True)
     )
-    found = division.attribute(before, after, q) if len(before) and len(after) else None
+    found = division.attribute(before, after, Q) if len(before) and len(after) else None
 
     def cut(*rows: Index) -> tuple[Codes, Codes]:
         of_all = max(map(len, both)) / max(*map(len, rows), 1)

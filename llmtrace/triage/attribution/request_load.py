@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
 from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats.significance import quantile
-from llmtrace.triage.result import Load
-
-_HIGH: Final = 0.95
+from llmtrace.triage.result import Load, Q
 
 
 def load_of(rows: Columns, window: Window) -> Load:
@@ -36,7 +32,7 @@ def load_of(rows: Columns, window: Window) -> Load:
         prompt_tokens_per_s=rate("prompt_tokens"),
         output_tokens_per_s=rate("output_tokens"),
         prompt_tokens_p50=at("prompt_tokens", 0.5),
-        prompt_tokens_p95=at("prompt_tokens", _HIGH),
+        prompt_tokens_p95=at("prompt_tokens", Q),
         output_tokens_p50=at("output_tokens", 0.5),
-        output_tokens_p95=at("output_tokens", _HIGH),
+        output_tokens_p95=at("output_tokens", Q),
     )

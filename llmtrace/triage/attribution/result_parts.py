@@ -7,7 +7,7 @@ from llmtrace.triage.attribution.anatomy import anatomy
 from llmtrace.triage.attribution.attribute import NAMES, Attribution, Spread
 from llmtrace.triage.attribution.divide_change import Divided
 from llmtrace.triage.attribution.prefill_estimate import estimate_prefill, wants_estimate
-from llmtrace.triage.result import NO_BOUNDS, Anatomy, Contribution, Estimates
+from llmtrace.triage.result import NO_BOUNDS, Anatomy, Contribution, Estimates, Q
 
 
 def contributions_of(
@@ -35,20 +35,12 @@ def contributions_of(
     return tuple(listed)
 
 
-def anatomy_of(
-    divided: Divided, q: float, p95_before: float | None, p95_after: float | None
-) -> Anatomy | None:
+def anatomy_of(divided: Divided, *p95s: float | None) -> Anatomy | None:
     """Return what a request at the p95 consists of in both windows; `None` = one has no p95."""
-    if p95_before is None or p95_after is None:
-        return None
-    return Anatomy(
-        before=anatomy(
-            divided.before.value, divided.before.staged.parts, q, p95_before, divided.before.weight
-        ),
-        after=anatomy(
-            divided.after.value, divided.after.staged.parts, q, p95_after, divided.after.weight
-        ),
-    )
+    sides = zip((divided.before, divided.after), p95s, strict=True)
+    parts = [anatomy(one.value, one.staged.parts, Q, at, one.weight)
+             for one, at in sides if at is not None]  # fmt: skip
+    return Anatomy(before=parts[0], after=parts[1]) if len(parts) == len(p95s) else None
 
 
 def estimates_of(sides: tuple[Columns, Columns], seed: int) -> Estimates | None:

@@ -20,12 +20,12 @@ from llmtrace.triage.causes import (
     response_path,
     workload,
 )
-from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.look_alikes import RELATIONS, look_alikes
 from llmtrace.triage.causes.scoring import LIKELY, with_points
 from llmtrace.triage.evidence import changes
+from llmtrace.triage.evidence import format_figures as say
 from llmtrace.triage.evidence.evidence import Evidence
-from llmtrace.triage.evidence.patterns import cache_fell_first, cache_shrank
+from llmtrace.triage.evidence.inside_engines import cache_fell_first, cache_shrank
 from llmtrace.triage.result import NAMED, OF_THE_WORK, OF_TRAFFIC, SURE, Finding, Point
 
 Rule = Callable[[Evidence], Finding]
@@ -81,14 +81,11 @@ def may_be_behind(effect: str, *, slow: Iterable[bool] = (True, False)) -> list[
 
 def causes(evidence: Evidence) -> list[Finding]:
     """Return what the evidence says of every cause, the best supported first."""
-    found = {name: _as_reported(evidence, rule(evidence)) for name, rule in RULES.items()}
-    found = {name: _if_moved(evidence, one) for name, one in found.items()}
-    found = {name: _of_the_metric(evidence, one) for name, one in found.items()}
-    found = {name: _of_its_wait(evidence, one) for name, one in found.items()}
-    weighed = found
-    beyond = {name: _beyond_unrest(evidence, one) for name, one in found.items()}
-    found = {name: _behind(evidence, one, beyond) for name, one in found.items()}
-    ranked = _after_the_first(_ranked(found.values()))
+    weighed = {name: rule(evidence) for name, rule in RULES.items()}
+    for step in (_as_reported, _if_moved, _of_the_metric, _of_its_wait):
+        weighed = {name: step(evidence, one) for name, one in weighed.items()}
+    beyond = {name: _beyond_unrest(evidence, one) for name, one in weighed.items()}
+    ranked = _after_the_first(_ranked(_behind(evidence, one, beyond) for one in weighed.values()))
     first, *others = _ranked(_beyond_unrest(evidence, one) for one in ranked)
     if first.status in NAMED:
         first = replace(first, or_else=look_alikes(first, weighed))

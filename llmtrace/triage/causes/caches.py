@@ -5,16 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from llmtrace.stats.arrays import Floats
-from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
-from llmtrace.triage.causes.load import at_limit, highest_p95
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
+from llmtrace.triage.evidence import format_figures as say
 from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, STANDS_OUT, SURE, Shift
-from llmtrace.triage.evidence.evidence import Evidence, Ratio
+from llmtrace.triage.evidence.evidence import ENGINE_STAGES, Evidence, Ratio
+from llmtrace.triage.evidence.inside_engines import at_limit, highest_p95
 from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.result import Finding
 
-_DROP = 0.08
 _FALLS_TO = 0.8
 _PART = 0.03  # of all prompt tokens
 _LITTLE = 0.1
@@ -65,7 +64,7 @@ def prefix_cache_collapse(e: Evidence) -> Finding:
     off = e.fact("prefix_caching") is False
     text = "; ".join([say.ratio("prefix hits", ratio), _mean_text("cached tokens", tokens)])
     lines = [
-        gate(e.gate("prefill", "queue", "first_chunk", "decode", "unattributed"),
+        gate(e.gate(*ENGINE_STAGES),
              say.durations("prefill", e.row("prefill_s")), "the engine's prefill time"),
         required(less if known else None, text,
                  "the engines' counters `prefix_hits` and `prefix_queries`, or cached tokens of "
@@ -232,7 +231,7 @@ def kv_transfer(e: Evidence) -> Finding:
     in_steps, uneven = _held_by_loads(e) if fetches and not by_loads else ("", False)
     queue = say.durations("queue", e.row("queue_s"))
     named = "requests deferred" if fetching is None else "requests that fetch KV blocks"
-    text = (f"{queue}, and {at_limit(e, e.gauge('running'))[1]}"
+    text = (f"{queue}, and {at_limit(e)[1]}"
             if held and _wait_with_room(e) else "")  # fmt: skip
     shown = (by_loads and loads) or in_steps or text or _by_transfers(e)
     tells = known and (more or shown) and not (fetches is None and len(slow) < _SEVERAL)
@@ -543,7 +542,7 @@ def _sank(ratio: Ratio, longer: float) -> bool:
     return ratio.after * longer <= _FALLS_TO * ratio.before and ratio.before - ratio.after >= _PART
 
 
-def _fell(before: float, after: float, drop: float = _DROP, to: float = _FALLS_TO) -> bool:
+def _fell(before: float, after: float, drop: float, to: float) -> bool:
     return before - after >= drop and after <= to * before
 
 
@@ -596,7 +595,7 @@ def _hardly_read(e: Evidence) -> bool:
 
 def _wait_with_room(e: Evidence) -> bool:
     """Return whether requests say that they wait, though there are seats: no gauge need see it."""
-    full, _ = at_limit(e, e.gauge("running"))
+    full, _ = at_limit(e)
     return full is False and (e.part_of_metric("queue_s") or 0.0) >= HALF
 
 

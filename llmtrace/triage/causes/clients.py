@@ -10,19 +10,12 @@ from typing import Final
 import numpy as np
 
 from llmtrace.stats.arrays import Floats, Mask
-from llmtrace.triage.causes import format_figures as say
-from llmtrace.triage.causes.scoring import (
-    against,
-    gate,
-    judge,
-    proof,
-    required,
-    steady,
-    support,
-)
-from llmtrace.triage.evidence import patterns
+from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
+from llmtrace.triage.evidence import format_figures as say
 from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, RATHER_SURE, SURE
+from llmtrace.triage.evidence.cut_streams import cut_by_deadline
 from llmtrace.triage.evidence.evidence import METRICS, Evidence
+from llmtrace.triage.evidence.refusals import REFUSED
 from llmtrace.triage.evidence.window_rows import Side, in_progress
 from llmtrace.triage.result import Finding
 
@@ -488,8 +481,8 @@ def _of_an_age(side: Side, left: Callable[[Side], Mask]) -> bool:
 def _left(e: Evidence, side: Side) -> Mask:
     """Return which requests their client cancelled, or gave less time than usual."""
     whole = e.row("e2e_s")
-    deadline = math.inf if whole is None or patterns.cut_by_deadline(e) else whole.before_p95
-    own = side.where("outcome", "timeout") & ~(side.number("http_status") >= patterns.REFUSED)
+    deadline = math.inf if whole is None or cut_by_deadline(e) else whole.before_p95
+    own = side.where("outcome", "timeout") & ~(side.number("http_status") >= REFUSED)
     return side.where("outcome", "cancelled") | (own & ~(side.number("e2e_s") > deadline))
 
 

@@ -7,10 +7,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from llmtrace.stats.arrays import Floats
-from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
-from llmtrace.triage.causes.load import drafts_fail, limit_fell, waits_for_steps
-from llmtrace.triage.causes.network import over_quota, where_broken
 from llmtrace.triage.causes.scoring import (
     POSSIBLE,
     Group,
@@ -25,9 +22,21 @@ from llmtrace.triage.causes.scoring import (
     support,
     with_points,
 )
-from llmtrace.triage.evidence import patterns
+from llmtrace.triage.evidence import engine_halts, gone_engines
+from llmtrace.triage.evidence import format_figures as say
+from llmtrace.triage.evidence.blocking_prompts import held_up, long_beside, overlap
 from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, Shift
-from llmtrace.triage.evidence.evidence import Evidence
+from llmtrace.triage.evidence.cut_streams import broken, failures_by_end, where_broken
+from llmtrace.triage.evidence.engine_starts import Fresh, fresh, restarted, standing_start, starts
+from llmtrace.triage.evidence.evidence import ENGINE_STAGES, Evidence
+from llmtrace.triage.evidence.inside_engines import (
+    drafts_fail,
+    front_end_part,
+    limit_fell,
+    slow_front_end,
+    waits_for_steps,
+)
+from llmtrace.triage.evidence.refusals import over_quota, refused_connections
 from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.result import NAMED, Finding, Point
 
@@ -47,7 +56,6 @@ _BY_POWER = 0.25  # of its clock, that a GPU loses at its power limit at most
 _SHARED = 1.5  # times as long as the clock explains
 _BEYOND_CHANCE = 1.05  # times the longest gap that chance makes of the same requests
 _NEARLY_ALL = 0.9  # of the requests that failed
-_ENGINE_STAGES = ("queue", "prefill", "first_chunk", "decode", "unattributed")
 
 
 def gpu_throttle(e: Evidence) -> Finding:
@@ -83,7 +91,7 @@ def gpu_throttle(e: Evidence) -> Finding:
     by_itself = bool(fell) and not (shared.holds or busier.holds)
     lines = [
         # One of many replicas is hardly felt by all requests, but where it is.
-        gate(local is not None or e.gate(*_ENGINE_STAGES),
+        gate(local is not None or e.gate(*ENGINE_STAGES),
              say.durations("time per token", e.row("tpot_s")), "stages of requests"),
         required(any(reported) or bool(slower and shared.holds) if reported else unseen or None,
                  "tokens of prompts and steps of a batch both take longer" if slower and not fell
@@ -163,7 +171,7 @@ def _is_slower(e: Evidence, *times: float) -> tuple[bool, bool]:
     By so many times, and nothing else makes an engine take longer for its work. Where cached
     tokens are not reported, prompts take longer that are no longer cached.
     """
-    halts = slept(e) or bool(patterns.starts(e)) or bool(patterns.held_up(e)) or e.more_load
+    halts = slept(e) or bool(starts(e)) or bool(held_up(e)) or e.more_load
     slower = min(times) >= _SLOWED and max(times) >= _FAR_SLOWED
     cached = e.after.known("cached_tokens") or e.ratio("prefix_hits", "prefix_queries") is not None
     slower = slower and not halts and cached and not drafts_fail(e)
@@ -196,13 +204,13 @@ def cold_start(e: Evidence) -> Finding:
         Gate readiness on a real response and not on a port; keep compiled kernels on a volume;
         keep a minimum of replicas, and scale up ahead of the hour at which it is always needed.
     """
-    started = patterns.starts(e)
-    again = patterns.restarted(e)
-    found = patterns.fresh(e, started)
+    started = starts(e)
+    again = restarted(e)
+    found = fresh(e, started)
     failures = e.outcome("error", "truncated", "timeout")
     events = e.events("scale", "deploy")
     known = e.has("started") or _start_in_facts(e)
-    stood, first = patterns.standing_start(e), e.row("ttft_s")
+    stood, first = standing_start(e), e.row("ttft_s")
     long = stood is not None and first is not None and (
         stood[1] >= max(first.before_p95, _RATHER_FEW * first.after_p95))  # fmt: skip
     stood_text = "" if stood is None else (
@@ -257,7 +265,7 @@ def engine_paused(e: Evidence) -> Finding:
         Fix the schedule of updates; have the router watch `awake`.
     """
     asleep = slept(e)
-    before, quiet = patterns.engine_gaps(e)
+    before, quiet = engine_halts.engine_gaps(e)
     long = _stood_still(e)
     # A front end that is short of CPU counts tokens late: alone this says nothing.
     stopped = _stopped(e) and long is not False
@@ -265,19 +273,19 @@ def engine_paused(e: Evidence) -> Finding:
     reported = [one for one in (asleep, long, stopped, halts) if one is not None]
     open_ = quiet is not None and long is None and not (asleep or stopped or halts)
     gap, gaps = e.row("max_gap_s"), e.up("max_gap_s", relative=0.5)
-    again, others = patterns.restarted(e), patterns.long_beside(e)
+    again, others = restarted(e), long_beside(e)
     still = None if long is None or quiet is None else long and quiet.streams >= _STREAMS
     slow, most = _slow_in_halts(e) if long else (None, None)
     still_text = f"{quiet.streams if quiet else 0} responses in progress stood still in it"
     lines = [
-        gate(e.gate(*_ENGINE_STAGES) if e.moved else
+        gate(e.gate(*ENGINE_STAGES) if e.moved else
              gaps or asleep or (None if e.coarse else False),
              say.durations("time to first chunk", e.row("ttft_s")), "stages of requests"),
         required(any(reported) if reported and not open_ else None, text,
                  "the gauge `sleep`, the counter `tokens_out`, or the longest gap of each stream"),
         proof(asleep, "the engine said that it was asleep"),
         # A long prompt that is computed whole holds all streams, too.
-        proof(None if patterns.held_up(e) or most is False else still, still_text),
+        proof(None if held_up(e) or most is False else still, still_text),
         support(still, still_text),
         proof(None if halts is None else _far_halts(e), text),
         support(stopped, "no tokens came out while requests were running"),
@@ -326,16 +334,16 @@ def engine_down(e: Evidence) -> Finding:
         Fix what killed it. Let clients resume or retry what had not begun; health checks that
         check a response, not a port.
     """
-    again, gone = patterns.restarted(e), patterns.vanished(e)
-    new, down = sorted({*patterns.starts(e)} - {*again}), list(dict.fromkeys((*again, *gone)))
-    failures, (_, cut) = patterns.failures_by_end(e), patterns.broken(e)
+    again, gone = restarted(e), gone_engines.vanished(e)
+    new, down = sorted({*starts(e)} - {*again}), list(dict.fromkeys((*again, *gone)))
+    failures, (_, cut) = failures_by_end(e), broken(e)
     known = e.has("started") or e.has("running") or _start_in_facts(e)
     limited = e.share("quota", over_quota).after_k >= _NEARLY_ALL * failures.after_k
     failing = failures.rose(0.003, 3, 2.0) and not limited
-    left_out = patterns.left_out(e) if failing and not known else []
-    lost = patterns.lost_traffic(e, [*down, *left_out])
-    cut_off = patterns.failed_when_it_stopped(e, gone) if lost else 0
-    local, refused = where_broken(e), e.share("connect", patterns.refused_connections)
+    left_out = gone_engines.left_out(e) if failing and not known else []
+    lost = gone_engines.lost_traffic(e, [*down, *left_out])
+    cut_off = gone_engines.failed_when_it_stopped(e, gone) if lost else 0
+    local, refused = where_broken(e), e.share("connect", refused_connections)
     server = e.share("5xx", lambda side: side.number("http_status") >= 500)
     again_sent = e.share("retried", lambda side: side.number("attempts") > 1)
     turned_away = any(one.rose(0.003, 2, 2.0) for one in (server, refused))
@@ -413,14 +421,14 @@ def frontend_cpu(e: Evidence) -> Finding:
     frontend, cpu = e.gauge("frontend_time"), e.gauge("api_cpu")
     rows = e.row("first_chunk_frontend_s")
     far = None if frontend is not None else _beyond_all(e, "frontend_time")
-    slow = bool(far) or patterns.slow_front_end(e)
+    slow = bool(far) or slow_front_end(e)
     left = "" if slow is not None else _LEFT if _left_in_engine(e) else _after_prefill(e)
     # Who wants one core and gets half is short of CPU too: only more work shows in the counter.
     more = None if cpu is None else cpu.rose(0.0, 0.3)
-    part = patterns.front_end_part(e)
+    part = front_end_part(e)
     busy = None if more is None else more and _typical(cpu) >= 0.75
     by_load = bool(more and not busy and e.more_load)
-    (before, quiet), stalls = patterns.engine_gaps(e), _stood_still(e) or _computed_long(e)
+    (before, quiet), stalls = engine_halts.engine_gaps(e), _stood_still(e) or _computed_long(e)
     waiting, action = e.gauge("waiting"), _MORE_FRONT_ENDS + flags(e, "frontend_cpu")
     lines = [
         # SGLang counts the queue from when the front end has the request.
@@ -478,7 +486,7 @@ def _left_in_engine(e: Evidence) -> bool:
     engine = max(queue.mean_change, 0.0) + max(prefill.mean_change, 0.0)
     first = e.row("ttft_s")
     mine = first is not None and engine <= _RATHER_FEW * first.mean_change
-    return mine and waits_for_steps(e) is False and not patterns.starts(e)
+    return mine and waits_for_steps(e) is False and not starts(e)
 
 
 _AFTER_PREFILL = "most of the added time is after the prefill, and no proxy holds chunks back"
@@ -495,7 +503,7 @@ def _after_prefill(e: Evidence) -> str:
     elsewhere = e.up("queue_s") or e.up("prefill_s") or e.up("gateway_s") or e.up("client_lag_s")
     late = bool(
         (part or 0.0) >= HALF and held is not None and not held.grew(0.0) and not moves
-        and not elsewhere and waits_for_steps(e) is False and not patterns.starts(e)
+        and not elsewhere and waits_for_steps(e) is False and not starts(e)
     )  # fmt: skip
     return _AFTER_PREFILL if late else ""
 
@@ -504,7 +512,7 @@ _MET_LONG_ONES = "slow requests came while long prompts were worked on"
 
 
 def _met_long_ones(e: Evidence) -> bool | None:
-    found = patterns.overlap(e)
+    found = overlap(e)
     return None if found is None else found.slow_during >= 0.6 and found.lift >= 1.5
 
 
@@ -558,7 +566,7 @@ def _new_xid(e: Evidence) -> bool | None:
     )
 
 
-def _fresh_text(found: patterns.Fresh | None) -> str:
+def _fresh_text(found: Fresh | None) -> str:
     if found is None:
         return "too few requests to an engine that had just started"
     what = "p75 to first chunk" if found.of == "ttft_s" else "p75 per token"
@@ -568,7 +576,7 @@ def _fresh_text(found: patterns.Fresh | None) -> str:
     )
 
 
-def _gap_text(found: patterns.Gap | None, usual: float) -> str:
+def _gap_text(found: engine_halts.Gap | None, usual: float) -> str:
     if found is None:
         return "no span in which requests came and nothing left"
     where = f"{found.instance}: " if found.instance else ""
@@ -582,7 +590,7 @@ def _gap_text(found: patterns.Gap | None, usual: float) -> str:
 
 def _halts(e: Evidence, text: str, *, long: bool | None) -> tuple[bool | None, str]:
     """Return whether responses stood still alike, and what says most: that, or the text."""
-    found = None if long is False else patterns.alike_halts(e)
+    found = None if long is False else engine_halts.alike_halts(e)
     if found is not None and not long:
         text = f"{found[1]} responses stood still for {say.seconds(found[0])}, longer than before"
     return None if found is None else True, text
@@ -590,9 +598,9 @@ def _halts(e: Evidence, text: str, *, long: bool | None) -> tuple[bool | None, s
 
 def _far_halts(e: Evidence) -> bool:
     """Return whether responses stood still alike, far longer than any did, and for no prompt."""
-    found, usual = patterns.alike_halts(e), patterns.longest_wait(e)
+    found, usual = engine_halts.alike_halts(e), engine_halts.longest_wait(e)
     far = found is not None and usual is not None and found[0] >= _FAR * usual
-    return far and not patterns.held_up(e) and patterns.long_beside(e) is None
+    return far and not held_up(e) and long_beside(e) is None
 
 
 def _slow_in_halts(e: Evidence) -> tuple[str | None, bool | None]:
@@ -600,7 +608,7 @@ def _slow_in_halts(e: Evidence) -> tuple[str | None, bool | None]:
 
     Some requests wait behind others by chance; where an engine halts, most of the slow ones do.
     """
-    shares = patterns.in_halts(e)
+    shares = engine_halts.in_halts(e)
     if shares is None:
         return None, None
     slow, every = shares
@@ -620,7 +628,7 @@ def _stood_still(e: Evidence) -> bool | None:
 
     Where rows do not say which it was, other engines respond while one stands still.
     """
-    before, quiet = patterns.engine_gaps(e)
+    before, quiet = engine_halts.engine_gaps(e)
     no = False if _replicas_known(e) else None
     if quiet is None:
         return no
@@ -628,14 +636,14 @@ def _stood_still(e: Evidence) -> bool | None:
     alike = before is not None and (before.whole or (before.whole is None and not quiet.streams))
     usual = before.seconds if before is not None and alike else 0.0
     far = quiet.seconds >= _FAR * usual or (
-        quiet.seconds > usual and patterns.halts(e).rose(0.0, _SEVERAL))  # fmt: skip
-    far &= quiet.seconds >= _LONGER * (patterns.longest_wait(e) or 0.0)  # any pace has gaps
-    return quiet.whole if far and patterns.beyond_chance(e) >= _BEYOND_CHANCE else no
+        quiet.seconds > usual and engine_halts.halts(e).rose(0.0, _SEVERAL))  # fmt: skip
+    far &= quiet.seconds >= _LONGER * (engine_halts.longest_wait(e) or 0.0)  # any pace has gaps
+    return quiet.whole if far and engine_halts.beyond_chance(e) >= _BEYOND_CHANCE else no
 
 
 def _computed_long(e: Evidence) -> bool:
     """Return whether requests waited for far longer than before while a prompt was computed."""
-    before, quiet = patterns.engine_gaps(e)
+    before, quiet = engine_halts.engine_gaps(e)
     usual = before.seconds if before is not None else 0.0
     return quiet is not None and quiet.prompt is not None and quiet.seconds >= _FAR * usual
 

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from llmtrace.kv_cache.reported_cache import ReportedCache, reported_cache
-from llmtrace.triage.causes import format_figures as say
+from llmtrace.triage.evidence import format_figures as say
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.evidence.window_rows import Side

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes import scoring
 from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.kv_capacity import full_from, kv_room
 from llmtrace.triage.causes.scoring import against, gate, judge, note, proof, required, support
+from llmtrace.triage.evidence import format_figures as say
 from llmtrace.triage.evidence.changes import HALF
+from llmtrace.triage.evidence.engine_starts import restarted, starts
 from llmtrace.triage.evidence.evidence import Evidence
-from llmtrace.triage.evidence.patterns import cache_shrank, restarted, shares_of_replicas, starts
+from llmtrace.triage.evidence.gone_engines import shares_of_replicas
+from llmtrace.triage.evidence.inside_engines import (
+    at_limit,
+    batch_filled,
+    cache_shrank,
+    drafts_fail,
+    highest_p95,
+    limit_fell,
+    waits_for_steps,
+)
 from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.result import Finding
 
 _CALM_KV = 0.8
 _HALF_EMPTY = 0.5  # so full a cache is at most: what is preempted then makes no room in it
-_FEWER_ACCEPTED = 0.8  # of the share before
 _EMPTY = 0.25  # so full at most, it has room for any request
 _SURE = 3.0  # standard errors
 _LESS = 0.3  # of a queue
 _OFF_THE_LINE = 1.3  # times as long for their batch as slow ones took before
 _ROOM = 0.7  # of its slots are taken at most: there is room
-_FEW_STEPS = 8
 
 
 def queue_saturation(e: Evidence) -> Finding:
@@ -50,8 +58,8 @@ def queue_saturation(e: Evidence) -> Finding:
         Scale on waiting requests or queue time, not on GPU utilisation, which reads 100 % long
         before. Set a limit at the door, so that overload is a fast 503 and not a slow response.
     """
-    waiting, running, kv = map(e.gauge, ("waiting", "running", "kv_usage"))
-    full_batch, limit = at_limit(e, running)
+    waiting, kv = map(e.gauge, ("waiting", "kv_usage"))
+    full_batch, limit = at_limit(e)
     full = kv is not None and highest_p95(kv) >= full_from(e)
     volume, tokens, waits = _volume(e), e.rate("tokens_in"), _more_wait(e)
     queued, grown = e.gate("queue"), _later_by_load(e)
@@ -77,7 +85,7 @@ def queue_saturation(e: Evidence) -> Finding:
                 say.gauge("prompt tokens a second", tokens)),
         scoring.steady(against(full and not volume and not full_batch, say.gauge("KV usage", kv)
                        + ", running is below its limit, and load is no reason")),
-        against(bool(waits) and _slots_free(e, running),
+        against(bool(waits) and _slots_free(e),
                 f"requests wait though there is room: {limit}", strongly=True),
         against(_preempted(e) and not e.more_load,
                 say.counted("preemptions", e.counted_in_as_long("preemptions"))),
@@ -94,7 +102,7 @@ def _later_by_load(e: Evidence) -> bool:
     """
     if e.metric not in (None, "ttft_s") or not e.more_load or not e.up("ttft_s"):
         return False
-    if _more_wait(e) is False and _slots_free(e, e.gauge("running")):
+    if _more_wait(e) is False and _slots_free(e):
         return False
     steps = waits_for_steps(e) is not False and e.gate("first_chunk")
     return bool(e.gate("queue", "prefill") or steps)
@@ -122,9 +130,8 @@ def kv_exhaustion(e: Evidence) -> Finding:
         tokens and not by requests. `llmtrace kv` works out how many requests of today's lengths
         fit, before and after such a change.
     """
-    kv, running = e.gauge("kv_usage"), e.gauge("running")
-    preemptions = e.counted_in_as_long("preemptions")
-    full_batch, limit = at_limit(e, running)
+    kv, preemptions = e.gauge("kv_usage"), e.counted_in_as_long("preemptions")
+    full_batch, limit = at_limit(e)
     rows = e.share("preempted", lambda side: side.number("preemptions") > 0)
     used = 1.0 if kv is None else highest_p95(kv)
     full = None if kv is None else used >= full_from(e)
@@ -213,12 +220,6 @@ def batch_size(e: Evidence) -> Finding:
                                     "ones did for their batch")  # fmt: skip
 
 
-def drafts_fail(e: Evidence) -> bool | None:
-    """Return whether far fewer draft tokens are accepted; `None` = engines count none."""
-    accepted = e.ratio("spec_accepted", "spec_drafted")
-    return None if accepted is None else accepted.after < _FEWER_ACCEPTED * accepted.before
-
-
 def _let_in(e: Evidence, running: Moved | None) -> bool:
     """Return whether a limit was raised: it is said, or more run at once where they queued."""
     queue = e.row("queue_s")
@@ -274,7 +275,7 @@ def replica_imbalance(e: Evidence) -> Finding:
     # What waits on one replica may be its own slowness: where shares are known, they decide.
     uneven = share[1] if share is not None else any(one[1] for one in apart)
     # At the clock that it had, one that gets its share and keeps its requests longer is ill.
-    uneven = uneven or (clock is not None and running is not None and _keeps_more(e, *running))
+    uneven = uneven or (clock is not None and running is not None and _keeps_more(e, *running[1:]))
     by_replica = "; ".join(one[0] for one in (share, running, waiting) if one)
     fewer = _scaled_in(e)
     elsewhere = share is not None and local is not None and local.value != share[3]
@@ -337,72 +338,15 @@ def _preempted(e: Evidence) -> bool | None:
     return after >= felt and after >= 2 * before + 2
 
 
-def highest_p95(moved: Moved) -> float:
-    """Return the highest p95 of any instance in the window after."""
-    found = [float(np.percentile(s.value, 95)) for s in moved.after.values() if len(s.value)]
-    return max(found, default=0.0)
-
-
-def at_limit(e: Evidence, running: Moved | None) -> tuple[bool | None, str]:
-    """Return whether any instance runs as many as it may, and say so."""
-    if running is None:
-        return None, "requests running: not reported"
-    found = _filled(e, running)
-    if found is None:
-        return None, "the engines' limit (`max_num_seqs`) is not known"
-    filled, text = found
-    return filled >= 0.95, text
-
-
-def _filled(e: Evidence, running: Moved | None) -> tuple[float, str] | None:
-    """Return how full the fullest engine's batch is, as a share, and say so; `None` = unknown."""
-    found = None
-    for name, series in running.after.items() if running is not None else ():
-        limit = e.number_fact("max_num_seqs", name) or e.number_fact("max_num_seqs")
-        if limit and len(series.value):
-            highest = float(np.percentile(series.value, 90))
-            text = f"{name} runs {say.amount(highest)} of at most {say.amount(limit)}"
-            found = max(found or (0.0, text), (highest / limit, text), key=lambda one: one[0])
-    return found
-
-
-def limit_fell(e: Evidence) -> str:
-    """Say of an engine that it ran more before than it may now; empty = none did."""
-    running = e.gauge("running")
-    if running is None:
-        return ""
-    for name, after in running.after.items():
-        limit = e.number_fact("max_num_seqs", name) or e.number_fact("max_num_seqs")
-        before = running.before.get(name)
-        if limit is None or before is None or not min(len(before.value), len(after.value)):
-            continue
-        highest = float(before.value.max())
-        if highest > limit >= after.value.max():
-            return f"{name} ran up to {say.amount(highest)} before, and {say.amount(limit)} now"
-    return ""
-
-
-def _slots_free(e: Evidence, running: Moved | None) -> bool:
+def _slots_free(e: Evidence) -> bool:
     """Return whether every engine runs far fewer than it may."""
-    share = _filled(e, running)
+    share = batch_filled(e)
     return share is not None and share[0] < _ROOM
-
-
-def waits_for_steps(e: Evidence) -> bool | None:
-    """Return whether what the first chunk waits for longer is what steps of the engine may add.
-
-    Who comes while a step runs waits for its end, and for a few more that take longer than before.
-    """
-    first, per_token = e.row("first_chunk_s"), e.row("tpot_s")
-    if first is None or per_token is None:
-        return None
-    longer = max(per_token.after_p95 - per_token.before_p95, 0.0)
-    return first.mean_change <= per_token.after_p95 + _FEW_STEPS * longer
 
 
 def steps_longer(e: Evidence) -> bool:
     """Return whether first chunks are later because steps take longer, and no request waits."""
-    free = _more_wait(e) is False and _slots_free(e, e.gauge("running"))
+    free = _more_wait(e) is False and _slots_free(e)
     return free and bool(e.up("tpot_s")) and waits_for_steps(e) is not False
 
 
@@ -412,7 +356,7 @@ def _scaled_in(e: Evidence) -> bool:
     return bool(e.events("scale")) and any(one.before_k and not one.after_k for one in shares)
 
 
-def _keeps_more(e: Evidence, _text: str, apart: bool, name: str) -> bool:
+def _keeps_more(e: Evidence, apart: bool, name: str) -> bool:
     """Return whether one engine runs far more than it did, beyond chance, and than the others."""
     running = e.gauge("running")
     mine = None if running is None else running.instances.get(name)

@@ -7,12 +7,30 @@ from collections.abc import Iterable
 import numpy as np
 
 from llmtrace.stats.arrays import Mask
-from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
-from llmtrace.triage.evidence import patterns
+from llmtrace.triage.evidence import format_figures as say
+from llmtrace.triage.evidence import gone_engines
 from llmtrace.triage.evidence.changes import HALF, RATHER_SURE, SURE, Shift
+from llmtrace.triage.evidence.cut_streams import (
+    Cuts,
+    broken,
+    broken_midstream,
+    cut_before_content,
+    failed,
+    longest_silence,
+    where_broken,
+)
+from llmtrace.triage.evidence.engine_starts import restarted, starts
 from llmtrace.triage.evidence.evidence import Evidence
+from llmtrace.triage.evidence.inside_engines import front_end_part, slow_front_end
+from llmtrace.triage.evidence.refusals import (
+    over_quota,
+    refused_connections,
+    retried_busy,
+    sent_again,
+    server_errors_again,
+)
 from llmtrace.triage.evidence.window_rows import Side
 from llmtrace.triage.result import Finding
 
@@ -32,8 +50,6 @@ _GOOD_PART = 0.3
 _QUARTER = 0.25
 _LONGER = 1.1  # times as long: no timer lets that pass
 _SEVERAL = 3  # responses that no rule of a hop would have let pass
-_TOO_MANY, _ERROR = 429, 500
-_OK = 200  # a response that failed after its status line was cut
 _TIMEOUTS_S = (5, 10, 15, 20, 30, 45, 50, 55, 60, 75, 90, 100, 120, 180, 240, 300, 350, 600)
 
 
@@ -110,7 +126,7 @@ def _opens_after_ends(e: Evidence, trip: Shift | None, path: Shift | None) -> bo
 
     Round trips are not what takes longer then.
     """
-    ended = e.share("ended early", lambda side: patterns.failed(side) | side.where(
+    ended = e.share("ended early", lambda side: failed(side) | side.where(
         "outcome", "cancelled")).rose(0.002, 4, 2.5)  # fmt: skip
     farther = trip is not None and path is not None and trip.mean_change >= HALF * path.mean_change
     return ended and not farther and e.share("connected", _connected).rose(0.1)
@@ -150,7 +166,7 @@ def gateway_overhead(e: Evidence) -> Finding:
     """
     own = e.row("gateway_once_s")
     whole = e.row("gateway_s")
-    retried = e.share("retried", _retried)
+    retried = e.share("retried", sent_again)
     local = e.local("gateway", "gateway_s")
     limited = _limited(e)
     own_time = "the gateway's own time (Server-Timing, its headers, or our middleware)"
@@ -201,15 +217,15 @@ def rate_limit_retries(e: Evidence) -> Finding:
     Later:
         Shed at the client before the provider does; hedge carefully: retries are load too.
     """
-    retried = e.share("retried", _retried)
+    retried = e.share("retried", sent_again)
     by_status = _answered_by_status(e)
     wait = e.row("retry_s")
     limited, seen = _limited(e), _counts_of_limits(e)
     local = e.local("tenant", "retry_s")
-    again = patterns.restarted(e)
-    refused = e.share("connect", patterns.refused_connections)
+    again = restarted(e)
+    refused = e.share("connect", refused_connections)
     knows = bool(np.isfinite(e.after.number("attempts")).any())
-    quota, busy = e.share("quota", over_quota), e.share("busy", _retried_busy)
+    quota, busy = e.share("quota", over_quota), e.share("busy", retried_busy)
     counts = {"more than one attempt": retried, "429 or a quota named": quota,
               "5xx in spite of retries": busy}  # fmt: skip
     some = (f"{name}: {one}" for name, one in counts.items() if one.before_k + one.after_k)
@@ -271,7 +287,7 @@ def proxy_buffering(e: Evidence) -> Finding:
     """
     per_token, decode = e.row("wait_per_token_s") or e.row("tpot_s"), e.row("decode_s")
     bursts, chunks = e.row("burst_share"), e.row("chunks_per_token")
-    whole, first = e.row("e2e_s"), e.row("ttft_s")
+    whole = e.row("e2e_s")
     faster = None if per_token is None else per_token.fell(0.0, 0.15) or per_token.sank(0.2)
     bursty = None if bursts is None else bursts.grew(0.03, 0.3)
     fewer = None if chunks is None else chunks.sank(0.1)
@@ -282,7 +298,7 @@ def proxy_buffering(e: Evidence) -> Finding:
     # A little buffering is felt in the bursts before it is in the first chunk.
     gathers = bool(bursty and faster) and not e.up("client_delay_s")
     said = _paces(per_token, bursts)
-    later, longer = _late_at_first_alone(e, first, whole)
+    later, longer = _late_at_first_alone(e)
     local = e.local("gateway", "first_chunk_s") or e.local("region", "first_chunk_s")
     lines = [
         gate(gathers or bool(later and faster) or _waits_on_the_way(e),
@@ -294,7 +310,7 @@ def proxy_buffering(e: Evidence) -> Finding:
               bool(bursty or fewer) and bool(faster) and not own,
               said, "which chunks came at once (`burst_chunks`)"),
         support(later, say.durations("end to end", whole) + "; "
-                + say.durations("first chunk", first)),
+                + say.durations("first chunk", e.row("ttft_s"))),
         support(_engine_flat(e), "queue and prefill did not move"),
         support(None if decode is None else decode.after_mean <= 0.6 * decode.before_mean,
                 say.durations("decode", decode)),
@@ -307,13 +323,12 @@ def proxy_buffering(e: Evidence) -> Finding:
     return judge("proxy_buffering", lines, _UNBUFFERED, group=local)
 
 
-def _late_at_first_alone(
-    e: Evidence, first: Shift | None, whole: Shift | None
-) -> tuple[bool | None, bool | None]:
+def _late_at_first_alone(e: Evidence) -> tuple[bool | None, bool | None]:
     """Return whether the first chunk alone is late, and whether the whole response is as late.
 
     Buffered content is late, but the end of the response is not.
     """
+    first, whole = e.row("ttft_s"), e.row("e2e_s")
     if first is None or whole is None:
         return None, None
     later = bool(e.up("ttft_s"))
@@ -324,14 +339,14 @@ def _late_at_first_alone(
 
 def _held_by_the_engine(e: Evidence) -> tuple[bool | None, str]:
     """Say whether the engine's own front end is a good part of the wait for the first chunk."""
-    part = patterns.front_end_part(e)
+    part = front_end_part(e)
     text = f"the engine's front end is {say.percent(min(part or 0, 1))} of what the wait grew by"
     return None if part is None else part >= _GOOD_PART, text
 
 
 def _was_away(e: Evidence) -> tuple[bool | None, str]:
     """Say whether chunks came at once because the client did not read when they came."""
-    away, decode = patterns.reader_away(e), e.row("decode_s")
+    away, decode = reader_away(e), e.row("decode_s")
     if away is None or decode is None:
         return None, ""
     text = f"the client was away for {say.seconds(away)} more of each response"
@@ -368,8 +383,8 @@ def idle_timeout(e: Evidence) -> Finding:
     Later:
         Heartbeats shorter than the shortest idle time-out on the path; let clients resume.
     """
-    cut = e.share("failed", patterns.failed)
-    before, found = patterns.broken(e)
+    cut = e.share("failed", failed)
+    before, found = broken(e)
     idle = found.idle
     known = found.n == 0 or idle is not None or found.alike > 0 or _gaps_known(e.after)
     aged = _at_an_age(e, found)
@@ -379,7 +394,7 @@ def idle_timeout(e: Evidence) -> Finding:
         abs(after_s - one) <= 0.04 * one + 0.3 for one in _TIMEOUTS_S
     )
     text = _cut_text(before, found, aged=aged, floor=constant and found.floor > found.alike)
-    limit = patterns.cut_before_content(e)
+    limit = cut_before_content(e)
     limited = "" if limit is None else (
         f"{limit[1]} requests got no content for {say.seconds(limit[0])} and were cut, and about "
         "as many waited longer before")  # fmt: skip
@@ -394,7 +409,7 @@ def idle_timeout(e: Evidence) -> Finding:
                   found.e2e_alike <= 0.7 * found.alike or _silence_alone(e, idle)),
               "the gap is always the same, the length of the streams is not"),
         support(usual, f"{say.seconds(after_s or 0)} is a usual setting"),
-        support(not patterns.restarted(e), "no engine was restarted"),
+        support(not restarted(e), "no engine was restarted"),
         against(found.at_once, "they ended at the same instant"),
     ]  # fmt: skip
     action = (
@@ -410,9 +425,9 @@ def _silence_alone(e: Evidence, idle: float | None) -> bool:
 
     A hop that ends all responses at an age lets none of them pass.
     """
-    whole = e.after.number("e2e_s")[~patterns.failed(e.after)]
+    whole = e.after.number("e2e_s")[~failed(e.after)]
     longer = whole > _LONGER * (idle or np.inf)
-    silence = patterns.longest_silence(e.after)
+    silence = longest_silence(e.after)
     return idle is not None and longer.sum() >= _SEVERAL and silence < idle
 
 
@@ -434,12 +449,12 @@ def midstream_errors(e: Evidence) -> Finding:
     Later:
         Let clients resume, or retry what is idempotent; fix the engine.
     """
-    cut = e.share("broken after the first chunk", _broken_midstream)
+    cut = e.share("broken after the first chunk", broken_midstream)
     resent = e.share(
-        "stream sent again", lambda side: _retried(side) & (side.number("chunks") > 0)
+        "stream sent again", lambda side: sent_again(side) & (side.number("chunks") > 0)
     )
-    _, found = patterns.broken(e)
-    again = patterns.restarted(e)
+    _, found = broken(e)
+    again = restarted(e)
     local = where_broken(e)
     hop = found.at_once and _by_a_hop(e)
     finished = e.counted_in_as_long("finished", reason="error")
@@ -472,8 +487,8 @@ def midstream_errors(e: Evidence) -> Finding:
 
 def _by_a_hop(e: Evidence) -> bool:
     """Return whether streams that ended at one instant did so though every engine went on."""
-    known = e.has("started") and patterns.broken(e)[0].together < HALF
-    return known and not patterns.restarted(e) and not patterns.vanished(e)
+    known = e.has("started") and broken(e)[0].together < HALF
+    return known and not restarted(e) and not gone_engines.vanished(e)
 
 
 def _waits_on_the_way(e: Evidence) -> bool | None:
@@ -515,7 +530,7 @@ def _is_between(e: Evidence) -> bool | None:
     `None` where too little of that is reported. What engines see of the wait themselves is not
     between.
     """
-    theirs, front = e.part_of_engines(), patterns.slow_front_end(e)
+    theirs, front = e.part_of_engines(), slow_front_end(e)
     bursts, pace = e.row("burst_share"), e.row("wait_per_token_s")
     outside = None if theirs is None else theirs <= _QUARTER
     if pace is None or (front is None and outside is None):
@@ -523,15 +538,15 @@ def _is_between(e: Evidence) -> bool | None:
     gathered = pace.after_mean <= 0.8 * pace.before_mean or (
         bursts is not None and bursts.mean_change >= 0.15
     )
-    _, longer = _late_at_first_alone(e, e.row("ttft_s"), e.row("e2e_s"))
+    _, longer = _late_at_first_alone(e)
     gathered &= not longer  # what is gathered ends when it always did
     lost = e.gate("first_chunk") if e.row("first_chunk_s") is not None else (
         outside and e.gate("unattributed"))  # fmt: skip
-    part = patterns.front_end_part(e)
+    part = front_end_part(e)
     seen = (front and (part is None or part >= _GOOD_PART)) or outside is False
     # What the way there takes longer it takes longer on the way back.
     seen = seen or bool(e.gate("network") and _goes_far(e, _phases(e, e.floor("network_s"))[1]))
-    return bool(lost) and not (seen or gathered or patterns.starts(e))
+    return bool(lost) and not (seen or gathered or starts(e))
 
 
 def _was_refused(e: Evidence, seen: list[bool], by_status: float | None) -> bool | None:
@@ -539,17 +554,17 @@ def _was_refused(e: Evidence, seen: list[bool], by_status: float | None) -> bool
 
     A stream that broke, or a connection, is sent again as well: that is no rate limit.
     """
-    again = e.share("retried", _retried).rose(0.01, sure=RATHER_SURE)
+    again = e.share("retried", sent_again).rose(0.01, sure=RATHER_SURE)
     if not (again or e.share("quota", over_quota).rose(0.01, sure=RATHER_SURE)):
         return False
-    if any(seen) or e.share("busy", _retried_busy).rose(0.005, 3):
+    if any(seen) or e.share("busy", retried_busy).rose(0.005, 3):
         return True
     return None if by_status is None else by_status >= _MOSTLY
 
 
 def _answered_by_status(e: Evidence) -> float | None:
     """Return the share of the time of failed attempts that lies in `gateway`: a status came."""
-    again = _retried(e.after)
+    again = sent_again(e.after)
     lost = e.after.number("retry_s")[again]
     gateway = e.after.number("gateway_s")[again]
     known = np.isfinite(lost) & np.isfinite(gateway)
@@ -570,40 +585,11 @@ def _connected(side: Side) -> Mask:
     return side.number("network_connect_s") > 0
 
 
-def _retried(side: Side) -> Mask:
-    return side.number("attempts") > 1
-
-
-def over_quota(side: Side) -> Mask:
-    """Return which requests were refused for a limit of requests or tokens."""
-    words = ("429", "ratelimit", "quota", "throttl", "toomanyrequests", "resourceexhausted")
-    names = [(name, name.lower().replace("_", "")) for name in side.rows.words["error_type"].names]
-    named = side.where("error_type", *(n for n, low in names if any(w in low for w in words)))
-    last, retried = (side.number(f"{one}_status") == _TOO_MANY for one in ("http", "retried"))
-    found: Mask = named | last | retried
-    return found
-
-
-def _retried_busy(side: Side) -> Mask:
-    """Return which requests got an error of the server and were sent again, or had been."""
-    found: Mask = _retried(side) & ((side.number("http_status") >= _ERROR)
-                                    | (side.number("retried_status") >= _ERROR))  # fmt: skip
-    return found
-
-
-def server_errors_again(e: Evidence) -> bool:
-    """Return whether more is sent again, after 5xx or in vain, and for no limit."""
-    again, busy = e.share("retried", _retried), e.share("busy", _retried_busy)
-    named = e.share("quota", over_quota).after_k >= HALF * busy.after_k
-    named = named or e.rate("gateway_429") is not None
-    return again.rose(0.01, sure=RATHER_SURE) and busy.after_k > 0 and not named
-
-
 def _limited(e: Evidence) -> bool | None:
     if e.share("quota", over_quota).rose(0.005, 3):
         return True
     # Some clients report the status of the last attempt alone: its absence there says nothing.
-    again = _retried(e.after)
+    again = sent_again(e.after)
     named = np.isfinite(e.after.number("retried_status"))[again]
     return False if again.any() and named.mean() >= _MOSTLY else None
 
@@ -624,16 +610,11 @@ def _began(e: Evidence, signal: str) -> bool:
     return bool(now - usual >= SURE * np.sqrt(now + usual + 1))
 
 
-def _broken_midstream(side: Side) -> Mask:
-    begun: Mask = np.isfinite(side.number("ttft_s")) | (side.number("http_status") == _OK)
-    return side.where("outcome", "truncated", "error") & begun
-
-
 def _gaps_known(side: Side) -> bool:
-    return bool(np.isfinite(side.number("max_gap_s")[patterns.failed(side)]).any())
+    return bool(np.isfinite(side.number("max_gap_s")[failed(side)]).any())
 
 
-def _cut_text(before: patterns.Cuts, found: patterns.Cuts, *, aged: bool, floor: bool) -> str:
+def _cut_text(before: Cuts, found: Cuts, *, aged: bool, floor: bool) -> str:
     """Say what the streams that ended early have in common."""
     earlier = f"({before.n} truncated before)"
     if aged:
@@ -649,28 +630,22 @@ def _cut_text(before: patterns.Cuts, found: patterns.Cuts, *, aged: bool, floor:
             f"{silent} {earlier}")  # fmt: skip
 
 
-def _at_an_age(e: Evidence, found: patterns.Cuts) -> bool:
+def _at_an_age(e: Evidence, found: Cuts) -> bool:
     """Return whether streams that had delivered something broke at an age, and at any silence.
 
     A deadline of the client's own is no hop's.
     """
-    ended = patterns.failed(e.after)
+    ended = failed(e.after)
     broke = np.isfinite(e.after.number("ttft_s")) & ~e.after.where("outcome", "timeout")
     alike = found.e2e_alike >= max(0.95 * found.alike, _MOSTLY) and not found.closer
     return alike and bool(broke[ended].mean() > HALF)
 
 
-def where_broken(e: Evidence) -> str | None:
-    """Say which replica or version most broken streams share, beyond its traffic."""
-    broken = _broken_midstream(e.after)
-    for column in ("replica", "version", "gateway", "model"):
-        words = e.after.rows.words[column]
-        codes = words.codes[broken & (words.codes >= 0)]
-        if len(codes) < 5:
-            continue
-        at = int(np.bincount(codes).argmax())
-        part = float((codes == at).mean())
-        traffic = float((words.codes == at).mean())
-        if part >= 0.7 and part >= 1.5 * traffic:
-            return f"{say.percent(part)} of them are {column}={words.names[at]}"
-    return None
+def reader_away(e: Evidence) -> float | None:
+    """Return for how many seconds more of a response, on average, its client did not read.
+
+    It was at work on what it had read, or too busy to notice more. `None` = not known.
+    """
+    own, lag = e.row("render_own_s"), e.row("client_lag_s")
+    known = [one.mean_change for one in (own, lag) if one is not None]
+    return sum(known) if known else None

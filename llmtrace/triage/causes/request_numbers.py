@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 
 from llmtrace.stats.arrays import Floats
-from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.scoring import Group, against, judge, proof, required, support
+from llmtrace.triage.evidence import format_figures as say
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.request_rates import Arrivals
 from llmtrace.triage.result import Finding

@@ -5,12 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 from llmtrace.stats.arrays import Mask
-from llmtrace.triage.causes import format_figures as say
-from llmtrace.triage.causes.network import over_quota, server_errors_again
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
-from llmtrace.triage.evidence import patterns
+from llmtrace.triage.evidence import format_figures as say
+from llmtrace.triage.evidence import gone_engines
 from llmtrace.triage.evidence.changes import HALF, RATHER_SURE, SURE, Share
+from llmtrace.triage.evidence.cut_streams import broken, cut_by_deadline
+from llmtrace.triage.evidence.engine_starts import restarted
 from llmtrace.triage.evidence.evidence import METRICS, Evidence
+from llmtrace.triage.evidence.refusals import (
+    ERROR,
+    over_quota,
+    refused_connections,
+    server_errors_again,
+)
 from llmtrace.triage.evidence.window_rows import Side
 from llmtrace.triage.result import Finding
 
@@ -19,7 +26,6 @@ _AS_BEFORE = 0.25  # as a share of the median
 _FEW = 0.01  # of requests
 _FAIL_OVER = "Reroute: fail over to another provider, region or model; read its status page."
 _BEFORE_ENGINES = "See what answers before the engines: its log, its limits of connections."
-_ERROR = 500
 _SEVERAL = 4
 
 
@@ -130,9 +136,9 @@ def provider_errors(e: Evidence) -> Finding:
     answered = counts["5xx"]
     said = "; ".join(f"{name}: {one}" for name, one in counts.items() if one.after_k)
     unsaid = e.share("failed without a word", _unsaid).rose(_FEW)
-    _, cut = patterns.broken(e)
+    _, cut = broken(e)
     gone = own and not (e.has("running") or e.has("started"))
-    down = gone or bool(patterns.restarted(e)) or bool(patterns.vanished(e))
+    down = gone or bool(restarted(e)) or bool(gone_engines.vanished(e))
     lines = [
         required(failed.rose(_FEW) or server_errors_again(e) or (None if unsaid else False),
                  f"not served: {said or 'none'}", "the rows' `http_status` or `error_type`"),
@@ -152,7 +158,7 @@ def provider_errors(e: Evidence) -> Finding:
 def _not_served(e: Evidence, *, own: bool) -> tuple[Share, dict[str, Share]]:
     """Count the requests that were not served, in all and by what became of them."""
     whole, first = e.row("e2e_s"), e.row("ttft_s")
-    deadline = patterns.cut_by_deadline(e)
+    deadline = cut_by_deadline(e)
     usual = np.inf if whole is None or deadline else whole.before_p95
     begins = np.inf if own or first is None or deadline else first.before_p95
 
@@ -166,7 +172,7 @@ def _not_served(e: Evidence, *, own: bool) -> tuple[Share, dict[str, Share]]:
         answered = np.nan_to_num(side.number("gateway_s")) >= HALF * lost
         return (tries > 0) & (lost / np.maximum(tries, 1) >= begins) & ~answered
 
-    kinds = {"5xx": _error_status, "refused": patterns.refused_connections,
+    kinds = {"5xx": _error_status, "refused": refused_connections,
              "no answer in time": hangs, "sent again without one": again}  # fmt: skip
     failed = e.share("not served", lambda side: ~over_quota(side) & np.logical_or.reduce(
         [kind(side) for kind in kinds.values()]))  # fmt: skip
@@ -185,7 +191,7 @@ def _begun(side: Side) -> Mask:
 
 def _error_status(side: Side) -> Mask:
     """Return which requests got an error of the server in place of a response."""
-    found: Mask = (side.number("http_status") >= _ERROR) & ~_begun(side)
+    found: Mask = (side.number("http_status") >= ERROR) & ~_begun(side)
     return found
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Literal, NamedTuple
 
 from llmtrace.triage.evidence.evidence import Local
@@ -60,24 +61,10 @@ class Line:
     settle: str = ""
 
 
-def gate(holds: bool | None, text: str, settle: str = "") -> Line:
-    """Make a line: whether the latency rose where this cause would raise it."""
-    return Line("gate", holds, text, settle)
-
-
-def required(holds: bool | None, text: str, settle: str = "") -> Line:
-    """Make a line: a condition without which the cause is impossible."""
-    return Line("required", holds, text, settle)
-
-
-def proof(holds: bool | None, text: str, settle: str = "") -> Line:
-    """Make a line: whether a counter or a mark that is the cause itself was seen."""
-    return Line("proof", holds, text, settle)
-
-
-def support(holds: bool | None, text: str, settle: str = "") -> Line:
-    """Make a line: a condition that this cause would make likely."""
-    return Line("support", holds, text, settle)
+gate = partial(Line, "gate")  # whether the latency rose where this cause would raise it
+required = partial(Line, "required")  # a condition without which the cause is impossible
+proof = partial(Line, "proof")  # whether a counter or a mark that is the cause itself was seen
+support = partial(Line, "support")  # a condition that this cause would make likely
 
 
 def note(text: str | None) -> Line:
@@ -125,37 +112,28 @@ def judge(
     the cause is possible at most. What reads the same before
     and after counts nothing, except where that is what a line is about (`steady`).
     """
-    points: list[Point] = []
-    score = 0
-    missing: list[str] = []
-    open_, unseen, proved, failed = False, False, False, False
-    for line in _once(lines):
-        if line.holds is None:
-            if line.settle:
-                missing.append(line.settle)
-            open_ = open_ or line.kind == "required"
-            unseen = unseen or line.kind == "gate"
-            continue
-        same = line.holds and not moves(line.text)
-        counts = 0 if same else WEIGHTS[line.kind][0 if line.holds else 1]
-        score += counts
-        if line.kind in ("gate", "required") and not line.holds:
-            failed = True
-        proved = proved or (line.kind == "proof" and counts > 0)
-        if counts or (line.holds and line.kind in ("gate", "note")):
-            points.append(Point(line.text, counts))
+    said = [*_once(lines)]
+    known = [(line, 0 if line.holds and not moves(line.text) else _counts(line))
+             for line in said if line.holds is not None]  # fmt: skip
+    unknown = {line.kind for line in said if line.holds is None}
+    score = sum(counts for _, counts in known)
+    proved = any(line.kind == "proof" and counts > 0 for line, counts in known)
+    points = [Point(line.text, counts) for line, counts in known
+              if counts or (line.holds and line.kind in ("gate", "note"))]  # fmt: skip
     return Finding(
         id=cause,
         status=_status(
-            min(score, LIKELY - 1) if unseen and not proved else score,
-            failed=failed,
-            unknown=open_ and not proved,
+            min(score, LIKELY - 1) if "gate" in unknown and not proved else score,
+            failed=any(line.kind in ("gate", "required") and not line.holds for line, _ in known),
+            unknown="required" in unknown and not proved,
             proved=proved,
         ),
         score=score,
         evidence=tuple(p for p in points if p.points >= 0),
         against=tuple(p for p in points if p.points < 0),
-        missing=tuple(dict.fromkeys(missing)),
+        missing=tuple(
+            dict.fromkeys(line.settle for line in said if line.holds is None and line.settle)
+        ),
         action=action,
         runbook=f"docs/on-call/runbooks/{cause}.md",
         group={} if group is None else {group.column: group.value},

@@ -16,6 +16,7 @@ from typing import Any, Final
 from llmtrace.triage.result import NAMED, NOT_SIMULATED, Finding, RightWhen, ShownIn
 
 FILE: Final = "track_record.json"
+_SHOWN: Final[dict[str, ShownIn]] = {"recordings": "recordings", "worlds": "simulation"}
 _ENOUGH: Final = 10  # calls of one cause, below which those of all causes say more
 
 
@@ -26,17 +27,13 @@ def with_record(finding: Finding, *, searched: bool) -> Finding:
         finding: of a rule, with its final status.
         searched: whether the windows were searched for, which makes every status less sure.
     """
-    found = track_record()
-    shown: list[ShownIn] = []
-    if found.get("recordings", {}).get("named_first", {}).get(finding.id, (0, 0))[0]:
-        shown.append("recordings")
-    worlds = found.get("worlds", {})
-    if worlds.get("named_first", {}).get(finding.id, (0, 0))[0]:
-        shown.append("simulation")
-    right = None
+    found, right = track_record(), None
+    first = {where: found.get(part, {}).get("named_first", {}) for part, where in _SHOWN.items()}
+    shown = tuple(where for where, counts in first.items() if counts.get(finding.id, (0, 0))[0])
+    worlds = found.get("worlds")
     if finding.status in NAMED and finding.id not in NOT_SIMULATED and worlds:
         right = _right(worlds, finding, "searched" if searched else "given")
-    return replace(finding, shown_in=tuple(shown), right_when_so_called=right)
+    return replace(finding, shown_in=shown, right_when_so_called=right)
 
 
 def _right(worlds: dict[str, Any], finding: Finding, way: str) -> RightWhen | None:

@@ -6,21 +6,20 @@ import math
 
 import numpy as np
 
-from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.kv_capacity import full_from
-from llmtrace.triage.causes.load import highest_p95
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
-from llmtrace.triage.evidence.changes import Share, Shift
-from llmtrace.triage.evidence.evidence import Evidence
-from llmtrace.triage.evidence.patterns import (
+from llmtrace.triage.evidence import format_figures as say
+from llmtrace.triage.evidence.blocking_prompts import (
     Overlap,
-    cache_shrank,
     held_up,
     long_beside,
     long_from,
     overlap,
 )
+from llmtrace.triage.evidence.changes import Share, Shift
+from llmtrace.triage.evidence.evidence import ENGINE_STAGES, Evidence
+from llmtrace.triage.evidence.inside_engines import cache_shrank, highest_p95
 from llmtrace.triage.result import Finding
 
 _LONGER = 1.2
@@ -176,7 +175,7 @@ def head_of_line(e: Evidence) -> Finding:
     blocks = _big_steps(e)
     long = _longer_than_usual(e)
     few = _are_few(e, long)
-    waits = e.gate("queue", "prefill", "first_chunk", "decode", "unattributed")
+    waits = e.gate(*ENGINE_STAGES)
     held, others = held_up(e), e.beside("tokens_in")
     each = None if held else long_beside(e)
     per_token = e.prefill_at_same

@@ -7,15 +7,14 @@ from typing import Final
 
 from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import Columns
-from llmtrace.triage.attribution.components import METRICS, values
+from llmtrace.triage.attribution.components import METRICS
 from llmtrace.triage.comparison.outcomes import ENDINGS, compare_outcomes
-from llmtrace.triage.comparison.p95_change import LEAST, Compared, compare
+from llmtrace.triage.comparison.p95_change import LEAST, Compared, compare, measured
 from llmtrace.triage.over_time import Incident
 from llmtrace.triage.windows.choose import earlier
+from llmtrace.triage.windows.spike import TRAFFIC_RATIO
 
 _FEWEST: Final = 20  # requests, of which a day can say that it was alike
-_TRAFFIC: Final = 1.5  # times as many requests, or as few, are as many
-_Q: Final = 0.95
 
 
 def alike_day(
@@ -39,13 +38,12 @@ def alike_day(
 def _alike(one: Incident, sides: tuple[Columns, Columns], windows: tuple[Window, Window]) -> bool:
     if one.metric == "traffic":
         then, now = (float(rows.weights.sum()) for rows in sides)
-        return then / _TRAFFIC <= now <= then * _TRAFFIC
+        return then / TRAFFIC_RATIO <= now <= then * TRAFFIC_RATIO
     if one.metric in ENDINGS:
         outcomes = compare_outcomes(*sides)
         return not (outcomes.significant if one.metric == "errors" else outcomes.gave_up)
     metric = next(name for name in METRICS if name == one.metric)
-    both = (values(sides[0], metric), values(sides[1], metric))
-    found = compare(sides, windows, both, _Q)
+    found = compare(measured(sides, windows, metric))
     rose = (found.change.delta_s or 0.0) > 0
     if found.change.significant and rose is (one.direction == "up"):
         return False

@@ -13,10 +13,10 @@ from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats import significance
 from llmtrace.stats.arrays import Floats, Mask
-from llmtrace.triage.attribution.components import Values, slow
+from llmtrace.triage.attribution.components import Values, slow, values
 from llmtrace.triage.comparison.extreme_waits import far_beyond
 from llmtrace.triage.detectable_change import smallest_share, smallest_visible
-from llmtrace.triage.result import NO_BOUNDS, Change, Side
+from llmtrace.triage.result import NO_BOUNDS, Change, Metric, Q, Side
 from llmtrace.triage.windows.changepoint import date_change
 
 # Of windows that were given: the chance of a false alarm, and the least share of a quantile that
@@ -47,18 +47,39 @@ class Compared:
     """
 
     change: Change
-    quantile: float
     design: tuple[float, float]
     threshold: float
     visible: float | None = None
     visible_share: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A metric of the rows of one window."""
+
+    rows: Columns
+    window: Window
+    values: Values
+
+    def at(self, share: float) -> float:
+        """Return a quantile of the metric, seconds."""
+        return significance.quantile(self.values.value, share, self.values.weight)
+
+
+Both = tuple[Measured, Measured]
+
+
+def measured(
+    rows: tuple[Columns, Columns], windows: tuple[Window, Window], metric: Metric
+) -> Both:
+    """Return a metric before and after."""
+    before, after = (Measured(one, window, values(one, metric))
+                     for one, window in zip(rows, windows, strict=True))  # fmt: skip
+    return before, after
+
+
 def compare(
-    rows: tuple[Columns, Columns],
-    windows: tuple[Window, Window],
-    both: tuple[Values, Values],
-    q: float,
+    both: Both,
     *,
     certain: float = CERTAIN,
     least: float = LEAST,
@@ -74,32 +95,22 @@ def compare(
     move must matter: by a share of the p95, and, of rendering, of the whole request.
 
     Args:
-        rows: of the windows before and after.
-        windows: when those were.
-        both: the metric of those rows.
-        q: the quantile, 0.95.
+        both: the metric before and after.
         certain: the chance of a false alarm to stay below.
         least: share of the p95 by which it must move to matter.
         shown: a search of the whole course has shown a rise already, which two windows may not.
         remembers: count what requests share with those before them, as a search has done.
     """
-    before, after = both
-    metric = before.metric
-    if not len(before) or not len(after):
-        return _nothing_to_compare(windows, both, q)
-    low, high = (significance.quantile(one.value, q, one.weight) for one in both)
-    seconds = (windows[0].seconds, windows[1].seconds)
-    up = _share_above(rows, both, low, seconds, remembers=remembers)
-    k, n, design_a = up.after
-    side_b, side_a = (
-        _side(one, window, q, _design_alone(columns, one, q, window))
-        for one, columns, window in zip(both, rows, windows, strict=True)
-    )
-    floor = felt(rows[0]) if metric == "render" else 0.0
-    p_value = _p_value(rows, both, q, seconds, (floor, least), remembers=remembers)
-    typical = [significance.quantile(one.value, 0.5, one.weight) for one in both]
-    matters = _matters((low, high), floor, least) or _matters(typical, floor, least)
-    moved, p_value = _beyond_chance(both, (low, high), p_value, certain, shown=shown)
+    metric, sides = both[0].values.metric, (both[0].values, both[1].values)
+    if not all(map(len, sides)):
+        return _nothing_to_compare(both)
+    low, high = (one.at(Q) for one in both)
+    (_, _, design_b), (k, n, design_a) = _above(both, low, remembers=remembers)
+    side_b, side_a = (_side(one, _design_alone(one)) for one in both)
+    floor = felt(both[0].rows) if metric == "render" else 0.0
+    p_value = _p_value(both, (floor, least), remembers=remembers)
+    matters = any(_matters((one.at(q) for one in both), floor, least) for q in (Q, 0.5))
+    moved, p_value = _beyond_chance(sides, (low, high), p_value, certain, shown=shown)
     change = Change(
         metric=metric, before=side_b, after=side_a, delta_s=_ns(high) - _ns(low),
         share_above=k / n if n else None,
@@ -107,13 +118,11 @@ def compare(
         p_value=p_value,
         significant=bool(matters and moved),
     )  # fmt: skip
-    designs = (up.before[2], design_a)
-    shares = (*_ALSO, q)
-    visible = smallest_visible(both, designs, shares, certain=certain, least=least)
-    share = smallest_share(
-        (len(before), len(after)), designs, q, tests=len(shares), certain=certain
-    )
-    return Compared(change, q, designs, low, visible, share)
+    designs, shares = (design_b, design_a), (*_ALSO, Q)
+    visible = smallest_visible(sides, designs, shares, certain=certain, least=least)
+    counts = (len(sides[0]), len(sides[1]))
+    share = smallest_share(counts, designs, tests=len(shares), certain=certain)
+    return Compared(change, designs, low, visible, share)
 
 
 def _beyond_chance(
@@ -156,56 +165,44 @@ def _beyond_wandering(before: Values, after: Values) -> bool:
     return significance.student_tail(t, 2 * (_STRETCHES - 1)) < _WANDERS
 
 
-def _nothing_to_compare(
-    windows: tuple[Window, Window], both: tuple[Values, Values], q: float
-) -> Compared:
-    before, after = (_side(one, w, q, 1.0) for one, w in zip(both, windows, strict=True))
+def _nothing_to_compare(both: Both) -> Compared:
+    before, after = (_side(one, 1.0) for one in both)
     change = Change(
-        metric=both[0].metric, before=before, after=after, delta_s=None, share_above=None,
+        metric=both[0].values.metric, before=before, after=after, delta_s=None, share_above=None,
         share_above_ci=NO_BOUNDS, p_value=None, significant=False,
     )  # fmt: skip
-    return Compared(change, q, (1.0, 1.0), math.nan)
+    return Compared(change, (1.0, 1.0), math.nan)
 
 
-@dataclass(frozen=True, slots=True)
-class _Above:
-    """How many of how many are above a threshold, by their weights, and their design effect."""
-
-    before: tuple[float, float, float]
-    after: tuple[float, float, float]
+_Above = tuple[float, float, float]
 
 
-def _share_above(
-    rows: tuple[Columns, Columns],
-    both: tuple[Values, Values],
-    threshold: float,
-    seconds: tuple[float, float],
-    *,
-    remembers: bool,
-) -> _Above:
-    found = [slow(one, threshold) for one in both]
-    times = [columns.start[index] / 1e9
-             for columns, (index, _) in zip(rows, found, strict=True)]  # fmt: skip
+def _above(both: Both, threshold: float, *, remembers: bool) -> tuple[_Above, _Above]:
+    """Return how many of how many are above a threshold, by weights, and their design effect."""
+    found = [slow(one.values, threshold) for one in both]
+    times = [one.rows.start[index] / 1e9 for one, (index, _) in zip(both, found, strict=True)]
     change = _dated(times, [above for _, above in found])
     counted = []
-    for columns, t, (index, above), other_s in zip(
-        rows, times, found, reversed(seconds), strict=True
-    ):
-        design = significance.clustered(t, above, other_s, change, remembers=remembers)
-        weights = columns.weights[index]
+    for one, other, t, (index, above) in zip(both, reversed(both), times, found, strict=True):
+        design = significance.clustered(
+            t, above, other.window.seconds, change, remembers=remembers
+        )
+        weights = one.rows.weights[index]
         n = significance.effective_count(weights)
         share = float(weights[above].sum() / weights.sum()) if n else 0.0
         counted.append((share * n, n, design))
-    return _Above(counted[0], counted[1])
+    return counted[0], counted[1]
 
 
-def _design_alone(rows: Columns, one: Values, q: float, window: Window) -> float:
+def _design_alone(one: Measured) -> float:
     """Return how clustered requests beyond the quantile of their own window are.
 
     An interval is of one window: whatever rose or fell within it is no change to be left out.
     """
-    index, above = slow(one, significance.quantile(one.value, q, one.weight))
-    return significance.clustered(rows.start[index] / 1e9, above, window.seconds / _STRETCHES)
+    index, above = slow(one.values, one.at(Q))
+    return significance.clustered(
+        one.rows.start[index] / 1e9, above, one.window.seconds / _STRETCHES
+    )
 
 
 def _dated(times: Sequence[Floats], above: Sequence[Mask]) -> float | None:
@@ -217,28 +214,18 @@ def _dated(times: Sequence[Floats], above: Sequence[Mask]) -> float | None:
     return None if dated is None else dated.best
 
 
-def _p_value(
-    rows: tuple[Columns, Columns],
-    both: tuple[Values, Values],
-    q: float,
-    seconds: tuple[float, float],
-    by: tuple[float, float],
-    *,
-    remembers: bool,
-) -> float:
+def _p_value(both: Both, by: tuple[float, float], *, remembers: bool) -> float:
     """Return the chance of a change as clear as this, in the p95's direction if that moved."""
-    turned = ((rows[1], rows[0]), (both[1], both[0]), (seconds[1], seconds[0]))
-    ways = ((rows, both, seconds), turned)
-    low, high = (significance.quantile(one.value, q, one.weight) for one in both)
+    ways = (both, (both[1], both[0]))
+    low, high = (one.at(Q) for one in both)
     by_p95 = ways[high < low]
     # Where the p95 hardly moved, typical requests may have, either way.
     chance = 1.0
     for way in (by_p95,) if _matters((low, high), *by) else ways:
-        for share in (*_ALSO, q):
-            low, high = (significance.quantile(side.value, share, side.weight) for side in way[1])
-            if (share == q and way is by_p95) or (_matters((low, high), *by) and high > low):
-                above = _share_above(way[0], way[1], low, way[2], remembers=remembers)
-                chance = min(chance, _p(above))
+        for share in (*_ALSO, Q):
+            low, high = (one.at(share) for one in way)
+            if (share == Q and way is by_p95) or (_matters((low, high), *by) and high > low):
+                chance = min(chance, _p(*_above(way, low, remembers=remembers)))
     return min(1.0, 2 * chance * (1 + len(_ALSO)))  # either direction, at each of the shares
 
 
@@ -254,22 +241,22 @@ def felt(rows: Columns) -> float:
     return FELT * float(np.median(known)) if len(known) else 0.0
 
 
-def _p(found: _Above) -> float:
-    (k0, n0, d0), (k1, n1, d1) = found.before, found.after
+def _p(before: _Above, after: _Above) -> float:
+    (k0, n0, d0), (k1, n1, d1) = before, after
     d1 = max((n0 * d0 + n1 * d1) / (n0 + n1), d0)
     return significance.more_than(k1 / d1, n1 / d1, k0 / d0, n0 / d0)
 
 
-def _side(one: Values, window: Window, q: float, design: float) -> Side:
-    if not len(one):
-        return Side(window=window, n=0, p50=None, p95=None)
-    bounds = significance.quantile_bounds(one.value, q, design, one.weight)
+def _side(one: Measured, design: float) -> Side:
+    if not len(one.values):
+        return Side(window=one.window, n=0, p50=None, p95=None)
+    bounds = significance.quantile_bounds(one.values.value, Q, design, one.values.weight)
     low, high = (None if bound is None else _ns(bound) for bound in bounds)
     return Side(
-        window=window,
-        n=len(one),
-        p50=_ns(significance.quantile(one.value, 0.5, one.weight)),
-        p95=_ns(significance.quantile(one.value, q, one.weight)),
+        window=one.window,
+        n=len(one.values),
+        p50=_ns(one.at(0.5)),
+        p95=_ns(one.at(Q)),
         p95_ci=(low, high),
     )
 

@@ -8,7 +8,7 @@ from typing import Final
 from llmtrace.stats.quantiles import least_values
 from llmtrace.triage.attribution.components import METRICS
 from llmtrace.triage.comparison.p95_change import Compared
-from llmtrace.triage.result import Metric, Outcomes
+from llmtrace.triage.result import Metric, Outcomes, Q
 
 _LONGER_ANSWERS: Final = 2.0  # times the relative change of its parts
 
@@ -41,11 +41,7 @@ def which_moved(compared: Mapping[Metric, Compared]) -> Metric:
         return "e2e"
     fewest = {name: min(c.change.before.n, c.change.after.n) for name, c in compared.items()}
     return next(
-        (
-            name
-            for name in METRICS
-            if fewest[name] >= least_values(next(iter(compared.values())).quantile)
-        ),
+        (name for name in METRICS if fewest[name] >= least_values(Q)),
         max(METRICS, key=lambda name: fewest[name]),
     )
 

@@ -18,15 +18,15 @@ from llmtrace.stats.arrays import Mask
 from llmtrace.stats.significance import quantile
 from llmtrace.triage.attribution.cohorts import ATTRIBUTES
 from llmtrace.triage.attribution.components import Values, values
-from llmtrace.triage.comparison.p95_change import CERTAIN, Compared, compare
-from llmtrace.triage.result import Cohort, Metric
+from llmtrace.triage.comparison.p95_change import CERTAIN, Compared, compare, measured
+from llmtrace.triage.result import Cohort, Metric, Q
 
-_METRICS: Final[tuple[Metric, ...]] = ("ttft", "tpot")  # e2e is mostly how long a response is
+STAGED: Final[tuple[Metric, ...]] = ("ttft", "tpot")  # e2e is mostly how long a response is
 _FEWEST: Final = 20  # requests of a kind, in either window
 _MOST: Final = 0.8  # of the requests: what is more than that is nearly all
 _VALUES: Final = 50  # of one field, at most: the commonest
 _ROSE: Final = 1.3  # times as long as before, and beside the others
-_SHARES: Final = (0.5, 0.95)
+_SHARES: Final = (0.5, Q)
 
 Sides = tuple[Columns, Columns]
 
@@ -47,7 +47,7 @@ def of_kind(rows: Columns, attributes: Mapping[str, str]) -> Columns:
     return rows.take(mine)
 
 
-def clearest_group(rows: Sides, windows: tuple[Window, Window], q: float) -> Group | None:
+def clearest_group(rows: Sides, windows: tuple[Window, Window]) -> Group | None:
     """Return the kind of request that rose most clearly, alone; `None` = none beyond chance.
 
     The chance of a false alarm is divided by how many kinds there are.
@@ -55,24 +55,22 @@ def clearest_group(rows: Sides, windows: tuple[Window, Window], q: float) -> Gro
     Args:
         rows: of the windows before and after.
         windows: when those were.
-        q: the quantile, 0.95.
     """
     kinds = list(_kinds(rows))
-    tests = max(len(kinds) * len(_METRICS), 1)
+    tests = max(len(kinds) * len(STAGED), 1)
     best: Group | None = None
     for name, value in kinds:
         masks = [side.words[name].where(value) for side in rows]
-        for metric in _METRICS:
+        for metric in STAGED:
             both = (values(rows[0], metric), values(rows[1], metric))
             if not _rose(both, masks):
                 continue
             mine = (rows[0].take(masks[0]), rows[1].take(masks[1]))
-            alone = (values(mine[0], metric), values(mine[1], metric))
-            found = compare(mine, windows, alone, q, certain=CERTAIN / tests)
+            found = compare(measured(mine, windows, metric), certain=CERTAIN / tests)
             p_value = found.change.p_value or 0.0
             clearer = best is None or p_value < (best.compared.change.p_value or 0.0)
             if found.change.rose and clearer:
-                cohort = _cohort({name: value}, both, masks, found, q=min(p_value * tests, 1.0))
+                cohort = _cohort({name: value}, both, masks, q=min(p_value * tests, 1.0))
                 best = Group(cohort, found)
     return best
 
@@ -112,14 +110,13 @@ def _cohort(
     attributes: dict[str, str],
     both: tuple[Values, Values],
     masks: list[Mask],
-    found: Compared,
     *,
     q: float,
 ) -> Cohort:
     before, after = both
     mine = masks[1][after.index]
-    slow = after.value > quantile(before.value, found.quantile, before.weight)
-    usual = 1 - found.quantile
+    slow = after.value > quantile(before.value, Q, before.weight)
+    usual = 1 - Q
     excess, all_excess = (float(slow[m].sum()) - usual * float(m.sum())
                           for m in (mine, np.ones(len(slow), bool)))  # fmt: skip
     share = excess / all_excess if all_excess > 0 else 1.0
@@ -128,7 +125,7 @@ def _cohort(
         attributes=attributes,
         excess_share=float(np.clip(share, 0.0, 1.0)),
         traffic_share=float(mine.mean()),
-        p95_without=round(quantile(after.value[rest], found.quantile, after.weight[rest]), 9),
+        p95_without=round(quantile(after.value[rest], Q, after.weight[rest]), 9),
         n=int(mine.sum()),
         slow=int((slow & mine).sum()),
         q=q,

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.stats.significance import more_than
-
-Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
 MIN_COUNT: Final = 8  # values a side; fewer say nothing of a distribution
 TAIL: Final = 0.05
@@ -64,21 +62,19 @@ class Shift:
         sure: from how many standard errors on it is beyond chance.
     """
 
-    before_n: int
-    after_n: int
     before_p50: float
     after_p50: float
     before_p95: float
     after_p95: float
     before_mean: float
     after_mean: float
-    z: float
     over: float
-    over_z: float
-    mean_z: float
-    under_z: float
-    stretch_z: float
-    middle_z: float
+    z: float = 0.0
+    over_z: float = 0.0
+    mean_z: float = 0.0
+    under_z: float = 0.0
+    stretch_z: float = 0.0
+    middle_z: float = 0.0
     source: str = ""
     sure: float = SURE
 
@@ -106,25 +102,23 @@ class Shift:
             floor: the least change worth a word, in the quantity's unit.
             relative: the least change worth a word, as a share of what was before.
         """
-        middle = self.after_p50 - self.before_p50
-        tail = self.after_p95 - self.before_p95
-        return (self.z >= self.sure and middle >= max(floor, relative * abs(self.before_p50))) or (
-            self.over_z >= self.sure and tail >= max(floor, relative * abs(self.before_p95))
+        middle, tail, _ = self._levels
+        return (self.z >= self.sure and _matters(*middle, floor, relative)) or (
+            self.over_z >= self.sure and _matters(*tail, floor, relative)
         )
 
     def grew(self, floor: float, relative: float = _RELATIVE) -> bool:
         """Return whether the mean is up: for counts that are mostly 0, and for rare long waits."""
-        more = self.after_mean - self.before_mean
-        return self.mean_z >= self.sure and more >= max(floor, relative * abs(self.before_mean))
+        return self.mean_z >= self.sure and _matters(*self._levels[2], floor, relative)
 
     def leans(self, floor: float, relative: float = _RELATIVE) -> bool:
         """Return whether the middle, the tail or the mean is up by what matters, chance or not."""
-        pairs = (
-            (self.before_p50, self.after_p50),
-            (self.before_p95, self.after_p95),
-            (self.before_mean, self.after_mean),
-        )
-        return any(high - low >= max(floor, relative * abs(low)) for low, high in pairs)
+        return any(_matters(*one, floor, relative) for one in self._levels)
+
+    @property
+    def _levels(self) -> tuple[tuple[float, float], ...]:
+        return ((self.before_p50, self.after_p50), (self.before_p95, self.after_p95),
+                (self.before_mean, self.after_mean))  # fmt: skip
 
     def sank(self, relative: float = _RELATIVE) -> bool:
         """Return whether the mean is down, beyond chance and by this share of what was before."""
@@ -133,9 +127,13 @@ class Shift:
 
     def fell(self, floor: float, relative: float = _RELATIVE) -> bool:
         """Return whether the middle is down, beyond chance and by what matters."""
-        middle = self.before_p50 - self.after_p50
+        less = self.before_p50 - self.after_p50
         sure = max(-self.z, self.under_z) >= self.sure
-        return sure and middle >= max(floor, relative * abs(self.before_p50))
+        return sure and less >= max(floor, relative * abs(self.before_p50))
+
+
+def _matters(low: float, high: float, floor: float, relative: float) -> bool:
+    return high - low >= max(floor, relative * abs(low))
 
 
 def shift(
@@ -144,7 +142,6 @@ def shift(
     after: Floats,
     after_t: Floats,
     *,
-    least_spread: float = 0.0,
     of_means: bool = False,
 ) -> Shift | None:
     """Compare a quantity between two windows; `None` where too little is known of either.
@@ -154,39 +151,41 @@ def shift(
         before_t: when, seconds; as long as `before`.
         after: as `before`.
         after_t: as `before_t`.
-        least_spread: spread between blocks that is assumed at least: for quantities that are
-            all but constant while nothing is wrong.
         of_means: whether each value is a mean over many requests.
     """
     before, before_t = _known(before, before_t)
     after, after_t = _known(after, after_t)
     if len(before) < MIN_COUNT or len(after) < MIN_COUNT:
         return None
-    b05, b50, b95 = np.percentile(before, (5, 50, 95))
-    a50, a95 = np.percentile(after, (50, 95))
     before, after = (values[np.argsort(t, kind="stable")]
                      for values, t in ((before, before_t), (after, after_t)))  # fmt: skip
+    found, b05 = _described(before, after), np.percentile(before, 5)
     blocks_b, blocks_a = _blocks(before), _blocks(after)
     medians = np.array([np.median(block) for block in blocks_b])
-    spread = max(_mad(medians), 0.02 * abs(float(b50)), least_spread, 1e-12)
+    spread = max(mad(medians), 0.02 * abs(found.before_p50), 1e-12)
     # The spread is that of blocks as large as those before, however large those after are.
     size = len(before) / len(blocks_b)
     error = spread * _MEDIAN_ERROR * math.sqrt(size / len(before) + size / len(after))
-    over = float(np.mean(after > b95))
     beyond = _beyond_z(before, after) if of_means else -math.inf
-    return Shift(
-        before_n=len(before), after_n=len(after), before_p50=float(b50), after_p50=float(a50),
-        before_p95=float(b95), after_p95=float(a95), before_mean=float(before.mean()),
-        after_mean=float(after.mean()), z=as_z(float(a50 - b50) / error, len(blocks_b) - 1),
-        over=over,
-        over_z=max(_over_z(over, len(before), len(after), [b > b95 for b in blocks_b]), beyond),
-        mean_z=max(_mean_z(blocks_b, blocks_a, least_spread), beyond),
-        under_z=_over_z(
-            float(np.mean(after < b05)), len(before), len(after), [b < b05 for b in blocks_b]
-        ),
-        stretch_z=_stretch_z(before, after, least_spread, np.mean),
-        middle_z=_stretch_z(before, after, least_spread, np.median),
-    )  # fmt: skip
+    many = [block > found.before_p95 for block in blocks_b]
+    few = [block < b05 for block in blocks_b]
+    return replace(
+        found,
+        z=as_z((found.after_p50 - found.before_p50) / error, len(blocks_b) - 1),
+        over_z=max(_over_z(found.over, len(before), len(after), many), beyond),
+        mean_z=max(_mean_z(blocks_b, blocks_a), beyond),
+        under_z=_over_z(float(np.mean(after < b05)), len(before), len(after), few),
+        stretch_z=_stretch_z(before, after, np.mean),
+        middle_z=_stretch_z(before, after, np.median),
+    )
+
+
+def _described(before: Floats, after: Floats) -> Shift:
+    """Return what values are before and after, without how far that is beyond chance."""
+    b50, b95, a50, a95 = (float(one) for side in (before, after)
+                          for one in np.percentile(side, (50, 95)))  # fmt: skip
+    means = float(before.mean()), float(after.mean())
+    return Shift(b50, a50, b95, a95, *means, over=float(np.mean(after > b95)))
 
 
 def shift_of_samples(before: Floats, after: Floats, others: Iterable[Floats] = ()) -> Shift | None:
@@ -212,13 +211,9 @@ def shift_of_samples(before: Floats, after: Floats, others: Iterable[Floats] = (
     )  # fmt: skip
     error = max(spread * math.sqrt(1 / len(before) + 1 / len(after)), _TINY)
     z = as_z((high - low) / error, free)
-    b50, b95, a50, a95 = (float(one) for side in (before, after)
-                          for one in np.percentile(side, (50, 95)))  # fmt: skip
-    return Shift(
-        before_n=len(before), after_n=len(after), before_p50=b50, after_p50=a50, before_p95=b95,
-        after_p95=a95, before_mean=low, after_mean=high, z=z, over=float(np.mean(after > b95)),
-        over_z=z, mean_z=z, under_z=-z, stretch_z=z, middle_z=z,
-    )  # fmt: skip
+    return replace(
+        _described(before, after), z=z, over_z=z, mean_z=z, under_z=-z, stretch_z=z, middle_z=z
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,14 +266,12 @@ def share(before: Mask, after: Mask) -> Share:
     return Share(int(before.sum()), len(before), int(after.sum()), len(after))
 
 
-def matched(
-    before: Floats, before_by: Floats, after: Floats, after_by: Floats, *, fewest: int = 8
-) -> float | None:
+def matched(before: Floats, before_by: Floats, after: Floats, after_by: Floats) -> float | None:
     """Return the ratio of a quantity, after over before, between rows alike in another.
 
     Rows are put into half octaves of `by`; the medians within each are compared, and the log
     ratios averaged by how many rows are there afterwards. `None` where no half octave has
-    `fewest` rows on both sides.
+    eight rows on both sides.
     """
     ratios, weights = [], []
     cells_b = np.where(np.isfinite(before), half_octaves(before_by), -1)
@@ -287,7 +280,7 @@ def matched(
         if cell < 0:
             continue
         low, high = before[cells_b == cell], after[cells_a == cell]
-        if min(len(low), len(high)) < fewest:
+        if min(len(low), len(high)) < MIN_COUNT:
             continue
         b50, a50 = float(np.median(low)), float(np.median(high))
         if b50 > 0 and a50 > 0:
@@ -296,9 +289,7 @@ def matched(
     return math.exp(float(np.average(ratios, weights=weights))) if ratios else None
 
 
-def foreseen(
-    percent: float, before: Floats, before_by: Floats, after_by: Floats, *, fewest: int = 8
-) -> float | None:
+def foreseen(percent: float, before: Floats, before_by: Floats, after_by: Floats) -> float | None:
     """Return the percentile to expect after, if only another field changed.
 
     What a value of the field costs is the median before, by half octaves of it, and beyond what
@@ -309,11 +300,11 @@ def foreseen(
     x, y = [], []
     for cell in np.unique(cells[cells >= 0]):
         here = cells == cell
-        if here.sum() >= fewest:
+        if here.sum() >= MIN_COUNT:
             x.append(float(np.median(before_by[here])))
             y.append(float(np.median(before[here])))
     wanted = after_by[np.isfinite(after_by)]
-    if len(x) < 2 or not len(wanted):  # noqa: PLR2004
+    if len(x) < 2 or not len(wanted):
         return None
     known = cells >= 0
     rest = before[known] - _along(before_by[known], x, y)
@@ -348,21 +339,20 @@ def _blocks(values: Floats) -> list[Floats]:
     return np.array_split(values, count)
 
 
-def _mad(values: Floats) -> float:
+def mad(values: Floats) -> float:
+    """Return the spread of values by their median absolute deviation, as a standard deviation."""
     return _MAD_TO_SIGMA * float(np.median(np.abs(values - np.median(values))))
 
 
-def _mean_z(before: list[Floats], after: list[Floats], least_spread: float) -> float:
+def _mean_z(before: list[Floats], after: list[Floats]) -> float:
     means = [np.array([block.mean() for block in blocks]) for blocks in (before, after)]
     variance = sum(float(one.var(ddof=1)) / len(one) for one in means)
     more = float(means[1].mean() - means[0].mean())
-    least = max(0.01 * abs(float(means[0].mean())), least_spread, 1e-9)
+    least = max(0.01 * abs(float(means[0].mean())), 1e-9)
     return as_z(more / max(math.sqrt(variance), least), len(before) + len(after) - 2)
 
 
-def _stretch_z(
-    before: Floats, after: Floats, least_spread: float, of: Callable[[Floats], np.floating[Any]]
-) -> float:
+def _stretch_z(before: Floats, after: Floats, of: Callable[[Floats], np.floating[Any]]) -> float:
     """Return how far the mean after is from those of stretches before, each as long if possible.
 
     Lengths, bursts and waits are alike for longer than any block of requests: the window after is
@@ -372,7 +362,7 @@ def _stretch_z(
     """
     count = max(STRETCHES, len(before) // len(after))
     means = np.array([of(part) for part in np.array_split(before, count)])
-    least = max(0.01 * abs(float(means.mean())), least_spread, 1e-9)
+    least = max(0.01 * abs(float(means.mean())), 1e-9)
     return one_more_z(means, float(of(after)), least, len(after) * count / len(before))
 
 
@@ -422,7 +412,7 @@ def _over_z(over: float, before_n: int, after_n: int, blocks: list[Mask]) -> flo
     sizes = np.array([len(block) for block in blocks], float)
     expected = sizes * counts.sum() / sizes.sum()
     clustered = 1.0
-    if len(counts) > 2 and expected.sum() > 0:  # noqa: PLR2004
+    if len(counts) > 2 and expected.sum() > 0:
         clustered = max(float(np.mean((counts - expected) ** 2 / np.maximum(expected, 0.5))), 1.0)
     after, before = after_n / clustered, before_n / clustered
     return _z_of(more_than(over * after, after, TAIL * before, before))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, wraps
 from itertools import pairwise
 from typing import Any, Final, TypeVar, cast
 
@@ -31,6 +31,7 @@ from llmtrace.triage.evidence.window_rows import Side
 METRICS: Final = ("ttft_s", "tpot_s", "e2e_s")
 TTFT_STAGES: Final = ("network", "gateway", "queue", "prefill", "first_chunk", "unattributed")
 PACE_STAGES: Final = ("decode", "render")
+ENGINE_STAGES: Final = ("queue", "prefill", "first_chunk", "decode", "unattributed")
 
 _MORE: Final = 1.15  # times as many requests a second are more load
 # The smallest change that matters, of the wait that it is part of: there is no other yardstick
@@ -57,8 +58,11 @@ _SMALL: Final = 0.01
 _TOGETHER: Final = 4.0  # requests of one batch that end together say as much as one
 _SAME_BATCH: Final = 0.01
 _MAX_VALUES: Final = 24  # of a column, when looking where something is
+_WORTH_A_WORD: Final = 0.1  # of the requests
+_FEW_COUNTED: Final = 20.0  # of which no ratio is known
 _ELSEWHERE: Final = 0.35  # the rest moves by less than this share, or it is not local
 _T = TypeVar("_T")
+_Of = TypeVar("_Of", bound=Callable[..., Any])  # a function of `Evidence`, or a method
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +80,20 @@ class Local:
 
     column: str
     value: str
-    inside: Shift
-    outside: Shift | None
     traffic: float
 
     def __str__(self) -> str:
         return f"{self.column}={self.value} ({100 * self.traffic:.0f} % of requests)"
+
+
+def kept(make: _Of) -> _Of:
+    """Return a function of evidence that works out what it returns once for the same arguments."""
+
+    @wraps(make)
+    def once(e: Evidence, *args: Any, **given: Any) -> Any:
+        return e.once((make, *args, *sorted(given.items())), lambda: make(e, *args, **given))
+
+    return cast("_Of", once)
 
 
 @dataclass(frozen=True)
@@ -90,7 +102,7 @@ class Evidence:
 
     Attributes:
         metric: the row's field the triage is about (`ttft_s`, ...); `None` = whichever moved.
-        contributions: seconds by stage, where they were worked out.
+        contributions: signed seconds by stage, where they were worked out.
         ongoing: whether the data end with the window after.
         of_means: whether a row is no request, but the means of as many as its weight says.
         coarse: whether there are too few requests to see that nothing moved.
@@ -112,7 +124,7 @@ class Evidence:
     risen: frozenset[str] = frozenset()
     searched: bool = False
     sure: float = changes.SURE
-    _kept: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    _kept: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def once(self, key: Any, make: Callable[[], _T]) -> _T:
         """Return what `make` makes, made once for each key."""
@@ -125,33 +137,30 @@ class Evidence:
 
     # --- rows -------------------------------------------------------------------------------
 
+    @kept
     def row(self, name: str) -> Shift | None:
         """Compare a field of the requests; `None` where too few rows know it.
 
         Where engines keep their queue and prefill to themselves but for sums and counts, these
         speak for the requests.
         """
-        return self.once(("row", name), lambda: self._row(name, None) or self._of_engines(name))
+        return self._row(name, None) or self._of_engines(name)
 
     def _of_engines(self, name: str) -> Shift | None:
         return None if self.of_means or name not in _COUNTED else self.engines_mean(_COUNTED[name])
 
+    @kept
     def engines_mean(self, name: str) -> Shift | None:
         """Compare the means, between scrapes, of a duration that engines count themselves."""
-
-        def compare() -> Shift | None:
-            found = means(self.signals, name).values()
-            sides = [[one.within(window) for one in found]
-                     for window in (self.before.window, self.served)]  # fmt: skip
-            if not all(sides):
-                return None
-            b, b_t, a, a_t = (np.concatenate([getattr(one, part) for one in side])
-                              for side in sides for part in ("value", "t"))  # fmt: skip
-            moved = changes.shift(b, b_t, a, a_t, of_means=True)
-            moved = moved or changes.shift_of_samples(b, a)
-            return moved and replace(moved, source="engines' means", sure=self.sure)
-
-        return self.once(("engines", name), compare)
+        found = means(self.signals, name).values()
+        sides = [[one.within(window) for one in found]
+                 for window in (self.before.window, self.served)]  # fmt: skip
+        if not all(sides):
+            return None
+        b, b_t, a, a_t = (np.concatenate([getattr(one, part) for one in side])
+                          for side in sides for part in ("value", "t"))  # fmt: skip
+        moved = changes.shift(b, b_t, a, a_t, of_means=True) or changes.shift_of_samples(b, a)
+        return moved and replace(moved, source="engines' means", sure=self.sure)
 
     def part_of_engines(self) -> float | None:
         """Return how much of what a response takes longer engines see themselves, by means.
@@ -185,37 +194,30 @@ class Evidence:
         # Tokens are counted when they are made, and not with the requests that ended meanwhile.
         return self._at_bar(changes.shift(*sides, of_means=self.of_means and name.endswith("_s")))
 
+    @kept
     def turn(self, name: str) -> Shift | None:
         """Compare a field of the turns, or of requests where these have the tool times."""
+        before, after = self.turns
+        return self._at_bar(
+            changes.shift(before.number(name), before.t, after.number(name), after.t)
+        )
 
-        def compare() -> Shift | None:
-            before, after = self.turns
-            return self._at_bar(
-                changes.shift(before.number(name), before.t, after.number(name), after.t)
-            )
-
-        return self.once(("turn", name), compare)
-
-    @property
+    @cached_property
     def prefill_at_same(self) -> float | None:
         """How many times as long a prefill takes for as many computed tokens; `None` = unknown.
 
         Between requests alike in them, or else a token by engines' means.
         """
-
-        def compare() -> float | None:
-            b, b_by, a, a_by = (side.some(side.number(one)) for side in (self.before, self.after)
-                                for one in ("prefill_s", "computed_tokens"))  # fmt: skip
-            found, mean = changes.matched(b, b_by, a, a_by), self.engines_mean("prefill")
-            tokens = self.row("computed_tokens")
-            if found is not None or not mean or not tokens or min(
-                    mean.before_mean, tokens.before_mean, tokens.after_mean) <= 0:  # fmt: skip
-                return found
-            longer = tokens.after_mean / tokens.before_mean
-            alike = 1 / _AS_LONG <= longer <= _AS_LONG  # no prefill is as long as its prompt
-            return mean.after_mean / mean.before_mean / longer if alike else None
-
-        return self.once(("prefill at same",), compare)
+        b, b_by, a, a_by = (side.some(side.number(one)) for side in (self.before, self.after)
+                            for one in ("prefill_s", "computed_tokens"))  # fmt: skip
+        found, mean = changes.matched(b, b_by, a, a_by), self.engines_mean("prefill")
+        tokens = self.row("computed_tokens")
+        if found is not None or not mean or not tokens or min(
+                mean.before_mean, tokens.before_mean, tokens.after_mean) <= 0:  # fmt: skip
+            return found
+        longer = tokens.after_mean / tokens.before_mean
+        alike = 1 / _AS_LONG <= longer <= _AS_LONG  # no prefill is as long as its prompt
+        return mean.after_mean / mean.before_mean / longer if alike else None
 
     def share(self, name: str, mask: Callable[[Side], Mask]) -> Share:
         """Count the requests of a mask in both windows; `name` identifies the mask."""
@@ -245,19 +247,16 @@ class Evidence:
         """Requests a second, before and after."""
         return self.arrivals().before.rate, self.arrivals().after.rate
 
+    @kept
     def arrivals(self, **group: str) -> Arrivals:
         """Return when requests came: all, or those of which a column has this value."""
-
-        def compare() -> Arrivals:
-            found = []
-            for side in (self.before, self.after):
-                mine = np.ones(len(side), bool)
-                for column, value in group.items():
-                    mine &= side.where(column, value)
-                found.append(Counted(side.window, side.t[mine], side.rows.weights[mine]))
-            return Arrivals(*found)
-
-        return self.once(("arrivals", *group.items()), compare)
+        found = []
+        for side in (self.before, self.after):
+            mine = np.ones(len(side), bool)
+            for column, value in group.items():
+                mine &= side.where(column, value)
+            found.append(Counted(side.window, side.t[mine], side.rows.weights[mine]))
+        return Arrivals(*found)
 
     @cached_property
     def more_requests(self) -> bool:
@@ -334,8 +333,9 @@ class Evidence:
             whole = "e2e_s"
         found = self.row(whole) or self.row("e2e_s")
         least = 0.0 if found is None else _FLOOR * found.before_p50
-        return max(least, self.once(("step", name), lambda: self._step(name)))
+        return max(least, self._step(name))
 
+    @kept
     def _step(self, name: str) -> float:
         """Return more than one step of what comes in whole milliseconds, or the like.
 
@@ -343,7 +343,7 @@ class Evidence:
         """
         both = np.concatenate([side.number(name) for side in (self.before, self.after)])
         values = np.unique(both[np.isfinite(both)])
-        step = float(np.diff(values).min()) if len(values) > 2 else 0.0  # noqa: PLR2004
+        step = float(np.diff(values).min()) if len(values) > 2 else 0.0
         if step <= _TINY * np.abs(values).max(initial=0.0):
             return 0.0
         on_steps = np.allclose(values / step, np.rint(values / step), atol=0.01)
@@ -394,11 +394,11 @@ class Evidence:
                 return False
         carried, alone = self.carried(stage), self._alone(stage)
         floor = self.floor(f"{stage}_s")
-        if (found.rose(floor) and (carried >= 0.1 or alone >= 0.1)) or (  # noqa: PLR2004
-            found.grew(floor) and (carried >= 0.3 or alone >= 0.3)  # noqa: PLR2004
+        if (found.rose(floor) and (carried >= 0.1 or alone >= 0.1)) or (
+            found.grew(floor) and (carried >= 0.3 or alone >= 0.3)
         ):
             return True
-        if not found.leans(floor) or max(carried, alone) < 0.1:  # noqa: PLR2004
+        if not found.leans(floor) or max(carried, alone) < 0.1:
             return False
         # That its whole rose is sure, and that most of it is in this stage is arithmetic.
         whole = self.up("ttft_s" if stage in TTFT_STAGES else "tpot_s")
@@ -454,19 +454,16 @@ class Evidence:
         known = sum(max(one.mean_change, 0.0) for one in theirs if one is not None and one.source)
         return found.mean_change - known
 
+    @kept
     def beyond_kind(self, name: str, *, by_length: bool = False) -> Shift | None:
         """Compare a field, as if the kinds of requests of after had been there before.
 
         `None` where too few know it, or their kind; with `by_length`, that is of a length, too.
         """
-
-        def compare() -> Shift | None:
-            both = at_mix(self.before, self.after, name, by_length=by_length)
-            if both is None:
-                return None
-            return self._at_bar(changes.shift(both[0], self.before.t, both[1], self.after.t))
-
-        return self.once(("beyond kind", name, by_length), compare)
+        both = at_mix(self.before, self.after, name, by_length=by_length)
+        if both is None:
+            return None
+        return self._at_bar(changes.shift(both[0], self.before.t, both[1], self.after.t))
 
     @cached_property
     def moved(self) -> tuple[str, ...]:
@@ -477,14 +474,12 @@ class Evidence:
             found.append("e2e_s")  # tools are in no request, but in the turn
         return tuple(found)
 
+    @kept
     def mix_share(self, name: str, by: str) -> float | None:
         """Return how much of a field's rise is that requests differ in another field.
 
         Of its p95 or median, whichever rose more; `None` where neither did.
         """
-        return self.once(("mix", name, by), lambda: self._mix_share(name, by))
-
-    def _mix_share(self, name: str, by: str) -> float | None:
         found = self.row(name)
         if found is None:
             return None
@@ -513,11 +508,8 @@ class Evidence:
         """
         return self._curve[1]
 
-    @property
+    @cached_property
     def _curve(self) -> tuple[float | None, float | None]:
-        return self.once("curve", self._on_curve)
-
-    def _on_curve(self) -> tuple[float | None, float | None]:
         both = (self.before, self.after)
         batches = [side.some(self._batch(side)) for side in both]
         times = [side.some(side.number("tpot_s")) for side in both]
@@ -553,19 +545,17 @@ class Evidence:
         for name, series in self.series("running").items():
             here = words.where(name) if name in words.names else words.codes < 0
             inside = series.within(side.window)
-            if len(inside.t) >= 2 and here.any():  # noqa: PLR2004
+            if len(inside.t) >= 2 and here.any():
                 found[here] = np.interp(middle[here], inside.t, inside.value)
         return found
 
     # --- where ------------------------------------------------------------------------------
 
+    @kept
     def local(self, column: str, name: str) -> Local | None:
         """Return the one value of a column whose requests rose while the others' did not."""
-        return self.once(("local", column, name), lambda: self._local(column, name))
-
-    def _local(self, column: str, name: str) -> Local | None:
         values = self._values(column)
-        if len(values) < 2:  # noqa: PLR2004 - with one value there is no elsewhere
+        if len(values) < 2:  # with one value there is no elsewhere
             return None
         found = None
         for value in values:
@@ -582,30 +572,26 @@ class Evidence:
         if outside is None or max(outside.change, 0.0) > _ELSEWHERE * inside.change:
             return None
         traffic = float(self.after.where(column, value).mean())
-        return Local(column, value, inside, outside, traffic)
+        return Local(column, value, traffic)
 
     def _with(self, name: str, column: str, value: str) -> Shift | None:
         return self.row_among(name, (column, value), lambda side: side.where(column, value))
 
+    @kept
     def uneven(self, column: str, name: str) -> tuple[list[str], list[str]] | None:
         """Return the values of a column whose requests rose in this field, and those that did not.
 
         `None` where fewer than two values have requests enough.
         """
-
-        def compare() -> tuple[list[str], list[str]] | None:
-            values = self._values(column)
-            found = {value: self._with(name, column, value) for value in values}
-            known = {value: one for value, one in found.items() if one is not None}
-            if len(known) < 2:  # noqa: PLR2004
-                return None
-            most = max(one.change for one in known.values())
-            floor = self.floor(name)
-            rose = [v for v, one in known.items() if one.rose(floor)]
-            calm = [v for v, one in known.items() if one.change <= max(floor, 0.2 * most)]
-            return rose, calm
-
-        return self.once(("uneven", column, name), compare)
+        found = {value: self._with(name, column, value) for value in self._values(column)}
+        known = {value: one for value, one in found.items() if one is not None}
+        if len(known) < 2:
+            return None
+        most = max(one.change for one in known.values())
+        floor = self.floor(name)
+        rose = [v for v, one in known.items() if one.rose(floor)]
+        calm = [v for v, one in known.items() if one.change <= max(floor, 0.2 * most)]
+        return rose, calm
 
     def _values(self, column: str) -> list[str]:
         words = self.after.rows.words[column]
@@ -613,20 +599,15 @@ class Evidence:
         order = np.argsort(-counts, kind="stable")[:_MAX_VALUES]
         return [words.names[i] for i in order if counts[i] >= MIN_COUNT]
 
-    def new_words(self, column: str, least: float = 0.1) -> list[str]:
-        """Return a column's words that are of a share of requests after, and of none before.
-
-        Args:
-            column: of the rows.
-            least: the least share of the requests after that is worth a word.
-        """
+    def new_words(self, column: str) -> list[str]:
+        """Return a column's words of a tenth of the requests after or more, and of none before."""
         before, after = (side.rows.words[column] for side in (self.before, self.after))
         known = after.codes[after.codes >= 0]
         if not len(known) or not (before.codes >= 0).any():
             return []
         old = {before.names[code] for code in np.unique(before.codes) if code >= 0}
         counts = np.bincount(known, minlength=len(after.names))
-        found = [n for i, n in enumerate(after.names) if counts[i] >= least * len(known)]
+        found = [n for i, n in enumerate(after.names) if counts[i] >= _WORTH_A_WORD * len(known)]
         return [name for name in found if name not in old]
 
     # --- signals ----------------------------------------------------------------------------
@@ -648,14 +629,15 @@ class Evidence:
         """Return whether any instance reported this signal in the window after."""
         return any(len(one.within(self.served).t) for one in self.series(signal).values())
 
+    @kept
     def gauge(self, signal: str) -> Moved | None:
         """Compare a gauge; `None` where it is not reported."""
-        return self.once(("gauge", signal), lambda: self._both(self.series(signal)))
+        return self._both(self.series(signal))
 
+    @kept
     def rate(self, signal: str, **labels: str) -> Moved | None:
         """Compare a counter's rate a second; `None` where it is not reported."""
-        key = ("rate", signal, *sorted(labels.items()))
-        return self.once(key, lambda: self._both(self.rates(signal, **labels)))
+        return self._both(self.rates(signal, **labels))
 
     def counted(self, signal: str, **labels: str) -> tuple[float, float] | None:
         """Return how often a counter counted before and after, all instances together."""
@@ -677,41 +659,29 @@ class Evidence:
         """Return how often a counter counted before and after, by instance."""
         windows = (self.before.window, self.after.window)
         return {
-            name: (self._grown([one], windows[0]), self._grown([one], windows[1]))
+            name: (_grown([one], windows[0]), _grown([one], windows[1]))
             for name, one in self.rates(signal, **labels).items()
         }
 
-    def _grown(self, every: Sequence[Series], window: Window) -> float:
-        """Mean rate times the window's length: samples at its edges do not count twice."""
-        total = 0.0
-        for one in every:
-            inside = one.within(window).value
-            if len(inside):
-                total += float(inside.mean()) * window.seconds
-        return total
-
+    @kept
     def beside(self, signal: str) -> Beside | None:
         """Return how many more of these tokens engines count than rows do; `None` = no more."""
+        if self.of_means:
+            return None  # these rows are made of what engines count
+        moved, counted = self.rate(signal), self.counted(signal)
+        fleet = None if moved is None else moved.fleet
+        return more_beside(signal, (self.before, self.after), self.rates(signal), counted, fleet)
 
-        def find() -> Beside | None:
-            if self.of_means:
-                return None  # these rows are made of what engines count
-            moved, counted = self.rate(signal), self.counted(signal)
-            fleet = None if moved is None else moved.fleet
-            sides = (self.before, self.after)
-            return more_beside(signal, sides, self.rates(signal), counted, fleet)
-
-        return self.once(("beside", signal), find)
-
-    def ratio(self, above: str, below: str, least: float = 20.0) -> Ratio | None:
+    @kept
+    def ratio(self, above: str, below: str) -> Ratio | None:
         """Return one counter's growth over another's, of the fleet; `None` = not reported."""
-        return self.once(("ratio", above, below), lambda: self._ratio(above, below, least, None))
+        return self._ratio(above, below, _FEW_COUNTED, None)
 
-    def worst_ratio(self, above: str, below: str, least: float = 20.0) -> Ratio | None:
+    def worst_ratio(self, above: str, below: str) -> Ratio | None:
         """Return the ratio of the instance where it fell most."""
         high, low = self._counters(above, below)
         names = high.keys() & low.keys()
-        found = [self._ratio(above, below, least, name) for name in sorted(names)]
+        found = [self._ratio(above, below, _FEW_COUNTED, name) for name in sorted(names)]
         known = [one for one in found if one is not None]
         return min(known, key=lambda one: one.after - one.before, default=None)
 
@@ -731,7 +701,7 @@ class Evidence:
                 chosen = [one for origin, one in counted.items() if instance in (None, origin)]
                 if not chosen:
                     return None  # what is not counted has not stayed at 0
-                sums.append(self._grown(chosen, window))
+                sums.append(_grown(chosen, window))
             if sums[1] < least:
                 return None
             both.append(sums[0] / sums[1])
@@ -746,8 +716,8 @@ class Evidence:
         count, longer = stretches_of(window, self.after.window)
         edges = np.linspace(window.start, window.end, count + 1).tolist()
         both = [
-            [self._grown([one for name, one in counted.items() if instance in (None, name)],
-                         Window(*part)) for part in pairwise(edges)]
+            [_grown([one for name, one in counted.items() if instance in (None, name)],
+                    Window(*part)) for part in pairwise(edges)]
             for counted in self._counters(above, below)
         ]  # fmt: skip
         stretches = np.array([high / low for high, low in zip(*both, strict=True) if low > 0])
@@ -755,14 +725,15 @@ class Evidence:
             return None
         return changes.one_more_z(stretches, now.after, _SMALL * abs(now.before), longer)
 
+    @kept
     def series(self, signal: str) -> Mapping[str, Series]:
         """Return a gauge's samples by instance."""
-        return self.once(("series", signal), lambda: gauges(self.signals, signal))
+        return gauges(self.signals, signal)
 
+    @kept
     def rates(self, signal: str, **labels: str) -> Mapping[str, Series]:
         """Return a counter's rates by instance; a counter that falls was reset to 0."""
-        key = ("rates", signal, *sorted(labels.items()))
-        return self.once(key, lambda: rates(self.signals, signal, labels))
+        return rates(self.signals, signal, labels)
 
     def _both(self, series: Mapping[str, Series]) -> Moved | None:
         found = moved(series, self.before.window, self.served)
@@ -820,20 +791,14 @@ def _share_of(stage: str, added: Mapping[str, float]) -> float:
     return max(added.get(stage, 0.0), 0.0) / total if total > 0 else 0.0
 
 
+def _grown(every: Sequence[Series], window: Window) -> float:
+    """Mean rate times the window's length: samples at its edges do not count twice."""
+    inside = (one.within(window).value for one in every)
+    return sum((float(one.mean()) * window.seconds for one in inside if len(one)), 0.0)
+
+
 def gather(
-    rows: Columns,
-    signals: Signals,
-    facts: Facts,
-    before: Window,
-    after: Window,
-    *,
-    metric: str | None = None,
-    contributions: Mapping[str, float] | None = None,
-    ongoing: bool = False,
-    of_means: bool = False,
-    coarse: bool = False,
-    risen: frozenset[str] = frozenset(),
-    searched: bool = False,
+    rows: Columns, signals: Signals, facts: Facts, before: Window, after: Window
 ) -> Evidence:
     """Lay out a case for the rules; nothing is computed before a rule needs it.
 
@@ -843,13 +808,6 @@ def gather(
         facts: of the engines.
         before: the window to compare with.
         after: the window in question.
-        metric: `ttft`, `tpot` or `e2e`; `None` = whichever moved.
-        contributions: signed seconds by stage, where an attribution was made.
-        ongoing: whether the data end with the window after.
-        of_means: whether a row is the means of as many requests as its weight says.
-        coarse: whether there are too few requests to see that nothing moved.
-        risen: the metrics that rose by the verdict.
-        searched: whether a search took the windows.
     """
     sides, turns = [], []
     for window in (before, after):
@@ -858,9 +816,4 @@ def gather(
         with_tools = np.isfinite(inside.numbers["tool_wall_s"])
         sides.append(Side(inside.take(~turn) if not turn.all() else inside, window))
         turns.append(Side(inside.take(turn | with_tools), window))
-    return Evidence(
-        before=sides[0], after=sides[1], signals=signals, facts=facts,
-        turns=(turns[0], turns[1]), metric=None if metric is None else f"{metric}_s",
-        contributions=dict(contributions or {}), ongoing=ongoing, of_means=of_means,
-        coarse=coarse, risen=risen, searched=searched,
-    )  # fmt: skip
+    return Evidence(sides[0], sides[1], signals, facts, (turns[0], turns[1]))

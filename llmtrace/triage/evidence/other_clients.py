@@ -23,7 +23,7 @@ ENDED: Final = ("e2e_count", "queue_count", "ttft_count")
 _MORE: Final = 0.2  # as a share of what was counted before
 _SURE: Final = 2.0  # standard errors; that rows tell of a smaller part says the same
 _BEYOND: Final = 1.25  # times what rows tell, by how much that was before
-_GAP: Final = 4.0  # times as long as usual between two scrapes
+GAP: Final = 4.0  # times as long as usual between two scrapes
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def more_beside(
         return None
     interval = float(np.median(np.concatenate([np.diff(one.t) for one in series.values()])))
     windows = [side.window for side in sides]
-    if any(_unread(one, each) > _GAP * interval for one in series.values() for each in windows):
+    if any(_unread(one, each) > GAP * interval for one in series.values() for each in windows):
         return None  # what an engine did while it was not read is not known
     found = []
     for name in COUNTED[signal]:

@@ -79,7 +79,7 @@ class Moved:
             sure = shift.fell(0.0, 0.0) if down else shift.rose(0.0, 0.0) or shift.grew(0.0, 0.0)
             return sure, sign * shift.change, sign * shift.mean_change
 
-        if len(self.instances) < 2:  # noqa: PLR2004
+        if len(self.instances) < 2:
             return None, self.fleet
         name, found = max(sorted(self.instances.items()), key=lambda item: by(item[1]))
         typical = float(np.median([sign * one.change for one in self.instances.values()]))
@@ -126,15 +126,13 @@ def gauges(signals: Signals, signal: str) -> dict[str, Series]:
     found = {}
     for name, inside in _by_instance(signals, chosen):
         t, value = signals.t[inside], signals.value[inside] * factor
+        if signal in _SUMMED:
+            found[name] = _added_up([Series(t, value)])
+            continue
         times, where = np.unique(t, return_inverse=True)
-        if len(times) < len(t):
-            if signal in _SUMMED:
-                merged = np.bincount(where, value).astype(np.float64)
-            else:
-                merged = np.full(len(times), -np.inf)
-                np.maximum.at(merged, where, value)
-            t, value = times, merged
-        found[name] = Series(t, value)
+        highest = np.full(len(times), -np.inf)
+        np.maximum.at(highest, where, value)
+        found[name] = Series(times, highest)
     return found
 
 
@@ -237,9 +235,7 @@ def _by_instance(signals: Signals, chosen: Mask) -> Iterator[tuple[str, NDArray[
 
 
 def _added_up(parts: Sequence[Series]) -> Series:
-    """Add rates of several label sets, by the time of their sample."""
-    if len(parts) == 1:
-        return parts[0]
+    """Add what is of the same time: ranks of an engine, or rates of several label sets."""
     t = np.concatenate([part.t for part in parts])
     value = np.concatenate([part.value for part in parts])
     times, where = np.unique(t, return_inverse=True)

@@ -74,10 +74,6 @@ class Side:
         return self.t + self.number("e2e_s")
 
 
-def _or_zero(values: Floats) -> Floats:
-    return np.nan_to_num(values, nan=0.0)
-
-
 def _uncached(side: Side) -> Floats:
     return np.maximum(side.number("prompt_tokens") - side.number("cached_tokens"), 0.0)
 
@@ -90,12 +86,12 @@ def _found_prefix(side: Side) -> Floats:
 def _computed(side: Side) -> Floats:
     """Prompt tokens that had to be computed; all of them where no cache was reported."""
     prompt, cached = side.number("prompt_tokens"), side.number("cached_tokens")
-    return np.maximum(prompt - _or_zero(cached), 0.0)
+    return np.maximum(prompt - np.nan_to_num(cached), 0.0)
 
 
 def _network_path(side: Side) -> Floats:
     """The network itself: neither our own pool's wait nor attempts that failed."""
-    path = side.number("network_s") - _or_zero(side.number("network_client_wait_s"))
+    path = side.number("network_s") - np.nan_to_num(side.number("network_client_wait_s"))
     once = ~(side.number("attempts") > 1)
     return np.where(once, np.maximum(path, 0.0), np.nan)
 
@@ -107,7 +103,7 @@ def _client_delay(side: Side) -> Floats:
     """
     own, pool = side.number("client_s"), side.number("network_client_wait_s")
     known = ~(np.isnan(own) & np.isnan(pool))
-    return np.where(known, _or_zero(own) + _or_zero(pool), np.nan)
+    return np.where(known, np.nan_to_num(own) + np.nan_to_num(pool), np.nan)
 
 
 def _client_setup(side: Side) -> Floats:
@@ -115,12 +111,12 @@ def _client_setup(side: Side) -> Floats:
     parts = ["client_s", *(f"network_{one}_s" for one in ("client_wait", "dns", "connect", "tls"))]
     found = [side.number(name) for name in parts]
     known = ~np.all([np.isnan(one) for one in found], axis=0)
-    return np.where(known, np.sum([_or_zero(one) for one in found], axis=0), np.nan)
+    return np.where(known, np.sum([np.nan_to_num(one) for one in found], axis=0), np.nan)
 
 
 def _network_and_client(side: Side) -> Floats:
     """The network, and what came before it on the client's side."""
-    return side.number("network_s") + _or_zero(side.number("client_s"))
+    return side.number("network_s") + np.nan_to_num(side.number("client_s"))
 
 
 def _gateway_once(side: Side) -> Floats:
@@ -129,7 +125,7 @@ def _gateway_once(side: Side) -> Floats:
 
 
 def _render_own(side: Side) -> Floats:
-    own = side.number("render_s") - _or_zero(side.number("tool_wall_s"))
+    own = side.number("render_s") - np.nan_to_num(side.number("tool_wall_s"))
     return np.maximum(own, 0.0)
 
 
@@ -137,7 +133,7 @@ def _unread(side: Side) -> Floats:
     """For how long at least the first content waited for the client."""
     late = side.number("ttft_s") - side.number("arrived_by_s")
     known = np.isfinite(side.number("client_lag_s"))
-    return np.where(known, np.maximum(_or_zero(late), 0.0), np.nan)
+    return np.where(known, np.maximum(np.nan_to_num(late), 0.0), np.nan)
 
 
 def in_progress(side: Side, by: str = "replica", after: str | None = None) -> Floats:
@@ -146,7 +142,7 @@ def in_progress(side: Side, by: str = "replica", after: str | None = None) -> Fl
     On the same engine, if nothing else is given; and only those that have had a wait (`after`).
     """
     codes, ends, found = side.rows.words[by].codes, side.ends, np.full(len(side), np.nan)
-    begins = side.t if after is None else side.t + _or_zero(side.number(after))
+    begins = side.t if after is None else side.t + np.nan_to_num(side.number(after))
     for code in np.unique(codes):
         mine = (codes == code) & np.isfinite(ends)
         begun = np.searchsorted(np.sort(begins[mine]), side.t[mine], side="right")

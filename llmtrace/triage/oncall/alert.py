@@ -32,7 +32,6 @@ class Alert:
         started: unix seconds.
         ended: unix seconds; `None` = it fires still.
         labels: as of the rule and its expression.
-        annotations: as of the rule.
     """
 
     id: str
@@ -40,7 +39,6 @@ class Alert:
     started: float
     ended: float | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
-    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_alerts(body: bytes) -> list[Alert]:
@@ -84,7 +82,6 @@ def _alert(given: Any) -> Alert:
         started=started,
         ended=ended,
         labels=labels,
-        annotations=dict(_texts(given.get("annotations"))),
     )
 
 

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 
 from llmtrace.api_clients.http_client import read_token
 from llmtrace.core.errors import ConfigError, missing_extra
-from llmtrace.core.listen_address import is_loopback, listen
+from llmtrace.core.listen_address import bracketed, is_loopback, listen
 from llmtrace.triage.command import links_of
 from llmtrace.triage.oncall.alert_queue import AlertQueue, QueueSettings
 from llmtrace.triage.oncall.notify import Annotated, Notifier, Webhook
@@ -55,7 +55,7 @@ def serve(options: argparse.Namespace, read: Read) -> None:
     reports.ready()
     channels = notifiers(options, os.environ)
     listener = listen(host, port, "--listen HOST:PORT")
-    where = f"http://{_bracketed(host)}:{listener.getsockname()[1]}"
+    where = f"http://{bracketed(host)}:{listener.getsockname()[1]}"
     public = (options.public_url or where).rstrip("/")
     desk = AlertQueue(
         lambda window, progress: read(window, progress, {}),
@@ -133,7 +133,3 @@ def _address(text: str, token: str | None) -> tuple[str, int]:
             "token to Alertmanager as `authorization.credentials_file`"
         )
     return host, int(port)
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

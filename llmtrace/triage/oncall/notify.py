@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
-from llmtrace.api_clients.http_client import opener
+from llmtrace.api_clients.http_client import is_address, opener
 from llmtrace.core.errors import ConfigError, SourceError
 from llmtrace.triage.oncall.alert import Alert
 from llmtrace.triage.report.naming import PART_NAMES, headline, signed, unit, verdict_words
@@ -84,8 +84,7 @@ class Webhook:
     url: str = field(repr=False)
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
+        if not is_address(self.url):
             raise ConfigError("the webhook's address is none: write https://…")
 
     def notify(self, alert: Alert, result: Result, link: str | None) -> None:

@@ -9,9 +9,9 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final, TextIO
 from urllib.error import HTTPError
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urljoin
 
-from llmtrace.api_clients.http_client import opener, read_token
+from llmtrace.api_clients.http_client import is_address, opener, read_token
 from llmtrace.core.errors import ConfigError, DataError, SourceError
 from llmtrace.dataset.case import Case, read_case
 from llmtrace.display.summary_tables import date_and_zone
@@ -37,8 +37,7 @@ def rehearse(folder: Path, url: str, token_file: Path | None, out: TextIO) -> No
         DataError: nothing stands out in the case.
         SourceError: the case cannot be read, or the receiver does not take the alert.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    if not is_address(url):
         raise ConfigError(f"--alert {url!r}: write an address, as http://127.0.0.1:4321/alerts")
     token = None if token_file is None else read_token(token_file, "--alert-token-file")
     started = fired_at(read_case(folder))

@@ -36,19 +36,12 @@ from llmtrace.triage.report.sentences import (
     when,
 )
 from llmtrace.triage.report.timeline import timeline
-from llmtrace.triage.result import NAMED, Cohort, Finding, Point, Result, Status
+from llmtrace.triage.result import NAMED, Cohort, Finding, Result, Status
 
-_VERDICT_COLOURS: Final = {
-    "no_change": WITHIN,
-    "workload": STAGE_COLOURS["network"],
-    "regression": OVER,
-    "mixed": OVER,
-    "improvement": WITHIN,
-    "drift": OVER,
-    "traffic": OVER,
-    "new_workload": NEAR,
-    "not_enough_data": NEAR,
-}
+# As a terminal's colour for a verdict.
+_COLOURS: Final = {
+    "green": WITHIN, "cyan": STAGE_COLOURS["network"], "red": OVER, "yellow": NEAR,
+}  # fmt: skip
 _STATUS_COLOURS: Final[dict[Status, str]] = {
     "confirmed": OVER,
     "likely": "#FF8833",
@@ -98,8 +91,7 @@ def page(result: Result, case: Case, links: Links | None = None) -> str:
 
 
 def _head(result: Result) -> str:
-    words, _ = verdict_words(result)
-    colour = _VERDICT_COLOURS[result.verdict]
+    words, colour = verdict_words(result)
     cause = "".join(
         f'<p><a href="#causes"><b>{escape(line)}</b></a></p>' for line in first_cause(result)
     )
@@ -110,8 +102,8 @@ def _head(result: Result) -> str:
     about += "".join(f"<p><b>! {escape(text)}</b></p>" for text in result.quality.doubts)
     return (
         f"<h1>Triage report</h1>{about}"
-        f'<p class="verdict"><span class="pill" style="--c:{colour}">{escape(words)}</span> '
-        f"{escape(headline(result))}</p>"
+        f'<p class="verdict"><span class="pill" style="--c:{_COLOURS[colour]}">{escape(words)}'
+        f"</span> {escape(headline(result))}</p>"
         f"<p>{escape(result.reason)}</p>{cause}{lines}"
     )
 
@@ -177,13 +169,15 @@ def _causes(result: Result, links: Links) -> str:
         cards += "".join(f'<p class="action">{_marked(text)}</p>' for text in next_steps(result))
     return (
         f'<section id="causes"><h2>Causes</h2>{cards}{_seen_before(result)}'
-        f"{_others(result.causes)}</section>"
+        f"{_group('ruled_out', 'Ruled out', result.causes)}"
+        f"{_group('unknown', 'Cannot tell', result.causes)}</section>"
     )
 
 
 def _cause(one: Finding, links: Links) -> str:
     lines = [
-        f'<tr><td class="{kind}">{_points(point)}</td><td>{escape(point.text)}</td></tr>'
+        f'<tr><td class="{kind}">{f"{point.points:+d}" if point.points else "·"}</td>'
+        f"<td>{escape(point.text)}</td></tr>"
         for kind, points in (("for", one.evidence), ("against", one.against))
         for point in points
     ]
@@ -208,20 +202,6 @@ def _marked(text: str) -> str:
     """Return text of ours as HTML: what stands between backticks is to be typed."""
     parts = escape(text).split("`")
     return "".join(f"<code>{one}</code>" if n % 2 else one for n, one in enumerate(parts))
-
-
-def _points(point: Point) -> str:
-    return f"{point.points:+d}" if point.points else "·"
-
-
-def _others(causes: Sequence[Finding]) -> str:
-    return "".join(_group(status, words, causes) for status, words in _REST)
-
-
-_REST: Final[tuple[tuple[Status, str], ...]] = (
-    ("ruled_out", "Ruled out"),
-    ("unknown", "Cannot tell"),
-)
 
 
 def _group(status: Status, words: str, causes: Sequence[Finding]) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
+from llmtrace.api_clients.http_client import is_address
 from llmtrace.core.errors import ConfigError
 
 TRACE: Final = "{trace_id}"
@@ -30,7 +31,7 @@ class Links:
 
     def __post_init__(self) -> None:
         for option, text in (("--trace-url", self.traces), ("--runbooks", self.runbooks)):
-            if text is not None and not _is_address(text):
+            if text is not None and not is_address(text):
                 raise ConfigError(f"{option} {text!r}: write an address, as https://…")
         if self.traces is not None and TRACE not in self.traces:
             raise ConfigError(
@@ -49,11 +50,3 @@ class Links:
         if CAUSE in self.runbooks:
             return self.runbooks.replace(CAUSE, quote(cause))
         return f"{self.runbooks.rstrip('/')}/{quote(cause)}.md"
-
-
-def _is_address(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-    except ValueError:
-        return False
-    return parts.scheme in {"http", "https"} and bool(parts.hostname)

@@ -6,7 +6,7 @@ import time
 from typing import Final
 
 from llmtrace.display.summary_tables import ms
-from llmtrace.triage.result import NOTHING_FOUND, Bounds, Result
+from llmtrace.triage.result import NOTHING_FOUND, Bounds, Change, Result
 
 METRIC_NAMES: Final = {
     "ttft": "time to first token",
@@ -148,9 +148,9 @@ def latest(result: Result) -> str:
     return "then" if is_over(result) else "now"
 
 
-def unit(result: Result) -> str:
+def unit(one: Result | Change) -> str:
     """Return the one unit that a report writes its metric and the parts of its change in."""
-    return unit_of(result.metric, result.before.p95, result.after.p95)
+    return unit_of(one.metric, one.before.p95, one.after.p95)
 
 
 def unit_of(metric: str | None, *p95s: float | None) -> str:

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any, Final
 
+from llmtrace.triage.evidence.evidence import ENGINE_STAGES
 from llmtrace.triage.result import NAMED, Result
 
 _TEXTS: Final[dict[str, Any]] = tomllib.loads(
     files(__package__).joinpath("next_steps.toml").read_text(encoding="utf-8")
 )
-_OF_ENGINES: Final = ("queue", "prefill", "first_chunk", "decode", "unattributed")
 _MAX_DATA: Final = 3
 
 
@@ -31,7 +31,7 @@ def _by_what_moved(result: Result) -> Iterator[str]:
     yield from (_TEXTS["place"][name].format(value=value) for name, value in places
                 if name in _TEXTS["place"])  # fmt: skip
     stage, hosted = _stage(result), not result.quality.values.get("replica")
-    if hosted and stage in _OF_ENGINES:
+    if hosted and stage in ENGINE_STAGES:
         yield _TEXTS["hosted"]
     elif not places:
         yield _TEXTS["stage"][stage]

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, get_args
 
-from llmtrace.dataset.case import Window
 from llmtrace.display.summary_tables import date_and_zone, time_span
 from llmtrace.triage.near_events import EVENTS_BACK_S
 from llmtrace.triage.over_time import Growth, Incident, NearEvent, Onset, Similar
@@ -32,7 +31,6 @@ from llmtrace.triage.result import (
     NOTHING_FOUND,
     SURE,
     Cohort,
-    Estimate,
     Finding,
     Load,
     Metric,
@@ -204,14 +202,13 @@ def for_experts(result: Result) -> Iterator[tuple[str, str]]:
         name = METRIC_NAMES.get(result.metric or "", "it")
         counts = f"{before:,} before, {after:,} {latest(result)}"
         yield "not counted", f"ended before {name} was known: {counts}"
-    for when_, estimate in _estimates(result):
-        yield (
-            "estimated",
-            (
-                f"{when_}: prefill {figure(estimate.prefill_p50_s)} ms at the median, by a fit of "
-                f"{estimate.n:,} requests (R² {estimate.fit:.2f}); part of no sum"
-            ),
-        )
+    made = result.estimates
+    both = (("before", made.before), (latest(result), made.after)) if made is not None else ()
+    for when_, estimate in both:
+        if estimate is not None:
+            text = f"prefill {figure(estimate.prefill_p50_s)} ms at the median, by a fit of"
+            sure = f"{estimate.n:,} requests (R² {estimate.fit:.2f}); part of no sum"
+            yield "estimated", f"{when_}: {text} {sure}"
 
 
 def power(result: Result) -> Iterator[tuple[str, str]]:
@@ -223,16 +220,6 @@ def power(result: Result) -> Iterator[tuple[str, str]]:
             usual = percent(1 - result.quantile)
             seen += f", or {percent(slow)} of them over the p95 before ({usual} expected),"
         yield "sensitivity", f"{seen} would have been seen"
-
-
-def _estimates(result: Result) -> Iterator[tuple[str, Estimate]]:
-    if result.estimates is not None:
-        for when_, estimate in (
-            ("before", result.estimates.before),
-            (latest(result), result.estimates.after),
-        ):
-            if estimate is not None:
-                yield when_, estimate
 
 
 def impact_text(result: Result) -> Iterator[str]:
@@ -294,13 +281,13 @@ def growth_text(one: Growth, result: Result) -> str:
 
 def other_stretches(result: Result) -> Iterator[str]:
     """Yield a sentence for each other time at which a metric stood out."""
-    window = result.after.window
+    window, earlier = result.after.window, result.before.window
     apart = [
         one
         for one in result.incidents
         if (one.metric, one.direction) != ("render", "down")
         and (window is None or one.start >= window.end or (one.end or window.end) <= window.start)
-        and not _compared_with(one, result.before.window)
+        and (earlier is None or one.seconds_in(earlier) <= earlier.seconds / 2)
     ]
     for one in apart[:_MAX_OTHERS]:
         yield stretch_text(one)
@@ -308,14 +295,6 @@ def other_stretches(result: Result) -> Iterator[str]:
         yield f"{len(apart) - _MAX_OTHERS} more"
     if apart:
         yield "not explained here; `--at TIME` triages one"
-
-
-def _compared_with(one: Incident, before: Window | None) -> bool:
-    """Return whether a stretch is most of the time before: that is what is compared with."""
-    if before is None:
-        return False
-    end = before.end if one.end is None else min(one.end, before.end)
-    return end - max(one.start, before.start) > before.seconds / 2
 
 
 def stretch_text(one: Incident) -> str:

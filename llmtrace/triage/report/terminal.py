@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from llmtrace.display.colours import STAGE_COLOURS
-from llmtrace.display.summary_tables import ms
+from llmtrace.display.summary_tables import ms, plain_table
 from llmtrace.triage.report import naming
 from llmtrace.triage.report.links import Links
 from llmtrace.triage.report.next_steps import next_steps, would_settle
@@ -68,6 +68,13 @@ def screen(result: Result, *, explain: bool = False, links: Links | None = None)
     return _Spaced(parts)
 
 
+def table_of(*headings: str) -> Table:
+    """Return a table whose cells wrap, with headings as of `plain_table`, in the background."""
+    table = plain_table(*headings, wrap=True)
+    table.header_style = "dim"
+    return table
+
+
 class _Spaced:
     """Puts a blank line between its parts."""
 
@@ -100,12 +107,8 @@ def _split(result: Result, *, explain: bool) -> Iterator[RenderableType]:
     if not (has_split(result) or (explain and result.contributions)) or result.delta_s is None:
         return
     in_ = naming.unit(result)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("where the change is")
-    table.add_column(in_, justify="right")
     known = any(None not in one.ci for one in result.contributions)
-    table.add_column("95% CI" if known else "", justify="right")
-    table.add_column("")
+    table = table_of("where the change is", f">{in_}", ">95% CI" if known else ">", "")
     largest = max((abs(one.seconds) for one in result.contributions), default=0.0)
     for one in result.contributions:
         if one.seconds:
@@ -226,11 +229,9 @@ def _others(heading: str, others: Sequence[Finding]) -> Iterator[RenderableType]
 def _more(result: Result) -> Iterator[RenderableType]:
     """Yield the tables and sentences that `--explain` adds."""
     if result.anatomy is not None:
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-        table.add_column("a request at the p95 is made of")
         in_ = naming.unit(result)
-        table.add_column(f"before, {in_}", justify="right")
-        table.add_column(f"{naming.latest(result)}, {in_}", justify="right")
+        ends = (f">before, {in_}", f">{naming.latest(result)}, {in_}")
+        table = table_of("a request at the p95 is made of", *ends)
         names = [*result.anatomy.before]
         names += [name for name in result.anatomy.after if name not in names]
         for name in names:
@@ -238,10 +239,8 @@ def _more(result: Result) -> Iterator[RenderableType]:
             table.add_row(name, naming.figure(low, in_), naming.figure(high, in_))
         yield table
     if result.changes:
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-        ends = ("p95 before, ms", f"p95 {naming.latest(result)}, ms", "slower than that p95")
-        for heading in ("every metric looked at", *ends):
-            table.add_column(heading, justify="left" if not table.columns else "right")
+        now = f">p95 {naming.latest(result)}, ms"
+        table = table_of("every metric looked at", ">p95 before, ms", now, ">slower than that p95")
         for one in result.changes:
             share = "-"
             if one.share_above is not None:

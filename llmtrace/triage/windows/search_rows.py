@@ -18,23 +18,15 @@ from llmtrace.triage.comparison.earlier_days import alike_day
 from llmtrace.triage.comparison.outcomes import ENDINGS, FOUND
 from llmtrace.triage.comparison.p95_change import CERTAIN, LEAST, MIN_COUNT
 from llmtrace.triage.over_time import Incident
-from llmtrace.triage.result import Metric
+from llmtrace.triage.result import Metric, Q
 from llmtrace.triage.rows_in_order import thinned
 from llmtrace.triage.windows.all_stretches import find_all, overlapping
 from llmtrace.triage.windows.bins import max_bins
 from llmtrace.triage.windows.candidates import TRAFFIC, candidates
-from llmtrace.triage.windows.choose import (
-    FEW,
-    Chosen,
-    around,
-    choose,
-    choose_at,
-    since_each_part,
-)
+from llmtrace.triage.windows.choose import FEW, Chosen, around, choose, choose_at, since_each_part
 from llmtrace.triage.windows.highest_stretch import SURE
 from llmtrace.triage.windows.same_work import Series, searched_series
 
-_HIGH: Final = 0.95
 _ENOUGH: Final = 20_000  # rows of a window, to see whether it explains anything
 # As CERTAIN and LEAST, where windows were chosen among thousands.
 _FOUND: Final = (1e-6, 0.2)
@@ -219,5 +211,5 @@ def _span(rows: Columns, searched: Window | None) -> Window:
         return Window(first, last)
     e2e = rows.numbers["e2e_s"]
     known = e2e[~np.isnan(e2e)]
-    lasts = float(np.quantile(known, _HIGH)) if len(known) else 0.0
+    lasts = float(np.quantile(known, Q)) if len(known) else 0.0
     return Window(first, max(last, searched.end - lasts))

@@ -24,7 +24,7 @@ _MIN_CHANGE: Final = math.log(1.1)
 _MIN_ANGLE: Final = 0.02
 _SILENCE: Final = 20.0  # times as long as it usually is between two requests
 _MIN_TRAFFIC: Final = 3  # bins: what is shorter is a hiccup
-_TRAFFIC: Final = 1.5  # times as many requests, or as few, from which their number is a finding
+TRAFFIC_RATIO: Final = 1.5  # times as many requests, or as few: a finding
 _SMALLEST_RATE: Final = 0.5  # requests a bin, of which the spread is known
 # Of the log ratio of likelihoods, over the unrest and memory of the counts. Of pieces of 86 to
 # 3,000 requests, 1 of 390 of two chats reaches it, and 44 of 145 of code completion, which comes
@@ -119,7 +119,7 @@ def find_traffic(t: Floats, start: float, end: float, *, more: bool) -> Spike | 
     usual = reached[-1] / count
     ratio = _surprise(rate, usual) * bins + _surprise(others, usual) * (count - bins)
     most, least = (rate, others) if more else (others, rate)
-    found = np.where(most >= _TRAFFIC * least, ratio, 0.0)
+    found = np.where(most >= TRAFFIC_RATIO * least, ratio, 0.0)
     best = int(np.argmax(found))
     i, j = int(low[best]), int(high[best])
     level = np.full(count, others[best])

@@ -8,8 +8,7 @@ place of requests; those that need requests are listed as not known.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from functools import cache
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
 from llmtrace.core.errors import DataError
@@ -18,7 +17,6 @@ from llmtrace.dataset.columns import Columns
 from llmtrace.triage.causes import causes
 from llmtrace.triage.evidence.changes import MIN_COUNT, Shift
 from llmtrace.triage.evidence.evidence import Evidence, gather
-from llmtrace.triage.evidence.other_clients import ENDED
 from llmtrace.triage.pipeline import Settings
 from llmtrace.triage.result import CAUSES, NAMED, Finding, Metric
 from llmtrace.triage.rows_in_order import in_order
@@ -116,15 +114,11 @@ def triage_engines(case: Case, settings: Settings, buckets: Buckets) -> EngineTr
         )
     before, after, searched, found_one = _windows(rows, settings)
 
-    @cache
-    def evidence(about: Metric) -> Evidence:
-        windows = (before, after)
-        return gather(rows, case.signals, case.facts, *windows, metric=about, of_means=True)
-
-    shifts = {name: evidence(name).row(f"{name}_s") for name in _METRICS}
+    found = replace(gather(rows, case.signals, case.facts, before, after), of_means=True)
+    shifts = {name: found.row(f"{name}_s") for name in _METRICS}
     moved = [name for name in _METRICS if _rose(shifts[name])]
-    metric: Metric = settings.metric or (_longer(moved, evidence) if moved else _most(shifts))
-    found = evidence(metric)
+    metric: Metric = settings.metric or (_longer(moved, found) if moved else _most(shifts))
+    found = replace(found, metric=f"{metric}_s")
     verdict, reason = _verdict(metric, shifts[metric], blind=searched and not found_one)
     return EngineTriage(
         verdict=verdict,
@@ -133,7 +127,7 @@ def triage_engines(case: Case, settings: Settings, buckets: Buckets) -> EngineTr
         before=before,
         after=after,
         searched=searched,
-        requests=_requests(found),
+        requests=found.ended or (0.0, 0.0),
         means=tuple(_means(found)),
         percentiles=tuple(
             Bounded(name, q, *(_bounds(buckets(name, window), q) for window in (before, after)))
@@ -164,9 +158,9 @@ def _rose(shift: Shift | None) -> bool:
     return shift is not None and (shift.rose(0.0, _RISE) or shift.grew(0.0, _RISE))
 
 
-def _longer(moved: Sequence[Metric], evidence: Callable[[Metric], Evidence]) -> Metric:
+def _longer(moved: Sequence[Metric], evidence: Evidence) -> Metric:
     """Return the first that moved; of TTFT and pace that of the wait that grew by more."""
-    first, decode = (evidence("e2e").row(f"{name}_s") for name in ("ttft", "decode"))
+    first, decode = (evidence.row(f"{name}_s") for name in ("ttft", "decode"))
     if first is None or decode is None or not {"ttft", "tpot"} <= {*moved}:
         return moved[0]
     added = [one.mean_change for one in (first, decode)]
@@ -193,11 +187,6 @@ def _causes(evidence: Evidence, verdict: Verdict) -> tuple[Finding, ...]:
     if verdict != "moved":
         return ()
     return tuple(one for one in causes(evidence) if one.id in WITHOUT_ROWS)
-
-
-def _requests(evidence: Evidence) -> tuple[float, float]:
-    counted = (evidence.counted(name) for name in ENDED)
-    return next((one for one in counted if one is not None), (0.0, 0.0))
 
 
 def _means(evidence: Evidence) -> list[Mean]:

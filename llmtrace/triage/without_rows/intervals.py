@@ -13,7 +13,7 @@ import numpy as np
 
 from llmtrace.dataset.case import Signals
 from llmtrace.dataset.columns import Columns, from_dicts
-from llmtrace.triage.evidence.other_clients import ENDED
+from llmtrace.triage.evidence.other_clients import ENDED, GAP
 from llmtrace.triage.evidence.signals import Series, means, rates
 
 # The durations that engines count: a row's field, and the signal.
@@ -23,7 +23,6 @@ DURATIONS: Final = {
 }  # fmt: skip
 _TOKENS: Final = {"prompt_tokens": "prompt_tokens", "output_tokens": "generation_tokens"}
 _NS: Final = 1_000_000_000
-_GAP: Final = 4.0  # times as long as usual between two scrapes
 
 
 def interval_rows(signals: Signals) -> Columns:
@@ -42,7 +41,7 @@ def _rows(signals: Signals) -> Iterator[dict[str, Any]]:
         width = np.diff(series.t, prepend=np.nan)
         # What ended while nothing was scraped did not end in the moment it was noticed.
         usual = float(np.nanmedian(width)) if len(width) > 1 else 1.0
-        width = np.where(width <= _GAP * usual, width, usual)
+        width = np.where(width <= GAP * usual, width, usual)
         mine = {field: found.get(engine, {}) for field, found in durations.items()}
         made = {field: _by_time(found.get(engine)) for field, found in tokens.items()}
         for t, rate, seconds in zip(series.t.tolist(), series.value, width, strict=True):

@@ -11,9 +11,8 @@ import numpy as np
 from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats
-from llmtrace.triage.evidence.changes import MIN_COUNT
+from llmtrace.triage.evidence.changes import MIN_COUNT, mad
 
-_MAD_TO_SIGMA: Final = 1.4826
 _CHANCE: Final = 1e-6  # of a stretch that stands out by chance, of all that there are
 _LEAST: Final = math.log(1.2)  # a mean higher by less is what engines do on any day
 _SMALLEST_SPREAD: Final = 0.02  # means of many requests that are all alike
@@ -84,7 +83,7 @@ def _highest(
     begin, last = int(place[0]), int(place[1]) - 1
     high = (np.arange(n) >= begin) & (np.arange(n) <= last)
     unrest = x - np.where(high, np.median(x[high]), np.median(x[~high]))
-    spread = max(_spread(unrest), _spread(np.diff(x)) / math.sqrt(2), _SMALLEST_SPREAD)
+    spread = max(mad(unrest), mad(np.diff(x)) / math.sqrt(2), _SMALLEST_SPREAD)
     spread *= _shared(unrest)
     z = float(weighted[place]) / spread
     if z < math.sqrt(2 * math.log(n * n / _CHANCE)) or rise[place] < _LEAST:
@@ -99,7 +98,3 @@ def _shared(unrest: Floats) -> float:
     alike = float(unrest[1:] @ unrest[:-1]) / power if power > 0 else 0.0
     alike = min(max(alike, 0.0), _ALIKE_AT_MOST)
     return math.sqrt((1 + alike) / (1 - alike))
-
-
-def _spread(x: Floats) -> float:
-    return _MAD_TO_SIGMA * float(np.median(np.abs(x - np.median(x))))

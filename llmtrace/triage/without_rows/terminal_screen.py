@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from llmtrace.display.summary_tables import date_and_zone
-from llmtrace.triage.causes.format_figures import seconds
+from llmtrace.triage.evidence.format_figures import seconds
 from llmtrace.triage.report.runbooks import summary_of
+from llmtrace.triage.report.terminal import table_of
 from llmtrace.triage.result import Finding
 from llmtrace.triage.without_rows.find import EngineTriage, Mean, named
 
@@ -57,11 +57,7 @@ def _windows(result: EngineTriage) -> Iterator[Text]:
 
 
 def _means(means: tuple[Mean, ...]) -> RenderableType:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("mean of all requests (exact)")
-    for name in ("before", "after", "change"):
-        table.add_column(name, justify="right")
-    table.add_column("")
+    table = table_of("mean of all requests (exact)", ">before", ">after", ">change", "")
     for one in means:
         change = None if None in (one.before, one.after) else one.after - one.before  # type: ignore[operator]
         remark = "sum of the four above" if one.name == "e2e" else ""
@@ -79,10 +75,7 @@ def _duration(value: float | None) -> str:
 
 
 def _percentiles(result: EngineTriage, *, every: bool) -> RenderableType:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("percentile (between two bounds of its bucket)")
-    for name in ("before", "after"):
-        table.add_column(name, justify="right")
+    table = table_of("percentile (between two bounds of its bucket)", ">before", ">after")
     for one in result.percentiles:
         if every or one.name == result.metric:
             table.add_row(

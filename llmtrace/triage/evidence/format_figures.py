@@ -76,14 +76,13 @@ def durations(label: str, shift: Shift | None) -> str:
     return f"{label} p50 {p50} → {p50_after}, p95 {p95} → {p95_after}{by}"
 
 
-def amounts(label: str, shift: Shift | None, unit: str = "") -> str:
+def amounts(label: str, shift: Shift | None) -> str:
     """Say how a number moved, median and p95."""
     if shift is None:
         return f"{label}: not reported"
-    unit = f" {unit}" if unit else ""
     return (
-        f"{label} p50 {amount(shift.before_p50)} → {amount(shift.after_p50)}{unit}, "
-        f"p95 {amount(shift.before_p95)} → {amount(shift.after_p95)}{unit}"
+        f"{label} p50 {amount(shift.before_p50)} → {amount(shift.after_p50)}, "
+        f"p95 {amount(shift.before_p95)} → {amount(shift.after_p95)}"
     )
 
 

@@ -1,0 +1,185 @@
+"""Find prompts that block others: short ones that arrive while a long one is computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from llmtrace.stats.arrays import Floats, Mask
+from llmtrace.triage.evidence.changes import HALF, MIN_COUNT
+from llmtrace.triage.evidence.evidence import Evidence, kept
+from llmtrace.triage.evidence.window_rows import Side
+
+_LONG_TO_MEDIAN: Final = 5.0
+_LONG_TO_P90: Final = 1.3
+_WORK: Final = 3.0  # times as long as a typical prompt's tokens each take
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Short prompts in the window after, by whether a long one was being worked on.
+
+    Attributes:
+        tokens: from how many tokens on to be computed a prompt counts as long.
+        long_n: long prompts after; `long_before`: before.
+        during, outside: p90 of the time to first chunk, of short prompts that arrived then.
+        tpot_during, tpot_outside: median time per token of short ones decoded then, seconds.
+        cost, cost_before: mean seconds that meeting a long one adds to any short one's wait.
+        grown: mean seconds that short ones wait longer than before, whatever for.
+        slow_during: of the slow short ones, the share that arrived during; `all_during`: of all.
+    """
+
+    tokens: float
+    long_n: int
+    long_before: int
+    during: float
+    outside: float
+    tpot_during: float | None
+    tpot_outside: float | None
+    slow_during: float
+    all_during: float
+    cost: float
+    cost_before: float
+    grown: float
+
+    @property
+    def lift(self) -> float:
+        """How much likelier a slow short prompt is to have met a long one than any short one."""
+        return self.slow_during / self.all_during if self.all_during else 0.0
+
+
+def long_from(e: Evidence) -> float | None:
+    """Return from how many tokens to compute on a prompt is several times an ordinary one."""
+    tokens = e.before.number("computed_tokens")
+    tokens = tokens[np.isfinite(tokens)]
+    if len(tokens) < MIN_COUNT:
+        return None
+    return max(
+        _LONG_TO_MEDIAN * float(np.median(tokens)), _LONG_TO_P90 * float(np.percentile(tokens, 90))
+    )
+
+
+def long_beside(e: Evidence) -> float | None:
+    """Return the tokens, at least and on average, of others' prompts, if such are long.
+
+    Engines count them and no row tells of them; `None` = they are not so, or not known.
+    """
+    found, limit = e.beside("tokens_in"), long_from(e)
+    ended = e.ended
+    if found is None or limit is None or ended is None:
+        return None
+    more = ended[1] - ended[0] * len(e.after) / len(e.before)
+    unsure = 2 * ended[1] * found.interval_s / e.after.window.seconds  # ended beyond an edge
+    most = max(more, 0.0) + unsure
+    return found.others / most if found.others >= limit * most > 0 else None
+
+
+def held_up(e: Evidence) -> bool | None:
+    """Return whether short prompts waited for long ones, and more than before."""
+    found = overlap(e)
+    if found is None:
+        limit = long_from(e)
+        if limit is None or not e.after.known("prompt_tokens"):
+            return None
+        # There are long ones all the time: no request is left to compare with.
+        return None if (e.after.number("computed_tokens") >= limit).sum() >= 3 else False
+    worse = found.cost >= max(2.0 * found.cost_before, e.floor("ttft_s"))
+    # Where all wait longer, those that meet a long one do as well.
+    worse &= found.cost - found.cost_before >= HALF * found.grown
+    return found.during >= 1.4 * found.outside and found.slow_during >= 0.3 and worse
+
+
+@kept
+def overlap(e: Evidence) -> Overlap | None:
+    """Look for short prompts behind long ones; `None` where there are no long ones, or too few."""
+    limit = long_from(e)
+    if limit is None or len(e.after) < 3 * MIN_COUNT:
+        return None
+    tokens, ttft = e.after.number("computed_tokens"), e.after.number("ttft_s")
+    long, busy, during, outside = _met(e.after, limit)
+    if long.sum() < 3 or during.sum() < MIN_COUNT or outside.sum() < MIN_COUNT:
+        return None
+    long_b, _, during_b, outside_b = _met(e.before, limit)
+    ttft_b = e.before.number("ttft_s")
+    before, short = ttft_b[during_b | outside_b], during | outside
+    slow = short & (ttft > (float(np.percentile(before, 95)) if len(before) else np.inf))
+    ran = _during(busy, busy[-1], e.after.ends)
+    return Overlap(
+        tokens=limit, long_n=int(long.sum()), long_before=int(long_b.sum()),
+        during=float(np.percentile(ttft[during], 90)),
+        outside=float(np.percentile(ttft[outside], 90)),
+        tpot_during=_median(e.after.number("tpot_s"), (tokens < limit) & ran),
+        tpot_outside=_median(e.after.number("tpot_s"), (tokens < limit) & ~ran),
+        slow_during=float(during[slow].mean()) if slow.any() else 0.0,
+        all_during=float(during.sum() / short.sum()),
+        cost=_cost(ttft, during, outside), cost_before=_cost(ttft_b, during_b, outside_b),
+        grown=float(ttft[short].mean() - before.mean()) if len(before) else 0.0,
+    )  # fmt: skip
+
+
+_Busy = tuple[Side, Mask, Floats, Floats]
+
+
+def _met(side: Side, limit: float) -> tuple[Mask, _Busy, Mask, Mask]:
+    """Return the long ones, when they were worked on, and the short ones that came then or not."""
+    tokens, ttft, t = side.number("computed_tokens"), side.number("ttft_s"), side.t
+    long = tokens >= limit
+    # A long one that still waits to be scheduled is no reason to wait, nor one that is held up
+    # itself: it takes a few times as long as its tokens do otherwise, at most.
+    until = t + np.where(np.isfinite(ttft), ttft, side.number("e2e_s"))
+    pace = typical_pace(side)
+    work = np.inf if pace is None else _WORK * pace * tokens
+    since = np.maximum(t + np.nan_to_num(side.number("queue_s")), until - work)
+    busy = (side, long, since, until)
+    arrived = _during(busy, t, t)
+    known = (tokens < limit) & np.isfinite(ttft)
+    return long, busy, known & arrived, known & ~arrived
+
+
+def _cost(ttft: Floats, during: Mask, outside: Mask) -> float:
+    if not during.any() or not outside.any():
+        return 0.0
+    more = float(ttft[during].mean() - ttft[outside].mean())
+    return max(more, 0.0) * float(during.sum() / (during.sum() + outside.sum()))
+
+
+def _during(busy: _Busy, of: Floats, to: Floats) -> Mask:
+    """Return which rows' span `of`..`to` meets the work on a long row on the same replica."""
+    side, long, since, until = busy
+    codes = side.rows.words["replica"].codes
+    met = np.zeros(len(side), bool)
+    for code in np.unique(codes[long]):
+        here = codes == code
+        spans = long & here & np.isfinite(until)
+        begins, ends = _union(since[spans], until[spans])
+        if not len(begins):
+            continue
+        # The last span that began before this row's own end must reach beyond its start.
+        last = np.searchsorted(begins, to[here], side="right") - 1
+        met[here] = (last >= 0) & (ends[np.maximum(last, 0)] > of[here])
+    return met
+
+
+def _union(start: Floats, end: Floats) -> tuple[Floats, Floats]:
+    """Merge spans that meet; in order."""
+    order = np.argsort(start)
+    start, reach = start[order], np.maximum.accumulate(end[order]) if len(end) else end
+    first = np.ones(len(start), bool)
+    first[1:] = start[1:] > reach[:-1]
+    last = np.flatnonzero(np.append(first[1:], True)) if len(start) else np.empty(0, np.int64)
+    return start[first], reach[last]
+
+
+def _median(values: Floats, mask: Mask) -> float | None:
+    chosen = values[mask]
+    chosen = chosen[np.isfinite(chosen)]
+    return float(np.median(chosen)) if len(chosen) >= MIN_COUNT else None
+
+
+def typical_pace(side: Side) -> float | None:
+    """Return the seconds that a typical prompt takes for each token to be computed."""
+    found = side.number("prefill_s") / np.maximum(side.number("computed_tokens"), 1)
+    found = found[np.isfinite(found)]
+    return float(np.median(found)) if len(found) else None

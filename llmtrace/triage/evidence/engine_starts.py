@@ -1,0 +1,229 @@
+"""Find engines that have just started, and how slow requests to them are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from llmtrace.dataset.case import Window
+from llmtrace.stats.arrays import Floats, Mask
+from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, SURE
+from llmtrace.triage.evidence.evidence import Evidence, kept
+from llmtrace.triage.evidence.signals import Series, gauges
+from llmtrace.triage.evidence.window_rows import Side
+
+_FRESH: Final = 1.0  # times the window: so long before it a start is recent
+_AGES: Final = (0.15, 0.3, 0.6)  # of the requests to new engines: these came to fresh ones
+_SLOW: Final = 0.25  # of requests were slower than the p75 before
+_EARLY: Final = 0.5
+_USED_TO_IT: Final = 20  # requests that an engine has served before: it has begun already
+KEPT: Final = ("tokens_out", "generation_tokens", "finished", "e2e_count")  # counters
+_ANEW: Final = 0.5  # of what was counted before: less is a new count
+
+
+@kept
+def starts(e: Evidence) -> Mapping[str, float]:
+    """Return when engines started that did so shortly before or in the window after."""
+    recent = _FRESH * max(e.after.window.seconds, 0.5 * e.before.window.seconds)
+    since = e.after.window.start - recent
+    # What started since the requests compared with is new, however short the window is.
+    if 0 <= e.after.window.start - e.before.window.end <= e.before.window.seconds:
+        since = min(since, e.before.window.end)
+    until = e.after.window.end
+    found: dict[str, float] = {}
+    for name, series in e.series("started").items():
+        began = _began(series)
+        fresh = began[(began >= since) & (began < until)]
+        if len(fresh):
+            found[name] = float(fresh.max())
+    for name, facts in e.facts.instances.items():
+        value = facts.get("started")
+        if isinstance(value, int | float) and since <= value < until:
+            found.setdefault(name, float(value))
+    for seen in (_resets(e), _first_seen(e)):
+        for name, t in seen.items():
+            if since <= t < until:
+                found.setdefault(name, t)
+    return {name: t for name, t in found.items() if _served(e, name, t) < _USED_TO_IT}
+
+
+def _began(series: Series) -> Floats:
+    """Return when the process of each sample began, or took over from one that served."""
+    earlier = np.roll(series.t, 1)  # the last sample of the one before
+    took_over = (np.diff(series.value, prepend=np.inf) > 0) & (series.value < earlier)
+    step = float(np.median(np.diff(series.t))) if len(series.t) > 1 else 0.0
+    found: Floats = np.where(took_over, series.t - step, series.value)
+    return found
+
+
+def _served(e: Evidence, name: str, since: float) -> float:
+    """Return how many requests before an engine served since its start, if need be on average."""
+    words, young = e.before.rows.words["replica"], e.before.t >= since
+    if (words.codes >= 0).any():
+        return float((words.where(name) & young).sum())
+    return float(young.sum()) / max(len(e.instances), 1)
+
+
+def _resets(e: Evidence) -> Mapping[str, float]:
+    """Return when counters of engines began anew, where no start is reported: the process did."""
+    found: dict[str, float] = {}
+    for signal in () if e.has("started") else KEPT:
+        for name, one in gauges(e.signals, signal).items():
+            fell = np.flatnonzero(one.value[1:] < _ANEW * one.value[:-1])
+            if len(fell):
+                found.setdefault(name, float(one.t[fell[-1]]))
+    return found
+
+
+def standing_start(e: Evidence) -> tuple[str, float] | None:
+    """Return the engine that made no token for longest after its start, and for how many seconds.
+
+    Only while requests waited for it, by its own count; `None` = none did.
+    """
+    found: tuple[str, float] | None = None
+    for name, at in starts(e).items():
+        counters = (e.rates(one).get(name) for one in ("tokens_out", "finished"))
+        tokens, waiting = next(filter(None, counters), None), e.series("waiting").get(name)
+        if tokens is None or waiting is None:
+            continue
+        made = tokens.within(Window(at, e.served.end))
+        first = made.t[made.value > 0]
+        until = float(first[0]) if len(first) else e.served.end
+        held = waiting.within(Window(at, until)).value
+        if len(held) and held.max() >= 1 and (found is None or until - at > found[1]):
+            found = (name, until - at)
+    return found
+
+
+def _first_seen(e: Evidence) -> Mapping[str, float]:
+    """Return since when replicas are seen that rows or gauges did not know before, but others."""
+    before, after = (_seen(e, side, "running") for side in (e.before, e.after))
+    return {name: t for name, t in after.items() if before and name not in before}
+
+
+def _seen(e: Evidence, side: Side, signal: str) -> Mapping[str, float]:
+    """Return when each engine is first seen in a window, by rows or samples of a gauge."""
+    words = side.rows.words["replica"]
+    first = {words.names[code]: float(side.t[words.codes == code].min())
+             for code in np.unique(words.codes[words.codes >= 0])}  # fmt: skip
+    for name, series in e.series(signal).items():
+        times = series.within(side.window).t
+        if len(times):
+            first[name] = min(first.get(name, np.inf), float(times[0]))
+    return first
+
+
+def restarted(e: Evidence) -> Mapping[str, float]:
+    """Return when engines started again that were running before."""
+    first = _seen(e, e.before, "started")
+    return {name: t for name, t in starts(e).items() if t > first.get(name, np.inf)}
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """How slow requests are on engines that had just started, and on all others or later.
+
+    By the time per token where that is the metric in question, else by the time to first chunk.
+
+    Attributes:
+        within: how long after the start counts as fresh, seconds.
+        early, late: medians of the first and the second half of the fresh requests, by time.
+        slow_share: of the slow requests, the share that are fresh.
+        slower: whether fresh ones are slower than before and than all others, beyond chance.
+        stays: whether the last ones to the same engines are slow as well: a cold start ends.
+        of: the field of rows that is compared.
+    """
+
+    of: str
+    within: float
+    n: int
+    fresh: float
+    other: float
+    early: float
+    late: float
+    slow_share: float
+    slower: bool
+    stays: bool
+
+
+def fresh(e: Evidence, started: Mapping[str, float]) -> Fresh | None:
+    """Compare requests to engines that had just started with the rest; `None` = too few."""
+    words, of = e.after.rows.words["replica"], "tpot_s" if e.metric == "tpot_s" else "ttft_s"
+    took, t = e.after.number(of), e.after.t
+    known = np.isfinite(took)
+    if known.sum() < 3 * MIN_COUNT or not started:
+        return None
+    if not (words.codes >= 0).any() and len(started) < HALF * len(e.instances):
+        return None  # whose requests these are is not known, and most are another engine's
+    age = np.full(len(t), np.inf)
+    for name, at in started.items():
+        here = words.where(name) if (words.codes >= 0).any() else np.ones(len(t), bool)
+        age = np.where(here, t - at, age)
+    near = known & (age > -0.1 * e.after.window.seconds)  # a request may have waited for the start
+    ages = {float(until): near & (age <= until) for until in _ages(age[known])}
+    ages = {until: young for until, young in ages.items()
+            if min(young.sum(), (known & ~young).sum()) >= MIN_COUNT}  # fmt: skip
+    if not ages:
+        return None
+    within, young = max(ages.items(), key=lambda one: _excess(took, known, one[1]))
+    last = max(within, float(_ages(age[known])[-1]))
+    order = np.argsort(t[young])
+    halves = np.array_split(took[young][order], 2)
+    before = e.before.number(of)
+    p95 = float(np.nanpercentile(before, 95)) if np.isfinite(before).any() else np.inf
+    slow = known & (took > p95)
+    return Fresh(
+        of=of,
+        within=within,
+        n=int(young.sum()),
+        fresh=float(np.percentile(took[young], 75)),
+        other=float(np.percentile(took[known & ~young], 75)),
+        early=float(np.median(halves[0])),
+        late=float(np.median(halves[1])),
+        slow_share=float(young[slow].mean()) if slow.any() else 0.0,
+        slower=_slower(before, took, known, young),
+        stays=_stays(before, took[young], took[known & np.isfinite(age) & (age > last)]),
+    )
+
+
+def _stays(before: Floats, young: Floats, last: Floats) -> bool:
+    """Return whether the last ones are slower than before by half as much as the young or more."""
+    if min(int(np.isfinite(before).sum()), len(last)) < MIN_COUNT:
+        return False
+    usual, early, late = (float(np.nanmedian(one)) for one in (before, young, last))
+    sure = _z_slow(before, last) >= SURE
+    return bool(sure and late - usual >= _EARLY * (early - usual))
+
+
+def _z_slow(before: Floats, took: Floats) -> float:
+    """Return how many standard errors more of these are slow than of the requests before."""
+    share = float((took > np.nanpercentile(before, 100 * (1 - _SLOW))).mean())
+    return (share - _SLOW) / float(np.sqrt(_SLOW * (1 - _SLOW) / len(took)))
+
+
+def _ages(age: Floats) -> Floats:
+    """Return the ages, seconds, up to which an engine may count as fresh."""
+    age = age[np.isfinite(age)]
+    return np.quantile(age, _AGES) if len(age) else np.empty(0)
+
+
+def _excess(took: Floats, known: Mask, young: Mask) -> float:
+    """Return how much slower the young are than the rest, in standard errors of log times."""
+    with np.errstate(divide="ignore"):
+        a, b = np.log(took[young] + 1e-9), np.log(took[known & ~young] + 1e-9)
+    error = float(np.sqrt(a.var() / len(a) + b.var() / len(b)))
+    return float(a.mean() - b.mean()) / max(error, 1e-9)
+
+
+def _slower(before: Floats, took: Floats, known: Mask, young: Mask) -> bool:
+    """Return whether more of the young are slow than of the requests before, and of the rest."""
+    before = before[np.isfinite(before)]
+    if len(before) < MIN_COUNT:
+        return False
+    slow = took > float(np.percentile(before, 100 * (1 - _SLOW)))
+    share, rest = float(slow[young].mean()), float(slow[known & ~young].mean())
+    higher = np.percentile(took[young], 75) >= 1.3 * np.percentile(took[known & ~young], 75)
+    return bool(_z_slow(before, took[young]) >= SURE and share >= rest and higher)

@@ -1,0 +1,160 @@
+"""Find what engines have room and time for: front end, KV cache, batch and steps."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from llmtrace.triage.evidence import format_figures as say
+from llmtrace.triage.evidence.changes import MIN_COUNT
+from llmtrace.triage.evidence.evidence import Evidence, kept
+from llmtrace.triage.evidence.signals import Moved
+
+_TWICE: Final = 2.0
+_EARLY: Final = 0.5
+_ROOM: Final = 0.8
+_SHRANK: Final = 0.6
+_FEWER_ACCEPTED: Final = 0.8  # of the share before
+_FEW_STEPS: Final = 8
+
+
+@kept
+def cache_fell_first(e: Evidence) -> bool | None:
+    """Return whether prefixes are missed while the KV cache has room: nothing evicted them.
+
+    `None` where it is unknown, also because the cache was full all along.
+    """
+    share, usual = e.after.number("cached_share"), e.before.number("cached_share")
+    usage = e.series("kv_usage")
+    if not usage or not np.isfinite(usual).any():
+        return None
+    words = e.after.rows.words["replica"]
+    calm = np.zeros(len(e.after), bool)  # came before the cache was full for the first time
+    for name, series in usage.items():
+        here = words.where(name) if name in words.names else words.codes < 0
+        after = series.within(e.served)
+        if len(after.t) < 2:
+            continue
+        full = after.t[after.value >= _ROOM]
+        # What was full between two samples was so from the one before on.
+        last = max(int(np.searchsorted(after.t, full[0])) - 1, 0) if len(full) else -1
+        calm |= here & (e.after.t < (after.t[last] if last >= 0 else np.inf))
+    calm &= np.isfinite(share)
+    if calm.sum() < MIN_COUNT:
+        return None
+    return bool(share[calm].mean() <= 0.75 * np.nanmean(usual))
+
+
+def cache_shrank(e: Evidence) -> bool | None:
+    """Return whether the same tokens fill more of the KV cache: there is less of it.
+
+    Then prefixes find no room in it, though what runs leaves some. `None` where it is unknown.
+    """
+    running, usage = e.gauge("running"), e.gauge("kv_usage")
+    if running is None or usage is None:
+        return None
+    sizes = []
+    for side, ran, used in (
+        (e.before, running.fleet.before_mean, usage.fleet.before_mean),
+        (e.after, running.fleet.after_mean, usage.fleet.after_mean),
+    ):
+        held = side.number("uncached_tokens") + side.number("output_tokens") / 2
+        held = held[np.isfinite(held)]
+        if len(held) < MIN_COUNT or used <= 0:
+            return None
+        sizes.append(ran * float(held.mean()) / used)
+    return sizes[1] <= _SHRANK * sizes[0]
+
+
+def slow_front_end(e: Evidence) -> bool | None:
+    """Return whether the engine's front end takes longer; `None` = unknown, or too few samples."""
+    floor, answered = e.floor("first_chunk_s"), e.row("answered_s")
+    rows, gauge = e.row("first_chunk_frontend_s"), e.gauge("frontend_time")
+    found = [one.rose(floor, 0.3) for one in (rows, gauge) if one is not None]
+    if any(found) or not found:
+        return any(found) if found else None
+    fleet = gauge.fleet if gauge is not None else None
+    if fleet is None or fleet.after_mean < _TWICE * fleet.before_mean or e.up("gateway_once_s"):
+        return False
+    # A status line that comes long before the first chunk is the front end's own work.
+    first = e.row("ttft_s")
+    early = answered and first and answered.before_p50 <= _EARLY * first.before_p50
+    return (e.up("answered_s", relative=0.5) or None) if early else None
+
+
+def front_end_part(e: Evidence) -> float | None:
+    """Return the share of the front end in what the stages it may lie in grew by, on average."""
+    front = e.row("first_chunk_frontend_s")
+    if front is None:
+        gauge = e.gauge("frontend_time")
+        front = gauge.fleet if gauge is not None else None
+    stages = [e.row(f"{name}_s") for name in ("first_chunk", "queue", "unattributed")]
+    more = [max(one.mean_change, 0.0) for one in stages if one is not None]
+    if front is None or sum(more) <= 0:
+        return None
+    # A counter that is read late makes one sample that is more than all others.
+    return max(front.mean_change, front.after_p50 - front.before_p50) / sum(more)
+
+
+def drafts_fail(e: Evidence) -> bool | None:
+    """Return whether far fewer draft tokens are accepted; `None` = engines count none."""
+    accepted = e.ratio("spec_accepted", "spec_drafted")
+    return None if accepted is None else accepted.after < _FEWER_ACCEPTED * accepted.before
+
+
+def highest_p95(moved: Moved) -> float:
+    """Return the highest p95 of any instance in the window after."""
+    found = [float(np.percentile(s.value, 95)) for s in moved.after.values() if len(s.value)]
+    return max(found, default=0.0)
+
+
+def at_limit(e: Evidence) -> tuple[bool | None, str]:
+    """Return whether any instance runs as many as it may, and say so."""
+    if e.gauge("running") is None:
+        return None, "requests running: not reported"
+    found = batch_filled(e)
+    if found is None:
+        return None, "the engines' limit (`max_num_seqs`) is not known"
+    filled, text = found
+    return filled >= 0.95, text
+
+
+def batch_filled(e: Evidence) -> tuple[float, str] | None:
+    """Return how full the fullest engine's batch is, as a share, and say so; `None` = unknown."""
+    running, found = e.gauge("running"), None
+    for name, series in running.after.items() if running is not None else ():
+        limit = e.number_fact("max_num_seqs", name) or e.number_fact("max_num_seqs")
+        if limit and len(series.value):
+            highest = float(np.percentile(series.value, 90))
+            text = f"{name} runs {say.amount(highest)} of at most {say.amount(limit)}"
+            found = max(found or (0.0, text), (highest / limit, text), key=lambda one: one[0])
+    return found
+
+
+def limit_fell(e: Evidence) -> str:
+    """Say of an engine that it ran more before than it may now; empty = none did."""
+    running = e.gauge("running")
+    if running is None:
+        return ""
+    for name, after in running.after.items():
+        limit = e.number_fact("max_num_seqs", name) or e.number_fact("max_num_seqs")
+        before = running.before.get(name)
+        if limit is None or before is None or not min(len(before.value), len(after.value)):
+            continue
+        highest = float(before.value.max())
+        if highest > limit >= after.value.max():
+            return f"{name} ran up to {say.amount(highest)} before, and {say.amount(limit)} now"
+    return ""
+
+
+def waits_for_steps(e: Evidence) -> bool | None:
+    """Return whether what the first chunk waits for longer is what steps of the engine may add.
+
+    Who comes while a step runs waits for its end, and for a few more that take longer than before.
+    """
+    first, per_token = e.row("first_chunk_s"), e.row("tpot_s")
+    if first is None or per_token is None:
+        return None
+    longer = max(per_token.after_p95 - per_token.before_p95, 0.0)
+    return first.mean_change <= per_token.after_p95 + _FEW_STEPS * longer
