@@ -110,4 +110,4 @@ def test_a_target_that_is_new_and_not_up_yet_did_not_go_down():
     )
 
     assert gone_engines.vanished(evidence) == {}
-    assert gone_engines.vanished(replace(evidence, signals=later, _kept={})) == {}
+    assert gone_engines.vanished(replace(evidence, signals=later)) == {}
