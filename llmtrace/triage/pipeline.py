@@ -308,7 +308,7 @@ def _by_a_search(
     It is possible at most: those windows were given for a reason.
     """
     free = replace(settings, before=None, after=None, at=None)
-    other = _find(replace(case, before=None, after=None), free, rows, report)
+    other = _find(replace(case, before=None, after=None), free, thinned(rows), report)
     mine, theirs = found.look.chosen.after, other.look.chosen.after
     both = min(mine.end, theirs.end) - max(mine.start, theirs.start)
     first = other.causes[0]
