@@ -176,7 +176,8 @@ def test_what_the_client_makes_fail_is_no_fault_of_the_provider(said):
 
 def test_a_stream_that_breaks_was_no_connection_refused():
     """The same error before the first content is: no server took the request."""
-    cut = {"outcome": "truncated", "error_type": "RemoteProtocolError", "ttft_s": 0.5}
+    error = "RemoteProtocolError"
+    cut = {"outcome": "truncated", "error_type": error, "ttft_s": 0.5, "e2e_s": 0.9}
 
     assert found(a_third(**cut), "provider_errors").status == "ruled_out"
     assert found(a_third(**cut | {"ttft_s": None}), "provider_errors").status == "likely"
