@@ -10,7 +10,7 @@ import numpy as np
 from llmtrace.dataset.case import Case, Facts, Window, signals_from
 from llmtrace.dataset.columns import from_dicts
 from llmtrace.triage.pipeline import Settings, triage
-from llmtrace.triage.report.naming import verdict_words
+from llmtrace.triage.report.naming import headline, verdict_words
 from llmtrace.triage.report.sentences import parts_without
 from llmtrace.triage.result import NAMED, Result
 from tests.triage.incidents import AFTER, BEFORE, quiet, settle
@@ -177,3 +177,15 @@ def test_a_refusal_for_a_limit_is_no_engine_that_died():
 
     assert first.id == "rate_limit_retries"
     assert "engine_down" not in {one.id for one in first.or_else}
+
+
+def test_a_calm_time_of_few_requests_says_which_rise_it_would_have_shown():
+    """The headline is not a difference by chance; of three requests nothing would show."""
+    half = Window(BEGIN, BEGIN + 100), Window(BEGIN + 100, BEGIN + 200)
+    calm = triage(case_of(hosted(100), *half), QUICK)
+    few = triage(case_of(hosted(100)[47:53], *half), QUICK)
+
+    assert (calm.verdict, few.verdict) == ("not_enough_data", "not_enough_data")
+    assert verdict_words(calm)[0].startswith("no rise of 1.")
+    assert verdict_words(few)[0] == "cannot tell"
+    assert headline(calm).endswith("not beyond chance")

@@ -6,7 +6,7 @@ import time
 from typing import Final
 
 from llmtrace.display.summary_tables import ms
-from llmtrace.triage.result import NOTHING_FOUND, Bounds, Change, Result
+from llmtrace.triage.result import NAMED, NOTHING_FOUND, Bounds, Change, Result
 
 METRIC_NAMES: Final = {
     "ttft": "time to first token",
@@ -31,6 +31,7 @@ VERDICTS: Final = {
 }
 # Where no row says how long requests are, so that more work looks the same.
 _UNSIZED: Final = {"regression": "slower than before", "drift": "gradually slower"}
+_DOUBLED: Final = 1.0  # a rise from which on not to have seen one says little
 _LONG_S: Final = 10.0
 _MINUTE_S: Final = 60.0
 _HOUR_S: Final = 3600.0
@@ -40,6 +41,9 @@ def verdict_words(result: Result) -> tuple[str, str]:
     """Return the verdict in words, and a colour for it."""
     words, colour = VERDICTS[result.verdict]
     before, after = (result.load.get(name) for name in ("before", "after"))
+    named, seen = any(one.status in NAMED for one in result.causes), result.smallest_visible
+    if result.verdict == "not_enough_data" and not named and (seen or _DOUBLED) < _DOUBLED:
+        words = f"no rise of {1 + (seen or 0.0):.3g} times or more"
     if "mix" in result.quality.unreported:
         words = _UNSIZED.get(result.verdict, words)
     if result.verdict == "traffic" and before and after:
