@@ -20,7 +20,7 @@ def test_line():
     """One line says when, what, how it ended, how long, and where the time went."""
     expected = (
         "14:13:20.000  llama-3.1-8b  /chat  success  e2e 2400 ms  ttft 400 ms  tpot 10.0 ms  |  "
-        "net 1.1 gw - queue 120 prefill 230 first 47 decode 1950 render 52 other 0 ms  |  "
+        "net 1.1 gw - queue 120 prefill 230 first 47 decode 1950 render 52 unattr 0 ms  |  "
         f"{TRACE}"
     )
 
@@ -39,7 +39,7 @@ def test_line_of_a_request_that_got_no_answer():
     )
     expected = (
         "14:13:20.000  -  -  timeout httpx.ReadTimeout  e2e 30000 ms  ttft -  |  "
-        "net - gw - queue - prefill - first - decode 0 render 0 other 30000 ms  |  "
+        "net - gw - queue - prefill - first - decode 0 render 0 unattr 30000 ms  |  "
         f"{TRACE}"
     )
 

@@ -28,7 +28,7 @@ _SHORT: Final = {
     "network": "net",
     "gateway": "gw",
     "first_chunk": "first",
-    "unattributed": "other",
+    "unattributed": "unattr",
 }
 _MIN_BAR: Final = 8
 _MAX_ERROR: Final = 32
