@@ -279,7 +279,7 @@ def time_of(text: str, at: float) -> float:
             found = at - float(text.removeprefix("-")[:-1]) * _UNITS[text[-1]]
         else:
             found = float(text)
-        if 0 <= found < _LATEST_S:
+        if abs(found) < _LATEST_S:
             return found
     try:
         if _TIME_OF_DAY.fullmatch(text):
