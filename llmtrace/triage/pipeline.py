@@ -418,11 +418,14 @@ def _weigh(
     report("weighing causes", 0.9)
     change = sides.change
     few = not change.significant and min(change.before.n, change.after.n) < least_values(Q)
+    # What is new and faster has nothing to be compared with, and nothing that got worse.
+    faster_kinds = judged.verdict == "new_workload" and (change.delta_s or 0.0) < 0
     named = named_causes(
         concatenate(sides.rows), case, sides.windows, about=sides.about, divided=divided,
         risen=[name for name, one in sides.compared.items()
                if one.change.rose or (alone is not None and name == sides.about)],
-        verdict=judged.verdict, searched=look.chosen.searched, dated=look.chosen.known,
+        verdict="no_change" if faster_kinds else judged.verdict,
+        searched=look.chosen.searched, dated=look.chosen.known,
         blind=look.blind, few=few,
     )  # fmt: skip
     beside = sides.outcomes.significant or mine.outside_engines >= COUNTS
@@ -623,20 +626,34 @@ def _result(found: _Weighed, *, quality: Quality, seed: int) -> Result:
         estimates=estimates_of(sides.rows, seed),
         smallest_visible=compared.visible,
         smallest_visible_share=compared.visible_share,
-        settle=_settle(judged.verdict, both, sides.windows, sized="mix" not in quality.unreported),
+        settle=_settle(
+            judged.verdict,
+            both,
+            sides.windows,
+            sized="mix" not in quality.unreported,
+            first=found.look.span.start,
+        ),
         grew=growth_of(sides.rows, both, max(compared.design)),
     )
 
 
 def _settle(
-    verdict: str, both: tuple[Values, Values], windows: tuple[Window, Window], *, sized: bool
+    verdict: str,
+    both: tuple[Values, Values],
+    windows: tuple[Window, Window],
+    *,
+    sized: bool,
+    first: float,
 ) -> tuple[str, ...]:
     if verdict == "not_enough_data":
         needed = least_values(Q)
         return tuple(
             f"{number_of(needed - len(one), 'more request')} {when} that report {one.metric}{how}"
             for when, one, how in zip(
-                ("before", "after"), both, (_earlier(both[0], windows, needed), ""), strict=True
+                ("before", "after"),
+                both,
+                (_earlier(both[0], windows, needed, first), ""),
+                strict=True,
             )
             if len(one) < needed
         )
@@ -647,11 +664,14 @@ def _settle(
     return ()
 
 
-def _earlier(one: Values, windows: tuple[Window, Window], needed: int) -> str:
+def _earlier(one: Values, windows: tuple[Window, Window], needed: int, first: float) -> str:
     """Return how to compare with a window before that has enough requests, at the rate it had."""
     before, after = windows
     if not len(one):
         return ": give a time with requests by `--before START/END`"
-    longer = replace(before, start=before.end - 1.1 * before.seconds * needed / len(one))
+    start = before.end - 1.1 * before.seconds * needed / len(one)
+    if start < first:
+        return ": no earlier data were read"
+    longer = replace(before, start=start)
     named = (f"{utc(window.start)}/{utc(window.end)}" for window in (longer, after))
     return ": `--before {} --after {}`".format(*named)

@@ -20,6 +20,7 @@ from llmtrace.core.errors import DataError, LlmtraceError
 from llmtrace.dataset import case as cases
 from llmtrace.dataset.columns import Columns, Words, concatenate, from_dicts, from_rows
 from llmtrace.dataset.files import read_columns
+from llmtrace.display.summary_tables import date_and_zone, time_span
 from llmtrace.triage.windows.choose import earlier
 
 Progress = Callable[[str, float], None]
@@ -205,8 +206,8 @@ def from_collector(
     )
     if not rows.n:
         raise DataError(
-            f"{collector.url} has no rows between {window.start:.0f} and {window.end:.0f} "
-            "(unix seconds); see `llmtrace top` for what it receives"
+            f"{collector.url} has no rows, {time_span(window.start, window.end)}"
+            + (", that pass --where" if filters else "; `llmtrace top` shows what it receives")
         )
     progress("reading signals", 0.0)
     signals, odd_signals = cases.signals_from(collector.lines("signals", **span))
@@ -218,7 +219,7 @@ def from_collector(
     if rows.n >= _MAX_ROWS:  # they come by time: what is missing is the latest
         until = float(np.max(rows.start)) / 1e9
         cut.append(
-            f"only the first {rows.n:,} rows were read, up to {until:.0f} (unix seconds): "
+            f"only the first {rows.n:,} rows were read, up to {date_and_zone(until)}: "
             "take a shorter --last, or read the store itself with --store"
         )
     return cases.Case(

@@ -189,3 +189,27 @@ def test_a_calm_time_of_few_requests_says_which_rise_it_would_have_shown():
     assert verdict_words(calm)[0].startswith("no rise of 1.")
     assert verdict_words(few)[0] == "cannot tell"
     assert headline(calm).endswith("not beyond chance")
+
+
+def test_nothing_is_the_cause_of_a_new_kind_of_request_that_is_faster():
+    """There is nothing to compare it with, and nothing got worse: a full cache is no cause."""
+    made = quiet()
+    made.gauge("kv_usage", 0.99, 0.005)
+    made.gauge("waiting", 9.0, 1.0)
+    made.counter("preemptions", 3.0)
+    signals, _ = signals_from(made._samples())
+    before, after = hosted(100, 0, BEFORE.start), hosted(100, 1, AFTER.start, model="other")
+    for row in after:
+        row |= {"ttft_s": 0.3 * row["ttft_s"], "e2e_s": 0.5 * row["e2e_s"]}
+    result = triage(replace(case_of([*before, *after], BEFORE, AFTER), signals=signals), QUICK)
+
+    assert result.verdict == "new_workload"
+    assert named(result) == []
+
+
+def test_no_window_is_proposed_of_which_there_are_no_data():
+    """A file of four requests before has no more of them."""
+    windows = Window(BEGIN, BEGIN + 8), Window(BEGIN + 8, BEGIN + 30)
+    result = triage(case_of(hosted(15), *windows), QUICK)
+
+    assert "no earlier data were read" in result.settle[0]

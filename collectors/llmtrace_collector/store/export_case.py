@@ -14,6 +14,7 @@ from llmtrace.core.errors import ConfigError, DataError, needs_extra
 from llmtrace.dataset.case import Case, Window, facts_from, signals_from
 from llmtrace.dataset.columns import FLAGS, IDS, NUMBERS, SECONDS, WORDS, Builder
 from llmtrace.dataset.files import add_table
+from llmtrace.display.summary_tables import time_span
 from llmtrace_collector.store import read
 from llmtrace_collector.store.open_store import open_to_read
 from llmtrace_collector.store.sql_builder import from_file
@@ -53,8 +54,8 @@ def read_case(
         warnings = add_rows(store.engine, builder, window, progress, filters or {})
         if not builder.n:
             raise DataError(
-                f"store {store.engine.name} has no rows between {window.start:.0f} and "
-                f"{window.end:.0f} (unix seconds)" + (" that pass --where" if filters else "")
+                f"store {store.engine.name} has no rows, {time_span(window.start, window.end)}"
+                + (", that pass --where" if filters else "")
             )
         start, end = int(window.start * _NS), int(window.end * _NS)
         progress("reading signals", 0.0)

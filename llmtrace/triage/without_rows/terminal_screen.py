@@ -59,7 +59,9 @@ def _windows(result: EngineTriage) -> Iterator[Text]:
 def _means(means: tuple[Mean, ...]) -> RenderableType:
     table = table_of("mean of all requests (exact)", ">before", ">after", ">change", "")
     for one in means:
-        change = None if None in (one.before, one.after) else one.after - one.before  # type: ignore[operator]
+        change = None
+        if one.before is not None and one.after is not None:
+            change = round(one.after - one.before, 9)  # what is left of equal floats is 0
         remark = "sum of the four above" if one.name == "e2e" else ""
         table.add_row(
             _TITLES[one.name],
@@ -117,7 +119,7 @@ def _cause(finding: Finding) -> Iterator[RenderableType]:
         yield Text(f"    ?  not known: {what}", "dim")
     if finding.action and finding.status not in ("ruled_out", "unknown"):
         yield Text(f"    →  {finding.action}", "bold")
-        yield Text(f"       {finding.runbook}", "dim")
+        yield Text(f"       runbook: llmtrace triage runbook {finding.id}", "dim")
 
 
 def _not_known(result: EngineTriage, *, explain: bool) -> Iterator[Text]:
