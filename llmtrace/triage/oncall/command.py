@@ -21,6 +21,8 @@ from llmtrace.triage.oncall.report_store import Reports
 from llmtrace.triage.report.links import Links
 from llmtrace.triage.sources import Read
 
+# Alertmanager keeps a connection for five minutes, and loses an alert that meets its close.
+_KEEP_ALIVE_S: Final = 600
 WEBHOOK_VARIABLE: Final = "LLMTRACE_TRIAGE_WEBHOOK"
 
 
@@ -76,6 +78,7 @@ def serve(options: argparse.Namespace, read: Read) -> None:
             access_log=False,
             ws="none",
             server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
         )
     )
     # uvicorn raises SIGTERM once more when it has stopped: then there is still a desk to close.

@@ -72,8 +72,9 @@ def first_cause(result: Result) -> Iterator[str]:
     """Yield the cause named first, for the top of a report; nothing where none is."""
     named = [one for one in result.causes if one.status in NAMED]
     if named:
-        first, more = named[0], len(named) - 1
-        others = f", and {more} more" if more else ""
+        first, *more = named
+        less = first.status in SURE and not any(one.status in SURE for one in more)
+        others = f", and {len(more)} {'possible' if less else 'more'}" if more else ""
         where = f" on {group_text(first)}" if first.group else ""
         # No rule is about what got faster.
         beside = "beside it, " if result.verdict == "improvement" else ""
