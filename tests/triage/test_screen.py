@@ -361,6 +361,24 @@ def test_where_no_interval_is_known_none_is_promised(result):
     assert 'opacity="0.35"' not in page(few, day())
 
 
+def test_a_narrow_page_says_what_a_wide_one_does(result):
+    """The intervals are in both pictures of the change, since the title is of both."""
+    drawn = page(result, day()).split("Where the change is")[1].split("</section>")[0]
+    wide, narrow = drawn.split('<svg class="narrow"')
+    intervals = re.findall(r"\([^()]+ … [^()]+\)", wide)
+
+    assert "brackets: 95% CI" in drawn
+    assert intervals
+    assert re.findall(r"\([^()]+ … [^()]+\)", narrow) == intervals
+
+
+def test_the_colours_of_the_lines_are_not_mixed_with_their_time(result, slow):
+    """A heading has the legend alone; the time that is drawn stands below it."""
+    heading = page(result, slow).split("<h2>Over time")[1].split("</h2>")[0]
+
+    assert heading.endswith("</i>p50</small>")
+
+
 def test_what_to_do_stands_under_the_cause_on_the_page(result, slow):
     """Not below all pictures; the runbook is text, without links that open nothing."""
     finding = Finding(id="gpu_throttle", status="likely", score=20, action="Drain the node.")
