@@ -379,6 +379,14 @@ def test_the_colours_of_the_lines_are_not_mixed_with_their_time(result, slow):
     assert heading.endswith("</i>p50</small>")
 
 
+def test_the_page_says_what_points_are(result, slow):
+    """Where there are any."""
+    finding = Finding(id="gpu_throttle", status="likely", score=20)
+
+    assert "Points: how much" in page(replace(result, causes=(finding,)), slow)
+    assert "Points: how much" not in page(replace(result, causes=()), slow)
+
+
 def test_what_to_do_stands_under_the_cause_on_the_page(result, slow):
     """Not below all pictures; the runbook is text, without links that open nothing."""
     finding = Finding(id="gpu_throttle", status="likely", score=20, action="Drain the node.")

@@ -53,6 +53,7 @@ _STATUS_COLOURS: Final[dict[Status, str]] = {
 }
 _LINK: Final = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 _MARKDOWN: Final = MarkdownIt("commonmark", {"html": False}).enable("table")
+_POINTS: Final = "Points: how much a line of evidence counts for the cause (+) or against it (-)."
 _STYLE: Final = files(__package__).joinpath("report.css").read_text(encoding="utf-8")
 
 
@@ -166,7 +167,7 @@ def _causes(result: Result, links: Links) -> str:
     if not result.causes:
         return ""
     named = [one for one in result.causes if one.status in NAMED]
-    cards = "".join(_cause(one, links) for one in named)
+    cards = f'<p class="soft">{_POINTS}</p>' + "".join(_cause(one, links) for one in named)
     if not named:
         cards = "<p>None is supported by the evidence.</p>"
         cards += "".join(f'<p class="action">{_marked(text)}</p>' for text in next_steps(result))
