@@ -15,6 +15,7 @@ from rich.console import Console
 from llmtrace.core.errors import ConfigError, SourceError
 from llmtrace.dataset.case import Case, Event, Facts, Window, signals_from
 from llmtrace.dataset.columns import Doubt, concatenate
+from llmtrace.triage.causes import RULES
 from llmtrace.triage.oncall.alert import Alert
 from llmtrace.triage.oncall.notify import summary
 from llmtrace.triage.pipeline import Settings, triage
@@ -360,15 +361,53 @@ def test_where_no_interval_is_known_none_is_promised(result):
     assert 'opacity="0.35"' not in page(few, day())
 
 
+def test_a_narrow_page_says_what_a_wide_one_does(result):
+    """The intervals are in both pictures of the change, since the title is of both."""
+    drawn = page(result, day()).split("Where the change is")[1].split("</section>")[0]
+    wide, narrow = drawn.split('<svg class="narrow"')
+    intervals = re.findall(r"\([^()]+ … [^()]+\)", wide)
+
+    assert "brackets: 95% CI" in drawn
+    assert intervals
+    assert re.findall(r"\([^()]+ … [^()]+\)", narrow) == intervals
+
+
+def test_the_colours_of_the_lines_are_not_mixed_with_their_time(result, slow):
+    """A heading has the legend alone; the time that is drawn stands below it."""
+    heading = page(result, slow).split("<h2>Over time")[1].split("</h2>")[0]
+
+    assert heading.endswith("</i>p50</small>")
+
+
+def test_the_page_says_what_points_are(result, slow):
+    """Where there are any."""
+    finding = Finding(id="gpu_throttle", status="likely", score=20)
+
+    assert "Points: how much" in page(replace(result, causes=(finding,)), slow)
+    assert "Points: how much" not in page(replace(result, causes=()), slow)
+
+
 def test_what_to_do_stands_under_the_cause_on_the_page(result, slow):
     """Not below all pictures; the runbook is text, without links that open nothing."""
     finding = Finding(id="gpu_throttle", status="likely", score=20, action="Drain the node.")
     written = page(replace(result, causes=(finding,)), slow)
-    text = unescape(written.split('<pre class="runbook">')[1].split("</pre>")[0])
+    text = written.split('<div class="runbook">')[1].split("</div>")[0]
 
     assert written.index("→ Drain the node.") < written.index("<svg")
-    assert "What to do now" in text
-    assert not re.search(r"\]\(|```|^#", text, re.MULTILINE)
+    assert "<h3>What to do now</h3>" in text
+    assert "<pre><code" in text
+    assert not re.search(r"\]\(|`|^#|<a ", text, re.MULTILINE)
+
+
+def test_a_runbook_is_no_source_text_on_the_page(result, slow):
+    """Of each cause: its table is a table, and what is to be typed is marked as code."""
+    causes = tuple(Finding(id=name, status="likely", score=20) for name in RULES)
+    written = page(replace(result, causes=causes), slow)
+    text = written.split("<h2>Runbooks</h2>")[1]
+
+    assert "<td>sglang</td>" in text
+    assert "<code>--max-num-seqs</code>" in text
+    assert not re.search(r"`|^\||\*\w+\*|\|---", text, re.MULTILINE)
 
 
 def test_time_without_requests_is_said_of_an_onset(past):

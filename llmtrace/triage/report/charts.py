@@ -35,7 +35,7 @@ _STEPS: Final = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A picture's width and its margins, in pixels, and how many times are written below it."""
+    """A picture's width, margins and bars in pixels; how many times are written below it."""
 
     name: str
     width: float
@@ -43,11 +43,12 @@ class Size:
     names: float
     figures: float
     ticks: int
+    row: float
 
 
 SIZES: Final = (
-    Size("wide", 960.0, 64.0, 130.0, 220.0, 5),
-    Size("narrow", 340.0, 52.0, 92.0, 62.0, 4),
+    Size("wide", 960.0, 64.0, 130.0, 220.0, 5, 26.0),
+    Size("narrow", 340.0, 52.0, 92.0, 62.0, 4, 40.0),
 )
 
 
@@ -67,9 +68,8 @@ def over_time(result: Result, seen: Timeline) -> str:
         for name, colour in zip(seen.lines, _COLOURS, strict=False)
     )
     return (
-        f"<section><h2>Over time: {seen.title} <small>{legend}; {time_span(start, end)}"
-        "</small></h2>"
-        f"{pictures}</section>"
+        f"<section><h2>Over time: {seen.title} <small>{legend}</small></h2>"
+        f'<p class="soft">{time_span(start, end)}</p>{pictures}</section>'
     )
 
 

@@ -14,6 +14,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
+from markdown_it import MarkdownIt
+
 from llmtrace.core.errors import SourceError, explain_error
 from llmtrace.dataset.case import Case
 from llmtrace.display.colours import NEAR, NEUTRAL, OVER, STAGE_COLOURS, WITHIN
@@ -50,6 +52,8 @@ _STATUS_COLOURS: Final[dict[Status, str]] = {
     "unknown": NEUTRAL,
 }
 _LINK: Final = re.compile(r"\[([^\]]+)\]\([^)]+\)")
+_MARKDOWN: Final = MarkdownIt("commonmark", {"html": False}).enable("table")
+_POINTS: Final = "Points: how much a line of evidence counts for the cause (+) or against it (-)."
 _STYLE: Final = files(__package__).joinpath("report.css").read_text(encoding="utf-8")
 
 
@@ -163,7 +167,7 @@ def _causes(result: Result, links: Links) -> str:
     if not result.causes:
         return ""
     named = [one for one in result.causes if one.status in NAMED]
-    cards = "".join(_cause(one, links) for one in named)
+    cards = f'<p class="soft">{_POINTS}</p>' + "".join(_cause(one, links) for one in named)
     if not named:
         cards = "<p>None is supported by the evidence.</p>"
         cards += "".join(f'<p class="action">{_marked(text)}</p>' for text in next_steps(result))
@@ -224,16 +228,16 @@ def _runbooks(result: Result, links: Links) -> str:
     mine = [one.id for one in result.causes if one.status in NAMED and one.id in RULES]
     texts = "".join(
         f'<details id="runbook-{escape(cause)}" open><summary>{escape(cause)}</summary>'
-        f'<pre class="runbook">{escape(_plain(runbook(cause)))}</pre></details>'
+        f'<div class="runbook">{_rendered(runbook(cause))}</div></details>'
         for cause in mine
     )
     return f"<section><h2>Runbooks</h2>{texts}</section>" if texts else ""
 
 
-def _plain(markdown: str) -> str:
-    """Return a runbook to be read as text: without its title, links and fences."""
+def _rendered(markdown: str) -> str:
+    """Return a runbook as HTML: without its title and without links, which would open nothing."""
     text = _LINK.sub(r"\1", markdown.split("\n\n", 2)[2])
-    return re.sub(r"^(```\w*\n?|#+ )", "", text, flags=re.MULTILINE).strip()
+    return str(_MARKDOWN.render(re.sub(r"^## ", "### ", text, flags=re.MULTILINE)))
 
 
 def _data(result: Result, links: Links) -> str:

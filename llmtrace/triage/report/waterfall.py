@@ -34,7 +34,7 @@ def change(result: Result) -> str:
             if names]  # fmt: skip
     note = f'<p class="soft">{" ".join(said)}</p>' if said else ""
     known = any(None not in one.ci for one in result.contributions)
-    faint = "faint = within noise" if known else "too few requests for intervals"
+    faint = "brackets: 95% CI; faint = within noise" if known else "too few requests for intervals"
     return (
         "<section><h2>Where the change is <small>the parts add up to it exactly; "
         f"{faint}</small></h2>{pictures}{note}</section>"
@@ -49,7 +49,7 @@ def _waterfall(result: Result, before: float, after: float, size: Size) -> str:
         at += one.seconds
         reach.append(at)
     low, high = min(0.0, *reach), nice(max(reach))
-    row = 26.0
+    row = size.row
 
     def x(seconds: float) -> float:
         return size.names + (seconds - low) / (high - low) * (
@@ -87,14 +87,18 @@ def _step(
     left, right = sorted((x(at), x(at + one.seconds)))
     colour = STAGE_COLOURS.get(one.name, "#4C8BB0")
     strength = "0.35" if one.noise else "1"
-    interval = between(one.ci, in_) if size.name == "wide" else ""
-    text = f"{signed(one.seconds, in_)} {_short(in_)}" + (f"  ({interval})" if interval else "")
+    text = f"{signed(one.seconds, in_)} {_short(in_)}"
+    interval, below = between(one.ci, in_), ""
+    if interval and size.name == "wide":
+        text += f"  ({interval})"
+    elif interval:
+        below = f'<text x="{size.names}" y="{y + 33:.0f}">({interval})</text>'
     return (
         f'<text class="ink" x="{size.names - 10}" y="{y + 17:.0f}" text-anchor="end">'
         f"{escape(PART_NAMES.get(one.name, one.name))}</text>"
         f'<rect x="{left:.1f}" y="{y + 4:.0f}" width="{max(1.5, right - left):.1f}" height="18" '
         f'rx="2" fill="{colour}" opacity="{strength}"/>'
-        f'<text x="{right + 6:.1f}" y="{y + 17:.0f}">{text}</text>'
+        f'<text x="{right + 6:.1f}" y="{y + 17:.0f}">{text}</text>{below}'
     )
 
 

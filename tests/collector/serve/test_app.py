@@ -181,3 +181,20 @@ def test_the_page_fetches_nothing_but_from_here():
     assert policy.count("'sha256-") == 2
     for stage in STAGES:
         assert f"--{stage}: {STAGE_COLOURS[stage]};" in page
+
+
+def test_the_live_page_writes_times_as_the_other_pages_do():
+    """In UTC, whatever the browser's zone and language are."""
+    page, _ = live_page()
+
+    assert "toLocale" not in page
+    assert ".toISOString()" in page
+
+
+def test_no_table_of_the_live_page_is_wider_than_a_narrow_screen():
+    """A line is then a card whose cells say what they are, as on the list of requests."""
+    page, _ = live_page()
+
+    assert "content: attr(data-of)" in page
+    assert page.count("fill(table, [") == 4
+    assert page.count("tHead.replaceChildren") == 1
