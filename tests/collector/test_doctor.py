@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -201,6 +202,17 @@ def test_the_command_fails_where_something_essential_is_missing(
     assert status == 1
     assert "does not report queue" in said.err
     assert "no vllm:request_queue_time_seconds" in said.out
+
+
+def test_a_signal_without_a_value_is_missing():
+    """One that is NaN is listed, and lacks as one that is not there."""
+    text = re.sub(r"(?m)^(vllm:kv_cache_usage_perc\S*) .*$", r"\1 NaN", SCRAPE)
+    with web.serving({"/metrics": (200, text)}) as url:
+        report = look(url)
+
+    found = {one.signal: one for one in report.signals}["kv_usage"]
+    assert (found.state, found.note) == ("missing", "no value: NaN or incomplete")
+    assert report.lacking == ("kv_usage",)
 
 
 @pytest.mark.parametrize(

@@ -404,6 +404,13 @@ def _signals(profiles: Sequence[Profile], reading: Reading) -> list[SignalFound]
         for gone in reading.missing
         if gone.signal not in measured
     ]
+    found += [
+        SignalFound(
+            signal=name, state="missing", metric=SIGNALS[name].metric, value="",
+            note="no value: NaN or incomplete",
+        )
+        for name in sorted({*reading.no_value} - {one.signal for one in found})
+    ]  # fmt: skip
     order = {name: place for place, name in enumerate(SIGNALS)}
     return sorted(found, key=lambda one: order[one.signal])
 
