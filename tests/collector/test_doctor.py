@@ -215,6 +215,19 @@ def test_a_signal_without_a_value_is_missing():
     assert report.lacking == ("kv_usage",)
 
 
+@pytest.mark.parametrize("models", [(404, ""), (200, "{}"), (200, '{"data": [{"id": "tiny"}]}')])
+def test_a_request_that_fails_loses_no_report(models, capsys: pytest.CaptureFixture[str]):
+    """The table is there, and then why `--ask` found nothing out; the status is 1."""
+    with web.serving({**VLLM, "/v1/models": models}) as url:
+        status = cli.main(["doctor", url, "--ask"])
+
+    said = capsys.readouterr()
+    assert status == 1
+    assert "vLLM, version 0.32.0+cpu" in said.out
+    assert "the request failed" in " ".join(said.out.split())
+    assert f"error: {url}/v1/" in said.err
+
+
 @pytest.mark.parametrize(
     ("answers", "words"),
     [

@@ -87,6 +87,7 @@ class Report:
         engines: what the page is of, by the titles of their profiles.
         version: as the server tells, or as the names on its page bound it.
         replicas: how many engines speak on the page, with their models.
+        not_asked: why the request of `--ask` failed; `None` = it did not, or was not sent.
     """
 
     url: str
@@ -95,6 +96,7 @@ class Report:
     replicas: tuple[str, ...]
     signals: tuple[SignalFound, ...]
     settings: tuple[SettingFound, ...]
+    not_asked: str | None = None
 
     @property
     def lacking(self) -> tuple[str, ...]:
@@ -118,7 +120,8 @@ def run(
     """Examine a server and print what was found: the command `llmtrace doctor`.
 
     Raises:
-        SourceError: it cannot be read, is none that is known, or lacks what it should report.
+        SourceError: it cannot be read, is none that is known, lacks what it should report, or
+            did not answer `ask`.
         ConfigError: the address is none, or a profile is none.
     """
     if (found := asyncio.run(_collector(url, timeout_s))) is not None:
@@ -133,8 +136,10 @@ def run(
         console.out(json.dumps(asdict(report), indent=2), highlight=False)
     else:
         show(report, console)
-    if report.lacking:
-        raise SourceError(f"{report.url} does not report {', '.join(report.lacking)}")
+    lacking = ", ".join(report.lacking)
+    wrong = [f"{report.url} does not report {lacking}"] if lacking else []
+    if wrong := [*wrong, *filter(None, [report.not_asked])]:
+        raise SourceError("; ".join(wrong))
 
 
 async def examine(
@@ -165,7 +170,12 @@ async def examine(
         page, normaliser, reading = await _page(session, server, profiles or builtin_profiles())
         found = normaliser.profiles
         version = await _version(session, server, found)
-        answer = await _ask(session, server) if ask else None
+        answer: _Answer | str = "--ask finds out"
+        not_asked = None
+        try:
+            answer = await _ask(session, server) if ask else answer
+        except SourceError as error:  # what the page says is reported all the same
+            answer, not_asked = "the request failed", str(error)
     bound = _at_least(reading) if version is None else version
     return Report(
         url=shown(page),
@@ -174,6 +184,7 @@ async def examine(
         replicas=_replicas(reading),
         signals=tuple(_signals(found, reading)),
         settings=tuple(_settings(found, reading, version, answer)),
+        not_asked=not_asked,
     )
 
 
@@ -434,7 +445,7 @@ def _value(series: Sequence[Measured]) -> str:
 
 
 def _settings(
-    profiles: Sequence[Profile], reading: Reading, version: str | None, answer: _Answer | None
+    profiles: Sequence[Profile], reading: Reading, version: str | None, answer: _Answer | str
 ) -> list[SettingFound]:
     found = []
     for profile in profiles:
@@ -449,7 +460,7 @@ def _settings(
     return found
 
 
-def _setting(advice: Advice, reading: Reading, answer: _Answer | None) -> tuple[Setting, str]:
+def _setting(advice: Advice, reading: Reading, answer: _Answer | str) -> tuple[Setting, str]:
     there = [one for one in reading.measured if one.signal.name == advice.signal]
     if advice.probe == "missing":
         return ("set", "") if there else ("needed", f"{advice.signal} is not reported")
@@ -462,8 +473,8 @@ def _setting(advice: Advice, reading: Reading, answer: _Answer | None) -> tuple[
         return ("needed" if wide else "set"), f"the first bucket ends at {max(firsts):g} s"
     if advice.probe == "unseen":
         return "?", "cannot be seen from here"
-    if answer is None:
-        return "?", "--ask finds out"
+    if isinstance(answer, str):
+        return "?", answer
     seen = answer.inband if advice.probe == "inband" else answer.request_id
     return ("set", "") if seen else ("needed", "an answer did not carry it")
 
