@@ -92,9 +92,11 @@ def test_a_setting_that_comes_with_a_later_version():
     """No advice names a flag that is not there yet."""
     old = {"/metrics": (200, pages.VLLM_0_6), "/version": (200, '{"version": "0.6.1"}')}
     with web.serving(old) as url:
-        notes = {one.setting.split()[0]: one.note for one in look(url).settings}
+        found = {one.setting.split()[0]: one for one in look(url).settings}
 
-    assert notes["--enable-per-request-metrics"].endswith("needs 0.25.0 at least")
+    for setting in ("--enable-per-request-metrics", "--custom-histogram-buckets"):
+        assert found[setting].state == "not here"
+    assert found["--enable-per-request-metrics"].note.endswith("; from 0.25.0 on")
 
 
 def test_a_version_is_bounded_by_names_where_none_is_reported():

@@ -48,7 +48,7 @@ from llmtrace_collector.signals.profile import (
 
 State = Literal["reported", "missing", "not here"]
 # `needed`: seen not to be set; `?`: cannot be seen from outside, or was not looked at.
-Setting = Literal["needed", "set", "?"]
+Setting = Literal["needed", "set", "not here", "?"]
 
 _ESSENTIAL: Final = frozenset(
     {"running", "waiting", "kv_usage", "queue", "prefill", "decode", "ttft", "e2e"}
@@ -453,9 +453,10 @@ def _settings(
             state, words = _setting(advice, reading, answer)
             if state == "set" and advice.probe == "missing":
                 continue  # what it gives is there: nothing to say
-            late = _too_late(advice, version)
-            note = f"{advice.why}; {words}" if words else advice.why
-            note = f"{note}; {late}" if late else note
+            if (too_old := _too_old(advice, version)) and state != "set":
+                state, words = "not here", ""  # this version does not take it
+            late = f"from {show_version(advice.since)} on" if too_old is not False else ""
+            note = "; ".join(filter(None, [advice.why, words, late]))
             found.append(SettingFound(setting=advice.set, state=state, note=note))
     return found
 
@@ -479,16 +480,14 @@ def _setting(advice: Advice, reading: Reading, answer: _Answer | str) -> tuple[S
     return ("set", "") if seen else ("needed", "an answer did not carry it")
 
 
-def _too_late(advice: Advice, version: str | None) -> str:
+def _too_old(advice: Advice, version: str | None) -> bool | None:
+    """Return whether a version is older than what advice needs; `None` = it is not known."""
     if advice.since is None:
-        return ""
-    since = show_version(advice.since)
-    if version is None:
-        return f"from {since} on"
+        return False
     try:
-        return f"needs {since} at least" if parse_version(version) < advice.since else ""
+        return None if version is None else parse_version(version) < advice.since
     except ValueError:
-        return f"from {since} on"
+        return None
 
 
 def show(report: Report, console: Console) -> None:
