@@ -64,6 +64,24 @@ def test_values_are_shown_as_they_are_now():
     assert shown["waiting_by_reason"] == "capacity 0, deferred 0"
 
 
+def test_a_value_of_several_replicas_says_so():
+    """And a label's odd letters do not break the line of the title."""
+    more = re.sub(
+        r'(?m)^vllm:.*engine="0".*\n',
+        lambda one: one[0] + one[0].replace('"0"', r'"1\n2"'),
+        SCRAPE,
+    )
+    with web.serving({"/metrics": (200, more)}) as url:
+        report = look(url)
+
+    shown = {one.signal: one.value for one in report.signals}
+    assert report.replicas == ("model tiny, replica 0", "model tiny, replica 1?2")
+    assert shown["queue"] == "mean 0.01395 s, n 124 (2 series)"
+    assert shown["generation_tokens"] == "2568 (sum of 2)"
+    assert shown["kv_usage"] == "0 (mean of 2)"
+    assert shown["waiting_by_reason"] == "capacity 0 (sum of 2), deferred 0 (sum of 2)"
+
+
 def test_settings_that_can_be_seen_are_distinguished_from_those_that_cannot():
     """Default buckets are too wide; spans and the plugin cannot be seen from outside."""
     with web.serving(VLLM) as url:

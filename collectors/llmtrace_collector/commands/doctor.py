@@ -34,7 +34,7 @@ from llmtrace_collector.scrape.fetch import (
     read_json,
     shown,
 )
-from llmtrace_collector.signals.definitions import SIGNALS
+from llmtrace_collector.signals.definitions import SIGNALS, Merge
 from llmtrace_collector.signals.exposition_parser import Limits
 from llmtrace_collector.signals.normalise import Distribution, Measured, Normaliser, Reading
 from llmtrace_collector.signals.profile import (
@@ -382,7 +382,7 @@ def _replicas(reading: Reading) -> tuple[str, ...]:
             f"{name} {labels[name]}" for name in ("model", "replica", "gpu") if name in labels
         ]
         if "replica" in labels or "gpu" in labels:
-            found[", ".join(words)] = True
+            found[printable(", ".join(words))] = True
     return tuple(found)
 
 
@@ -427,21 +427,28 @@ def _signals(profiles: Sequence[Profile], reading: Reading) -> list[SignalFound]
 
 
 def _value(series: Sequence[Measured]) -> str:
-    """Show one value of all series of a signal."""
+    """Show one value of all series of a signal, and what it is of several."""
     counted = [one.value for one in series if isinstance(one.value, Distribution)]
     if counted:
         number = sum(one.count for one in counted)
         mean = f"{sum(one.sum for one in counted) / number:.4g}" if number else "-"
         unit = " s" if series[0].signal.metric.endswith("_seconds") else ""
-        return f"mean {mean}{unit}, n {number:g}" if number else "n 0"
+        several = f" ({len(counted)} series)" if len(counted) > 1 else ""
+        return f"mean {mean}{unit}, n {number:g}{several}" if number else "n 0"
     signal = series[0].signal
-    if signal.label is not None:
-        parts = [f"{dict(one.labels).get(signal.label, '')} {one.value:g}" for one in series]
-        return ", ".join(parts[:4]) + (", ..." if len(parts) > 4 else "")  # noqa: PLR2004
-    values = [one.value for one in series if isinstance(one.value, float)]
-    if signal.merge == "mean":
-        return f"{sum(values) / len(values):g}"
-    return f"{max(values) if signal.merge == 'max' else sum(values):g}"
+    values: dict[str, list[float]] = {}
+    for one in series:
+        if isinstance(one.value, float):
+            label = dict(one.labels).get(signal.label or "", "")
+            values.setdefault(f"{printable(label)} " * bool(signal.label), []).append(one.value)
+    parts = [f"{label}{_merged(signal.merge, each)}" for label, each in values.items()]
+    return ", ".join(parts[:4]) + (", ..." if len(parts) > 4 else "")  # noqa: PLR2004
+
+
+def _merged(merge: Merge, values: Sequence[float]) -> str:
+    total = max(values) if merge == "max" else sum(values)
+    several = f" ({merge} of {len(values)})" if len(values) > 1 else ""
+    return f"{total / len(values) if merge == 'mean' else total:g}{several}"
 
 
 def _settings(
@@ -505,7 +512,7 @@ def show(report: Report, console: Console) -> None:
 
 def _title(report: Report) -> Text:
     who = " and ".join(report.engines)
-    lines = [f"{report.url}: {who}, version {report.version}"]
+    lines = [f"{report.url}: {who}, version {printable(report.version)}"]
     if report.replicas:
         lines.append(f"{len(report.replicas)} on this page: {'; '.join(report.replicas[:8])}")
     return Text("\n".join(lines))
