@@ -136,7 +136,8 @@ def _head(live: Mapping[str, Any]) -> Text:
     if window["requests"]:
         outcomes = ", ".join(f"{n:,} {name}" for name, n in window["outcomes"].items())
         rate = window["requests"] / window["seconds"]
-        head.append(f"  {window['requests']:,} requests in {window['seconds'] / 60:.0f} min")
+        head.append(f"  {window['requests']:,} request{'s' * (window['requests'] != 1)}")
+        head.append(f" in {window['seconds'] / 60:.0f} min")
         head.append(f", {rate:.3g} a second: {outcomes}")
     return head
 
