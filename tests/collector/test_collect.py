@@ -385,6 +385,7 @@ def test_what_was_acknowledged_is_there_after_any_end(tmp_path):
         assert running.stderr is not None
         said = running.stderr.read()
         assert running.wait(60) == 0, said
+    assert "press Ctrl-C again to end at once" in said
     assert "stopped" in said
     with process(tmp_path) as (_, _, web):
 

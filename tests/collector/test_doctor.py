@@ -231,7 +231,7 @@ def test_a_signal_without_a_value_is_missing():
         report = look(url)
 
     found = {one.signal: one for one in report.signals}["kv_usage"]
-    assert (found.state, found.note) == ("missing", "no value: NaN or incomplete")
+    assert (found.state, found.note) == ("missing", "no value (NaN, or cut) on the page")
     assert report.lacking == ("kv_usage",)
 
 

@@ -120,8 +120,7 @@ def run(
     """Examine a server and print what was found: the command `llmtrace doctor`.
 
     Raises:
-        SourceError: it cannot be read, is none that is known, lacks what it should report, or
-            did not answer `ask`.
+        SourceError: it cannot be read, is none known, or does not report or answer as it should.
         ConfigError: the address is none, or a profile is none.
     """
     if (found := asyncio.run(_collector(url, timeout_s))) is not None:
@@ -136,10 +135,9 @@ def run(
         console.out(json.dumps(asdict(report), indent=2), highlight=False)
     else:
         show(report, console)
-    lacking = ", ".join(report.lacking)
-    wrong = [f"{report.url} does not report {lacking}"] if lacking else []
-    if wrong := [*wrong, *filter(None, [report.not_asked])]:
-        raise SourceError("; ".join(wrong))
+    lacks = f"{report.url} does not report {', '.join(report.lacking)}" * bool(report.lacking)
+    if wrong := "; ".join(filter(None, [lacks, report.not_asked])):
+        raise SourceError(wrong)
 
 
 async def examine(
@@ -170,12 +168,11 @@ async def examine(
         page, normaliser, reading = await _page(session, server, profiles or builtin_profiles())
         found = normaliser.profiles
         version = await _version(session, server, found)
-        answer: _Answer | str = "--ask finds out"
-        not_asked = None
+        answer: _Asked
         try:
-            answer = await _ask(session, server) if ask else answer
+            answer = await _ask(session, server) if ask else None
         except SourceError as error:  # what the page says is reported all the same
-            answer, not_asked = "the request failed", str(error)
+            answer = error
     bound = _at_least(reading) if version is None else version
     return Report(
         url=shown(page),
@@ -184,7 +181,7 @@ async def examine(
         replicas=_replicas(reading),
         signals=tuple(_signals(found, reading)),
         settings=tuple(_settings(found, reading, version, answer)),
-        not_asked=not_asked,
+        not_asked=str(answer) if isinstance(answer, SourceError) else None,
     )
 
 
@@ -251,6 +248,9 @@ class _Answer:
 
     inband: bool
     request_id: bool
+
+
+_Asked = _Answer | SourceError | None  # `None` = nothing was asked
 
 
 async def _page(
@@ -410,18 +410,11 @@ def _signals(profiles: Sequence[Profile], reading: Reading) -> list[SignalFound]
             state="missing" if gone.why is None else "not here",
             metric=SIGNALS[gone.signal].metric,
             value="",
-            note=gone.why or f"no {', '.join(gone.names)} on the page",
+            note=gone.why or f"no {', '.join(gone.names) or 'value (NaN, or cut)'} on the page",
         )
-        for gone in reading.missing
+        for gone in (*reading.missing, *reading.no_value)
         if gone.signal not in measured
     ]
-    found += [
-        SignalFound(
-            signal=name, state="missing", metric=SIGNALS[name].metric, value="",
-            note="no value: NaN or incomplete",
-        )
-        for name in sorted({*reading.no_value} - {one.signal for one in found})
-    ]  # fmt: skip
     order = {name: place for place, name in enumerate(SIGNALS)}
     return sorted(found, key=lambda one: order[one.signal])
 
@@ -439,10 +432,9 @@ def _value(series: Sequence[Measured]) -> str:
     values: dict[str, list[float]] = {}
     for one in series:
         if isinstance(one.value, float):
-            label = dict(one.labels).get(signal.label or "", "")
-            values.setdefault(f"{printable(label)} " * bool(signal.label), []).append(one.value)
-    parts = [f"{label}{_merged(signal.merge, each)}" for label, each in values.items()]
-    return ", ".join(parts[:4]) + (", ..." if len(parts) > 4 else "")  # noqa: PLR2004
+            values.setdefault(dict(one.labels).get(signal.label or "", ""), []).append(one.value)
+    parts = [f"{printable(label)} {_merged(signal.merge, v)}" for label, v in values.items()]
+    return ", ".join(parts[:4]).strip() + (", ..." if len(parts) > 4 else "")  # noqa: PLR2004
 
 
 def _merged(merge: Merge, values: Sequence[float]) -> str:
@@ -452,7 +444,7 @@ def _merged(merge: Merge, values: Sequence[float]) -> str:
 
 
 def _settings(
-    profiles: Sequence[Profile], reading: Reading, version: str | None, answer: _Answer | str
+    profiles: Sequence[Profile], reading: Reading, version: str | None, answer: _Asked
 ) -> list[SettingFound]:
     found = []
     for profile in profiles:
@@ -468,7 +460,7 @@ def _settings(
     return found
 
 
-def _setting(advice: Advice, reading: Reading, answer: _Answer | str) -> tuple[Setting, str]:
+def _setting(advice: Advice, reading: Reading, answer: _Asked) -> tuple[Setting, str]:
     there = [one for one in reading.measured if one.signal.name == advice.signal]
     if advice.probe == "missing":
         return ("set", "") if there else ("needed", f"{advice.signal} is not reported")
@@ -481,8 +473,8 @@ def _setting(advice: Advice, reading: Reading, answer: _Answer | str) -> tuple[S
         return ("needed" if wide else "set"), f"the first bucket ends at {max(firsts):g} s"
     if advice.probe == "unseen":
         return "?", "cannot be seen from here"
-    if isinstance(answer, str):
-        return "?", answer
+    if not isinstance(answer, _Answer):
+        return "?", "the request failed" if answer else "--ask finds out"
     seen = answer.inband if advice.probe == "inband" else answer.request_id
     return ("set", "") if seen else ("needed", "an answer did not carry it")
 

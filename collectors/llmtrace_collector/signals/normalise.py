@@ -84,14 +84,14 @@ class Reading:
         started: when its process started, unix seconds by its own clock; `None` = not reported.
         cpu_s: CPU seconds that process has used since; `None` = not reported.
         kv_cache: how large its KV cache is, by the names of facts; what is not reported is not in.
-        no_value: signals that have a series whose value is none, as NaN.
+        no_value: signals that have a series without a value, as NaN.
         oldest: the oldest version that has every name on the page; `newest` = the last.
     """
 
     profiles: tuple[str, ...] = ()
     measured: tuple[Measured, ...] = ()
     missing: tuple[Missing, ...] = ()
-    no_value: tuple[str, ...] = ()
+    no_value: tuple[Missing, ...] = ()
     started: float | None = None
     cpu_s: float | None = None
     kv_cache: Mapping[str, int] = field(default_factory=dict)
@@ -552,12 +552,12 @@ def _reading(profiles: tuple[Profile, ...], plan: _Plan, values: list[float | No
         if value is not None:
             measured.append(Measured(group.signal, group.labels, value))
         else:
-            no_value.append(group.signal.name)
+            no_value.append(Missing(dict(group.labels)["engine"], group.signal.name, (), None))
     return Reading(
         profiles=tuple(profile.engine for profile in profiles),
         measured=tuple(measured),
         missing=plan.missing,
-        no_value=tuple(no_value),
+        no_value=tuple(dict.fromkeys(no_value)),
         started=values[plan.started] if plan.started is not None else None,
         cpu_s=values[plan.cpu] if plan.cpu is not None else None,
         kv_cache=_kv_facts(plan.kv_cache, values),

@@ -91,18 +91,15 @@ def _metrics(expression: str) -> list[str]:
 def _reason(queries: Sequence[str], names: set[str], why: Mapping[str, str]) -> str:
     """Say why: of the metrics that are missing, the reason of the one that is queried first."""
     queried = [metric for query in queries for metric in _metrics(query)]
-    # A recorded sum is of others.
-    own = [metric for metric in queried if ":" not in metric and metric != INTERVAL]
+    own = [one for one in queried if ":" not in one and one != INTERVAL]  # recorded: of others
     if not own:
         return _NOTHING_COUNTED if names.issuperset(queried) else _NO_RULES
     missing = [metric for metric in own if metric not in names]
     if not missing:
         return _NOTHING_COUNTED
-    for start, words in _WITHOUT.items():
-        if any(one.startswith(start) for one in missing):
-            return words
     there = f"{missing[0]} is not there, though requests are" if _REQUESTS in names else ""
-    return next((why[one] for one in missing if one in why), there or _NO_REQUESTS)
+    without = (words for start, words in _WITHOUT.items() if missing[0].startswith(start))
+    return next((why[one] for one in missing if one in why), next(without, there or _NO_REQUESTS))
 
 
 def describe(
