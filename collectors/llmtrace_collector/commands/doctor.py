@@ -250,7 +250,7 @@ class _Answer:
     request_id: bool
 
 
-_Asked = _Answer | SourceError | None  # `None` = nothing was asked
+_Asked = _Answer | SourceError | None  # `None` = without `--ask`
 
 
 async def _page(
