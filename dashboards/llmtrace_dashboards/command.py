@@ -64,7 +64,7 @@ def _counted(findings: Sequence[Finding]) -> str:
     warnings = len(findings) - errors
     counts = [_many(errors, "error")] if errors else []
     counts += [_many(warnings, "warning")] if warnings else []
-    return " and ".join(counts) or "nothing wrong"
+    return " and ".join(counts) or "no problems found"
 
 
 def _many(number: int, what: str) -> str:

@@ -47,14 +47,10 @@ def page(reports: Sequence[Report], source: str) -> str:
 def _section(report: Report) -> str:
     budget = report.budget
     high = f"p{100 * budget.objective:g}"
-    whom = "; ".join(
-        f"{label} {', '.join(patterns)}"
-        for label, patterns in (("model", budget.model), ("route", budget.route))
-        if patterns
-    )
+    whom = report.scope
     head = f"<h2>{escape(budget.name)}</h2>" + (f'<p class="soft">{escape(whom)}</p>' * bool(whom))
     if report.high_s is None:
-        return f"<section>{head}<p>No request that it covers succeeded.</p></section>"
+        return f"<section>{head}<p>{escape(report.why_none)}</p></section>"
     whole = report.metrics[0]
     limit = "no total is set" if budget.total_s is None else f"of {ms(budget.total_s)} ms allowed"
     return (

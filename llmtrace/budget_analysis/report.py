@@ -61,6 +61,7 @@ class Report:
     Attributes:
         budget: which.
         summary: the requests it covers.
+        read: how many requests there are, covered or not.
         stages: each, and `unattributed` if there is any.
         metrics: e2e, ttft, tpot; of turns `turn_ttft`, where it is limited.
         high_s: the quantile of e2e at the objective that the stages' times add up to; `None` =
@@ -70,6 +71,7 @@ class Report:
 
     budget: Budget
     summary: Summary
+    read: int
     stages: tuple[Comparison, ...]
     metrics: tuple[Comparison, ...]
     high_s: float | None
@@ -79,6 +81,19 @@ class Report:
     def state(self) -> State:
         """The state of the whole request."""
         return self.metrics[0].state
+
+    @property
+    def scope(self) -> str:
+        """What the budget covers, in words; empty = everything."""
+        both = (("model", self.budget.model), ("route", self.budget.route))
+        return " and ".join(f"{name} {', '.join(wanted)}" for name, wanted in both if wanted)
+
+    @property
+    def why_none(self) -> str:
+        """Why no request can be compared with the budget, where none can."""
+        if self.read and not self.summary.rows:
+            return f"none of the {self.read} requests matches {self.scope}"
+        return f"none of the {self.summary.rows} requests that it covers succeeded"
 
     @property
     def eats(self) -> Comparison | None:
@@ -103,6 +118,7 @@ def report(rows: Sequence[Row], budget: Budget) -> Report:
     return Report(
         budget=budget,
         summary=summary,
+        read=len(rows),
         stages=tuple(
             _compare(line, limits.get(line.name), spent.get(line.name), _values(good, line.name))
             for line in summary.stages

@@ -31,7 +31,7 @@ def heading(report: Report) -> str:
     budget, whole = report.budget, report.metrics[0]
     high = f"p{100 * budget.objective:g}"
     if report.high_s is None:
-        return f"{budget.name}: no request that it covers succeeded"
+        return f"{budget.name}: {report.why_none}"
     limit = "no total is set" if budget.total_s is None else f"of {ms(budget.total_s)} ms allowed"
     state = _STATES[whole.state]
     return f"{budget.name}: {high} {ms(whole.line.high_s)} ms {limit}  {state}"

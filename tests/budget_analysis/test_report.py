@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -200,7 +201,7 @@ def test_the_page_is_whole_and_loads_nothing_from_elsewhere():
     assert "<script" not in html
     assert "url(" not in html
     assert "prefers-color-scheme: dark" in html
-    assert "No request that it covers succeeded." in html
+    assert f"none of the {len(QUEUED)} requests matches route none" in html
     assert "queue eats the budget: 2,000 ms, and 150 are allowed." in html
 
 
@@ -213,3 +214,15 @@ def test_names_on_the_page_are_text():
     assert "<script" not in html
     assert "&lt;img src=x&gt;" in html
     assert "&lt;b&gt;, chat" in html
+
+
+def test_a_budget_that_covers_no_request_is_not_one_that_all_failed():
+    """It says what it covers; and the other says that they failed."""
+    chat = Budget(name="chat", model=("llama-*",), route=("chat",))
+    failed = [replace(row, outcome="error") for row in QUICK]
+
+    words = f"chat: none of the {len(QUICK)} requests matches model llama-* and route chat"
+    assert heading(report(QUICK, chat)) == words
+    assert heading(report(failed, DEFAULT)).endswith(
+        f"none of the {len(QUICK)} requests that it covers succeeded"
+    )

@@ -195,7 +195,7 @@ def test_figures_of_many(collector):
         ("/api/v1/requests/nothing", 404, "no request nothing is stored"),
         (f"/api/v1/requests/{'x' * 600}", 400, "an id has 512 characters at most"),
         ("/api/v1/live?budget=none", 400, "no budget is called so; there are dialogue"),
-        ("/api/v1/nothing", 404, "nothing answers GET there"),
+        ("/api/v1/nothing", 404, "no such path"),
     ],
 )
 def test_questions_that_make_no_sense(collector, path, status, words):
@@ -385,6 +385,7 @@ def test_what_was_acknowledged_is_there_after_any_end(tmp_path):
         assert running.stderr is not None
         said = running.stderr.read()
         assert running.wait(60) == 0, said
+    assert "press Ctrl-C again to end at once" in said
     assert "stopped" in said
     with process(tmp_path) as (_, _, web):
 
@@ -420,12 +421,12 @@ def test_settings_without_running(tmp_path, capsys):
         main(["collect", "--config", str(file), "--print-config", "--target", "http://a:1"]) == 0
     )
     printed = capsys.readouterr().out
-    assert f"{file}: nothing wrong" in printed
+    assert f"{file}: no problems found" in printed
     assert "127.0.0.1:4444" in printed
     assert main(["collect", "--target", "http://a:1", "--check"]) == 0
-    assert capsys.readouterr().out == "the options: nothing wrong\n"
+    assert capsys.readouterr().out == "the options: no problems found\n"
     assert main(["collect", "--check"]) == 0
-    assert capsys.readouterr().out == "the defaults: nothing wrong\n"
+    assert capsys.readouterr().out == "the defaults: no problems found\n"
     file.write_text("listen: {wep: 4444}\n")
     assert main(["collect", "--config", str(file), "--check"]) == 2
     assert "collect.yaml:1: listen.wep: no such setting" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -63,6 +64,24 @@ def test_values_are_shown_as_they_are_now():
     assert shown["waiting_by_reason"] == "capacity 0, deferred 0"
 
 
+def test_a_value_of_several_replicas_says_so():
+    """And a label's odd letters do not break the line of the title."""
+    more = re.sub(
+        r'(?m)^vllm:.*engine="0".*\n',
+        lambda one: one[0] + one[0].replace('"0"', r'"1\n2"'),
+        SCRAPE,
+    )
+    with web.serving({"/metrics": (200, more)}) as url:
+        report = look(url)
+
+    shown = {one.signal: one.value for one in report.signals}
+    assert report.replicas == ("model tiny, replica 0", "model tiny, replica 1?2")
+    assert shown["queue"] == "mean 0.01395 s, n 124 (2 series)"
+    assert shown["generation_tokens"] == "2568 (sum of 2)"
+    assert shown["kv_usage"] == "0 (mean of 2)"
+    assert shown["waiting_by_reason"] == "capacity 0 (sum of 2), deferred 0 (sum of 2)"
+
+
 def test_settings_that_can_be_seen_are_distinguished_from_those_that_cannot():
     """Default buckets are too wide; spans and the plugin cannot be seen from outside."""
     with web.serving(VLLM) as url:
@@ -91,9 +110,11 @@ def test_a_setting_that_comes_with_a_later_version():
     """No advice names a flag that is not there yet."""
     old = {"/metrics": (200, pages.VLLM_0_6), "/version": (200, '{"version": "0.6.1"}')}
     with web.serving(old) as url:
-        notes = {one.setting.split()[0]: one.note for one in look(url).settings}
+        found = {one.setting.split()[0]: one for one in look(url).settings}
 
-    assert notes["--enable-per-request-metrics"].endswith("needs 0.25.0 at least")
+    for setting in ("--enable-per-request-metrics", "--custom-histogram-buckets"):
+        assert found[setting].state == "not here"
+    assert found["--enable-per-request-metrics"].note.endswith("; from 0.25.0 on")
 
 
 def test_a_version_is_bounded_by_names_where_none_is_reported():
@@ -201,6 +222,30 @@ def test_the_command_fails_where_something_essential_is_missing(
     assert status == 1
     assert "does not report queue" in said.err
     assert "no vllm:request_queue_time_seconds" in said.out
+
+
+def test_a_signal_without_a_value_is_missing():
+    """One that is NaN is listed, and lacks as one that is not there."""
+    text = re.sub(r"(?m)^(vllm:kv_cache_usage_perc\S*) .*$", r"\1 NaN", SCRAPE)
+    with web.serving({"/metrics": (200, text)}) as url:
+        report = look(url)
+
+    found = {one.signal: one for one in report.signals}["kv_usage"]
+    assert (found.state, found.note) == ("missing", "no value (NaN, or cut) on the page")
+    assert report.lacking == ("kv_usage",)
+
+
+@pytest.mark.parametrize("models", [(404, ""), (200, "{}"), (200, '{"data": [{"id": "tiny"}]}')])
+def test_a_request_that_fails_loses_no_report(models, capsys: pytest.CaptureFixture[str]):
+    """The table is there, and then why `--ask` found nothing out; the status is 1."""
+    with web.serving({**VLLM, "/v1/models": models}) as url:
+        status = cli.main(["doctor", url, "--ask"])
+
+    said = capsys.readouterr()
+    assert status == 1
+    assert "vLLM, version 0.32.0+cpu" in said.out
+    assert "the request failed" in " ".join(said.out.split())
+    assert f"error: {url}/v1/" in said.err
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,7 @@ def test_what_is_read_anew_is_in_effect_and_what_is_wrong_changes_nothing(
             await asyncio.to_thread(until, lambda: b"127.0.0.1:9" in targets())
 
     asyncio.run(run())
+    assert "settings not reloaded" in caplog.text
     assert "stay as they were" in caplog.text
 
 

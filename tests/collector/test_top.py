@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,14 @@ def test_nothing_yet():
 
     assert "No requests in the last 5 minutes." in text
     assert "queue" not in text
+
+
+def test_one_request_is_one():
+    """It is none in the plural."""
+    live = view()
+    one = replace(live, window=replace(live.window, requests=1))
+
+    assert "  1 request in 5 min" in drawn(one, 80)
 
 
 def test_blocks_are_of_the_minutes_there_were():

@@ -282,9 +282,10 @@ def test_a_rule_that_is_none(file: Path, capsys: pytest.CaptureFixture[str]):
     assert "panel-units-rule" in capsys.readouterr().err
 
 
-def test_an_answer_of_the_api_is_read_too(tmp_path: Path):
+def test_an_answer_of_the_api_is_read_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """GET /api/dashboards/uid/... has the dashboard inside."""
     path = tmp_path / "api.json"
     path.write_text(json.dumps({"meta": {}, "dashboard": board()}))
 
     assert main(["dashboards", "lint", str(path)]) == 0
+    assert capsys.readouterr().out == f"{path}: no problems found\n"

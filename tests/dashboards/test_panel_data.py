@@ -88,6 +88,19 @@ def test_what_needs_requests_says_so():
     assert "the rules of `llmtrace slo rules`" in found["Requests within budget"]
 
 
+def test_where_there_are_requests_that_is_no_reason():
+    """A panel of something else says what it lacks; and titles have no variable in them."""
+    found = reasons(engines_only=False, collector="llmtrace_requests_total 98\n")
+
+    assert not [title for title, why in found.items() if why.startswith("no requests")]
+    assert not [title for title in found if "$" in title]
+    assert found["A turn takes"] == "no turns of agents were recorded"
+    assert found["llmtrace's own errors"].startswith("no internal errors of llmtrace")
+    assert found["Stage: queue"] == (
+        "llmtrace_stage_duration_seconds_bucket is not there, though requests are"
+    )
+
+
 def test_reasons_are_said_once():
     """A line for each reason, with its panels; and what is scraped."""
     server = Scraped({"vllm-0:8000": pages.VLLM_0_6, "tgi-0:80": pages.TGI})

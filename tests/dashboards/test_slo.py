@@ -324,7 +324,7 @@ def test_rules_as_manifests_of_the_operator_with_severities_of_ones_own(tmp_path
     assert alerts["metadata"]["name"] == "llmtrace-alerts"
     assert {rule["labels"]["severity"] for rule in rules} == {"critical", "warning"}
     assert main(["slo", "rules", "--severity", "urgent=critical"]) != 0
-    assert "'urgent=critical' is not page or ticket" in capsys.readouterr().err
+    assert "'urgent=critical': expected page=WORD or ticket=WORD" in capsys.readouterr().err
     assert main(["slo", "sloth", "--format", "prometheusrule"]) != 0
 
 

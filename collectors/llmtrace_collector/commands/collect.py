@@ -88,7 +88,7 @@ def run(
             *(["the options"] if any(flags.values()) else []),
         ]
         where = " and ".join(given) or "the defaults"
-        sys.stdout.write(f"{where}: nothing wrong\n")
+        sys.stdout.write(f"{where}: no problems found\n")
         return
     with logging_to(None, config.log.format, config.log.level):
         asyncio.run(collect(config, lambda: load(file, flags)))
@@ -130,7 +130,9 @@ async def collect(config: Config, read: Callable[[], Config] | None = None) -> N
             banner.show(config, places, sys.stderr)
             logger.info("ready")
             await stop.wait()
-            logger.info("stopping: what is spooled is stored first; once more ends at once")
+            logger.info(
+                "stopping: storing what is spooled first; press Ctrl-C again to end at once"
+            )
     logger.info("stopped")
 
 

@@ -34,7 +34,7 @@ from llmtrace_collector.scrape.fetch import (
     read_json,
     shown,
 )
-from llmtrace_collector.signals.definitions import SIGNALS
+from llmtrace_collector.signals.definitions import SIGNALS, Merge
 from llmtrace_collector.signals.exposition_parser import Limits
 from llmtrace_collector.signals.normalise import Distribution, Measured, Normaliser, Reading
 from llmtrace_collector.signals.profile import (
@@ -48,7 +48,7 @@ from llmtrace_collector.signals.profile import (
 
 State = Literal["reported", "missing", "not here"]
 # `needed`: seen not to be set; `?`: cannot be seen from outside, or was not looked at.
-Setting = Literal["needed", "set", "?"]
+Setting = Literal["needed", "set", "not here", "?"]
 
 _ESSENTIAL: Final = frozenset(
     {"running", "waiting", "kv_usage", "queue", "prefill", "decode", "ttft", "e2e"}
@@ -87,6 +87,7 @@ class Report:
         engines: what the page is of, by the titles of their profiles.
         version: as the server tells, or as the names on its page bound it.
         replicas: how many engines speak on the page, with their models.
+        not_asked: why the request of `--ask` failed; `None` = it did not, or was not sent.
     """
 
     url: str
@@ -95,6 +96,7 @@ class Report:
     replicas: tuple[str, ...]
     signals: tuple[SignalFound, ...]
     settings: tuple[SettingFound, ...]
+    not_asked: str | None = None
 
     @property
     def lacking(self) -> tuple[str, ...]:
@@ -118,7 +120,7 @@ def run(
     """Examine a server and print what was found: the command `llmtrace doctor`.
 
     Raises:
-        SourceError: it cannot be read, is none that is known, or lacks what it should report.
+        SourceError: it cannot be read, is none known, or does not report or answer as it should.
         ConfigError: the address is none, or a profile is none.
     """
     if (found := asyncio.run(_collector(url, timeout_s))) is not None:
@@ -133,8 +135,9 @@ def run(
         console.out(json.dumps(asdict(report), indent=2), highlight=False)
     else:
         show(report, console)
-    if report.lacking:
-        raise SourceError(f"{report.url} does not report {', '.join(report.lacking)}")
+    lacks = f"{report.url} does not report {', '.join(report.lacking)}" * bool(report.lacking)
+    if wrong := "; ".join(filter(None, [lacks, report.not_asked])):
+        raise SourceError(wrong)
 
 
 async def examine(
@@ -165,7 +168,11 @@ async def examine(
         page, normaliser, reading = await _page(session, server, profiles or builtin_profiles())
         found = normaliser.profiles
         version = await _version(session, server, found)
-        answer = await _ask(session, server) if ask else None
+        answer: _Asked
+        try:
+            answer = await _ask(session, server) if ask else None
+        except SourceError as error:  # what the page says is reported all the same
+            answer = error
     bound = _at_least(reading) if version is None else version
     return Report(
         url=shown(page),
@@ -174,6 +181,7 @@ async def examine(
         replicas=_replicas(reading),
         signals=tuple(_signals(found, reading)),
         settings=tuple(_settings(found, reading, version, answer)),
+        not_asked=str(answer) if isinstance(answer, SourceError) else None,
     )
 
 
@@ -240,6 +248,9 @@ class _Answer:
 
     inband: bool
     request_id: bool
+
+
+_Asked = _Answer | SourceError | None  # `None` = without `--ask`
 
 
 async def _page(
@@ -371,7 +382,7 @@ def _replicas(reading: Reading) -> tuple[str, ...]:
             f"{name} {labels[name]}" for name in ("model", "replica", "gpu") if name in labels
         ]
         if "replica" in labels or "gpu" in labels:
-            found[", ".join(words)] = True
+            found[printable(", ".join(words))] = True
     return tuple(found)
 
 
@@ -399,9 +410,9 @@ def _signals(profiles: Sequence[Profile], reading: Reading) -> list[SignalFound]
             state="missing" if gone.why is None else "not here",
             metric=SIGNALS[gone.signal].metric,
             value="",
-            note=gone.why or f"no {', '.join(gone.names)} on the page",
+            note=gone.why or f"no {', '.join(gone.names) or 'value (NaN, or cut)'} on the page",
         )
-        for gone in reading.missing
+        for gone in (*reading.missing, *reading.no_value)
         if gone.signal not in measured
     ]
     order = {name: place for place, name in enumerate(SIGNALS)}
@@ -409,25 +420,31 @@ def _signals(profiles: Sequence[Profile], reading: Reading) -> list[SignalFound]
 
 
 def _value(series: Sequence[Measured]) -> str:
-    """Show one value of all series of a signal."""
+    """Show one value of all series of a signal, and what it is of several."""
     counted = [one.value for one in series if isinstance(one.value, Distribution)]
     if counted:
         number = sum(one.count for one in counted)
         mean = f"{sum(one.sum for one in counted) / number:.4g}" if number else "-"
         unit = " s" if series[0].signal.metric.endswith("_seconds") else ""
-        return f"mean {mean}{unit}, n {number:g}" if number else "n 0"
+        several = f" ({len(counted)} series)" if len(counted) > 1 else ""
+        return f"mean {mean}{unit}, n {number:g}{several}" if number else "n 0"
     signal = series[0].signal
-    if signal.label is not None:
-        parts = [f"{dict(one.labels).get(signal.label, '')} {one.value:g}" for one in series]
-        return ", ".join(parts[:4]) + (", ..." if len(parts) > 4 else "")  # noqa: PLR2004
-    values = [one.value for one in series if isinstance(one.value, float)]
-    if signal.merge == "mean":
-        return f"{sum(values) / len(values):g}"
-    return f"{max(values) if signal.merge == 'max' else sum(values):g}"
+    values: dict[str, list[float]] = {}
+    for one in series:
+        if isinstance(one.value, float):
+            values.setdefault(dict(one.labels).get(signal.label or "", ""), []).append(one.value)
+    parts = [f"{printable(label)} {_merged(signal.merge, v)}" for label, v in values.items()]
+    return ", ".join(parts[:4]).strip() + (", ..." if len(parts) > 4 else "")  # noqa: PLR2004
+
+
+def _merged(merge: Merge, values: Sequence[float]) -> str:
+    total = max(values) if merge == "max" else sum(values)
+    several = f" ({merge} of {len(values)})" if len(values) > 1 else ""
+    return f"{total / len(values) if merge == 'mean' else total:g}{several}"
 
 
 def _settings(
-    profiles: Sequence[Profile], reading: Reading, version: str | None, answer: _Answer | None
+    profiles: Sequence[Profile], reading: Reading, version: str | None, answer: _Asked
 ) -> list[SettingFound]:
     found = []
     for profile in profiles:
@@ -435,14 +452,15 @@ def _settings(
             state, words = _setting(advice, reading, answer)
             if state == "set" and advice.probe == "missing":
                 continue  # what it gives is there: nothing to say
-            late = _too_late(advice, version)
-            note = f"{advice.why}; {words}" if words else advice.why
-            note = f"{note}; {late}" if late else note
+            if (too_old := _too_old(advice, version)) and state != "set":
+                state, words = "not here", ""  # this version does not take it
+            late = f"from {show_version(advice.since)} on" if too_old is not False else ""
+            note = "; ".join(filter(None, [advice.why, words, late]))
             found.append(SettingFound(setting=advice.set, state=state, note=note))
     return found
 
 
-def _setting(advice: Advice, reading: Reading, answer: _Answer | None) -> tuple[Setting, str]:
+def _setting(advice: Advice, reading: Reading, answer: _Asked) -> tuple[Setting, str]:
     there = [one for one in reading.measured if one.signal.name == advice.signal]
     if advice.probe == "missing":
         return ("set", "") if there else ("needed", f"{advice.signal} is not reported")
@@ -455,22 +473,20 @@ def _setting(advice: Advice, reading: Reading, answer: _Answer | None) -> tuple[
         return ("needed" if wide else "set"), f"the first bucket ends at {max(firsts):g} s"
     if advice.probe == "unseen":
         return "?", "cannot be seen from here"
-    if answer is None:
-        return "?", "--ask finds out"
+    if not isinstance(answer, _Answer):
+        return "?", "the request failed" if answer else "--ask finds out"
     seen = answer.inband if advice.probe == "inband" else answer.request_id
     return ("set", "") if seen else ("needed", "an answer did not carry it")
 
 
-def _too_late(advice: Advice, version: str | None) -> str:
+def _too_old(advice: Advice, version: str | None) -> bool | None:
+    """Return whether a version is older than what advice needs; `None` = it is not known."""
     if advice.since is None:
-        return ""
-    since = show_version(advice.since)
-    if version is None:
-        return f"from {since} on"
+        return False
     try:
-        return f"needs {since} at least" if parse_version(version) < advice.since else ""
+        return None if version is None else parse_version(version) < advice.since
     except ValueError:
-        return f"from {since} on"
+        return None
 
 
 def show(report: Report, console: Console) -> None:
@@ -488,7 +504,7 @@ def show(report: Report, console: Console) -> None:
 
 def _title(report: Report) -> Text:
     who = " and ".join(report.engines)
-    lines = [f"{report.url}: {who}, version {report.version}"]
+    lines = [f"{report.url}: {who}, version {printable(report.version)}"]
     if report.replicas:
         lines.append(f"{len(report.replicas)} on this page: {'; '.join(report.replicas[:8])}")
     return Text("\n".join(lines))

@@ -53,7 +53,7 @@ class Reloader:
             config = await asyncio.to_thread(self._read)
             tokens = _tokens(config)
         except (LlmtraceError, OSError) as error:
-            logger.error("the settings are not read anew, and stay as they were: %s", error)  # noqa: TRY400 - its trace helps no one
+            logger.error("settings not reloaded, they stay as they were: %s", error)  # noqa: TRY400 - its trace helps no one
             return False
         self.config, self._tokens = config, tokens
         for apply in self._apply:
@@ -62,7 +62,7 @@ class Reloader:
             except (LlmtraceError, OSError) as error:
                 logger.error("a setting stays as it was: %s", error)  # noqa: TRY400
                 return False
-        logger.info("the settings were read anew")
+        logger.info("settings reloaded")
         return True
 
 

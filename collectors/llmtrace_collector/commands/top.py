@@ -133,11 +133,10 @@ def _head(live: Mapping[str, Any]) -> Text:
     window = live["window"]
     clock = time.strftime("%H:%M:%S", time.localtime(float(live["now"])))
     head = Text.assemble(("llmtrace", "bold"), f"  {clock}")
-    if window["requests"]:
-        outcomes = ", ".join(f"{n:,} {name}" for name, n in window["outcomes"].items())
-        rate = window["requests"] / window["seconds"]
-        head.append(f"  {window['requests']:,} requests in {window['seconds'] / 60:.0f} min")
-        head.append(f", {rate:.3g} a second: {outcomes}")
+    if n := window["requests"]:
+        outcomes = ", ".join(f"{each:,} {name}" for name, each in window["outcomes"].items())
+        head.append(f"  {n:,} request{'s' * (n != 1)} in {window['seconds'] / 60:.0f} min")
+        head.append(f", {n / window['seconds']:.3g} a second: {outcomes}")
     return head
 
 

@@ -127,5 +127,5 @@ _HEADERS: Final = {
 
 async def _not_found(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
-    words = f"nothing answers {request.method} there; see /api/v1/"
-    return JSONResponse({"error": words}, status)
+    words = "no such path" if status == 404 else f"{request.method} is not allowed here"  # noqa: PLR2004
+    return JSONResponse({"error": f"{words}; see /api/v1/"}, status)

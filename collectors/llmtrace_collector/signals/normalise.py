@@ -84,12 +84,14 @@ class Reading:
         started: when its process started, unix seconds by its own clock; `None` = not reported.
         cpu_s: CPU seconds that process has used since; `None` = not reported.
         kv_cache: how large its KV cache is, by the names of facts; what is not reported is not in.
+        no_value: signals that have a series without a value, as NaN.
         oldest: the oldest version that has every name on the page; `newest` = the last.
     """
 
     profiles: tuple[str, ...] = ()
     measured: tuple[Measured, ...] = ()
     missing: tuple[Missing, ...] = ()
+    no_value: tuple[Missing, ...] = ()
     started: float | None = None
     cpu_s: float | None = None
     kv_cache: Mapping[str, int] = field(default_factory=dict)
@@ -539,7 +541,7 @@ def _why(families: Sequence[Family], oldest: Version | None) -> str | None:
 
 
 def _reading(profiles: tuple[Profile, ...], plan: _Plan, values: list[float | None]) -> Reading:
-    measured = []
+    measured, no_value = [], []
     partial = None in values
     for group in plan.groups:
         value = (
@@ -549,10 +551,13 @@ def _reading(profiles: tuple[Profile, ...], plan: _Plan, values: list[float | No
         )
         if value is not None:
             measured.append(Measured(group.signal, group.labels, value))
+        else:
+            no_value.append(Missing(dict(group.labels)["engine"], group.signal.name, (), None))
     return Reading(
         profiles=tuple(profile.engine for profile in profiles),
         measured=tuple(measured),
         missing=plan.missing,
+        no_value=tuple(dict.fromkeys(no_value)),
         started=values[plan.started] if plan.started is not None else None,
         cpu_s=values[plan.cpu] if plan.cpu is not None else None,
         kv_cache=_kv_facts(plan.kv_cache, values),

@@ -10,12 +10,19 @@ from typing import Any, Final
 
 from llmtrace.api_clients.prometheus_client import Prometheus
 from llmtrace_dashboards.lint.queries import chosen, expand, panels, selectors, targets, variables
+from llmtrace_dashboards.rules.totals import INTERVAL
 
+_REQUESTS: Final = "llmtrace_requests_total"
 _VALUES: Final = re.compile(r"label_values\((.+),\s*(\w+)\)", re.DOTALL)
 # An hour for everything: a panel with a value in it is not empty.
 _AN_HOUR: Final = {"__rate_interval": "1h", "__range": "1h", "__range_s": "3600"}
 _NOT_RECORDED: Final = {"recorded": ""}
 _NO_REQUESTS: Final = "no requests: neither an application's metrics nor the collector's are there"
+_WITHOUT: Final = {  # why metrics may be missing where there are requests, by how they begin
+    "llmtrace_turn_": "no turns of agents were recorded",
+    "llmtrace_tool_": "no tool calls were recorded",
+    "llmtrace_internal_errors": "no internal errors of llmtrace: applications alone count them",
+}
 _NO_RULES: Final = "nothing was recorded by the rules of `llmtrace slo rules`"
 _NOTHING_COUNTED: Final = "its metrics are there, and none says anything of the last hour"
 
@@ -52,7 +59,8 @@ def empty_panels(
         for panel in panels(dashboard):
             queries = [expand(one["expr"], values) for one in targets(panel)]
             if queries and not any(_has_value(server, names, one) for one in queries):
-                yield Empty(dashboard["title"], panel["title"], _reason(queries, names, why))
+                title = expand(panel["title"], values)
+                yield Empty(dashboard["title"], title, _reason(queries, names, why))
 
 
 def _choices(server: Prometheus, dashboard: Mapping[str, Any]) -> dict[str, str]:
@@ -83,13 +91,15 @@ def _metrics(expression: str) -> list[str]:
 def _reason(queries: Sequence[str], names: set[str], why: Mapping[str, str]) -> str:
     """Say why: of the metrics that are missing, the reason of the one that is queried first."""
     queried = [metric for query in queries for metric in _metrics(query)]
-    own = [metric for metric in queried if ":" not in metric]  # a recorded sum is of others
+    own = [one for one in queried if ":" not in one and one != INTERVAL]  # recorded: of others
     if not own:
-        return _NO_RULES
+        return _NOTHING_COUNTED if names.issuperset(queried) else _NO_RULES
     missing = [metric for metric in own if metric not in names]
     if not missing:
         return _NOTHING_COUNTED
-    return next((why[one] for one in missing if one in why), _NO_REQUESTS)
+    there = f"{missing[0]} is not there, though requests are" if _REQUESTS in names else ""
+    without = (words for start, words in _WITHOUT.items() if missing[0].startswith(start))
+    return next((why[one] for one in missing if one in why), next(without, there or _NO_REQUESTS))
 
 
 def describe(

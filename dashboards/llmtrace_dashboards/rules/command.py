@@ -125,8 +125,8 @@ def _severities(given: Sequence[str]) -> dict[str, str]:
     for one in given:
         ours, _, yours = one.partition("=")
         if ours not in get_args(Severity) or not yours.strip():
-            known = " or ".join(get_args(Severity))
-            raise ConfigError(f"--severity: {one!r} is not {known}, = and a word of yours")
+            known = " or ".join(f"{word}=WORD" for word in get_args(Severity))
+            raise ConfigError(f"--severity: {one!r}: expected {known}")
         renamed[ours] = yours.strip()
     return renamed
 

@@ -48,9 +48,12 @@ def test_all_of_it():
         assert one.get("/readyz").json() == {"status": "ready"}
         gone = one.get("/nothing")
         assert (gone.status_code, gone.json()["error"]) == (
-            404, "nothing answers GET there; see /api/v1/",
+            404, "no such path; see /api/v1/",
         )  # fmt: skip
-        assert one.post("/metrics").status_code == 405
+        wrong = one.post("/metrics")
+        assert (wrong.status_code, wrong.json()["error"]) == (
+            405, "POST is not allowed here; see /api/v1/",
+        )  # fmt: skip
 
 
 def test_not_ready_is_said_with_its_reason():
