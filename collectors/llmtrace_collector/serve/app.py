@@ -113,7 +113,7 @@ def make_app(
             *pages,
             api,
         ],
-        exception_handlers={404: _not_found, 405: _not_found},
+        exception_handlers={404: _not_found, 405: _not_found, 500: _failed},
     )
     return Guard(app, token=token, hosts=hosts, free=FREE)
 
@@ -129,3 +129,9 @@ async def _not_found(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
     words = f"nothing answers {request.method} there; see /api/v1/"
     return JSONResponse({"error": words}, status)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    # The server logs the error: Starlette raises it again once this is sent.
+    del request, error
+    return JSONResponse({"error": "an error in the collector; its log has it"}, 500)
