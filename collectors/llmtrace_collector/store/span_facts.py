@@ -128,7 +128,7 @@ def _reads() -> dict[str, str]:
         f"if(tells = 'genai' AND {attribute('llmtrace.request_id')} = '', '', {reads['request_id']})"
     )
     reads["e2e_ns"] = (
-        f"if(tells = 'genai', toInt64(least(took_ns, 1000000000000000000)), {reads['e2e_ns']})"
+        f"if(tells = 'genai', least(took_ns, 1000000000000000000), {reads['e2e_ns']})"
     )
     reads["outcome"] = f"if(tells = 'genai' AND {conventions.FAILED}, 'error', {reads['outcome']})"
     reads["stream"] = (

@@ -26,7 +26,7 @@ from llmtrace.engines.join import join as joined
 from llmtrace.engines.join import together
 from llmtrace.engines.spans import SLICES, read_engine_span, read_plugin_span
 from llmtrace.testing import make_row
-from llmtrace_collector.store import join_inputs_sql
+from llmtrace_collector.store import join_inputs_sql, read
 from tests.collector.store.sent import STORABLE_REQUESTS, delimited, drawn, fetch, join, send
 from tests.collector.store.test_rows import COLUMNS, as_stored, expected
 from tests.strategies import browsers
@@ -77,6 +77,11 @@ def span(name, attributes, *, trace_id=None, parent=None, service="vllm", kind="
         attributes=attributes,
         **more,
     )
+
+
+def ids_of(*spans):
+    """Return the condition of these rows, and its parameter."""
+    return {"where": "span_id IN {ids:Array(String)}", "ids": [one.span_id for one in spans]}
 
 
 def engine_span(of, engine_id=None, *, parent="", **reported):
@@ -652,10 +657,23 @@ def test_a_duration_beyond_belief_makes_no_row(store):
     report = join(store)
 
     assert report.without_row == {"too_long": 2}
-    assert (
-        fetch(store, [], "span_id IN {ids:Array(String)}", ids=[ages.span_id, endless.span_id])
-        == {}
+    assert fetch(store, [], **ids_of(ages, endless)) == {}
+
+
+def test_a_plain_span_that_ends_before_it_starts_makes_no_row(store):
+    """Nor does one that has no end; the span is kept with what its sender's clock made of it."""
+    chat = {"gen_ai.operation.name": "chat"}
+    back, none, instant = (
+        span("chat", chat, kind="client", duration_ns=ns) for ns in (-5 * 10**9, 0, 0)
     )
+    none = replace(none, duration_ns=-none.start)
+    send(store, [back, none, instant])
+    report = join(store)
+
+    assert report.without_row == {"negative": 2}
+    assert {*fetch(store, [], **ids_of(back, none, instant))} == {instant.span_id}
+    [kept] = read.trace(store, back.trace_id)["spans"]
+    assert kept["duration_s"] == -5.0
 
 
 def test_a_join_reads_what_is_new(store):
