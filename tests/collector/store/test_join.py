@@ -518,6 +518,28 @@ def test_plain_genai_spans_make_rows_of_what_is_known(store):
     assert known["e2e_ns"] == 0  # another's `duration` is not the span's
 
 
+def test_a_first_chunk_outside_of_its_plain_span_is_unknown(store):
+    """By the rule of rows for triage: over a tenth and 50 ms longer, it is in another unit."""
+    within = {0.3: 300 * MS, 1.14: 1_140 * MS}
+    sent = {
+        seconds: span(
+            "chat",
+            {"gen_ai.operation.name": "chat", "gen_ai.response.time_to_first_chunk": seconds},
+            kind="client", duration_ns=1_000 * MS,
+        )
+        for seconds in (*within, 1.16, 9.0, 300.0, -1.0)
+    }  # fmt: skip
+    send(store, [*sent.values()])
+    join(store)
+
+    known = fetch(store, ["ttft_ns", "stream"], **ids_of(*sent.values()))
+    for seconds, one in sent.items():
+        first = within.get(seconds)
+        assert known[one.span_id] == {
+            "span_id": one.span_id, "ttft_ns": first, "stream": first is not None,
+        }  # fmt: skip
+
+
 def test_a_plain_span_beside_llmtraces_own_is_not_counted_twice(store):
     """Two instrumentations of one application tell of one request."""
     ours = row()
