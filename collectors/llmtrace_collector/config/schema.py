@@ -331,7 +331,9 @@ class Scrape:
         "`for_targets`",
     )
     interval: float = setting(15.0, duration, "seconds between two scrapes of a target")
-    timeout: float = setting(10.0, duration, "timeout of a scrape in seconds")
+    timeout: float | None = setting(
+        None, duration, "timeout of a scrape in seconds; default: 10, or a shorter `interval`"
+    )
     profiles: Path | None = setting(
         None, folder_there, "folder of profiles that add to the built-in ones or replace them"
     )
@@ -347,7 +349,8 @@ class Scrape:
 
     def settings(self) -> ScrapeSettings:
         """Return the timing and the limits of a scrape."""
-        return ScrapeSettings(interval_s=self.interval, timeout_s=self.timeout)
+        timeout_s = self.timeout or min(10.0, self.interval)
+        return ScrapeSettings(interval_s=self.interval, timeout_s=timeout_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
