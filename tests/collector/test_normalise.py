@@ -473,13 +473,15 @@ def test_usage_is_averaged_and_requests_are_summed():
     assert found["kv_usage"] == pytest.approx(0.7)
 
 
-def test_not_a_number_is_not_reported():
-    """NaN is what exporters say when they do not know."""
-    found = values(
-        read('vllm:num_requests_running{engine="0"} NaN\nvllm:num_requests_waiting 1\n')
-    )
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "-5"])
+def test_what_no_gauge_can_be_is_not_reported(value):
+    """NaN is what exporters say when they do not know; JSON has no word for an infinity."""
+    running = 'vllm:num_requests_running{{engine="{}"}} {}\n'.format
+    waiting = "vllm:num_requests_waiting 1\n"
 
-    assert found == {"waiting": 1.0}
+    assert values(read(running(0, value) + waiting)) == {"waiting": 1.0}
+    both = read(running(0, value) + running(1, 4) + waiting)
+    assert values(both) == {"running": 4.0, "waiting": 1.0}
 
 
 def test_llm_ds_queue_is_in_its_processing_and_counts_once():

@@ -251,7 +251,7 @@ def test_a_missing_name_is_logged_once(caplog):
     [
         ({"interval_s": 0}, "interval_s: 0 must be a number above 0"),
         ({"timeout_s": float("nan")}, "timeout_s: nan must be"),
-        ({"interval_s": 5.0}, "timeout_s: 10 is longer than interval_s, 5"),
+        ({"interval_s": 5.0}, "timeout: 10 is longer than scrape.interval, 5"),
         ({"large_pages": -1}, "large_pages: -1 must be"),
     ],
 )

@@ -331,7 +331,9 @@ class Scrape:
         "`for_targets`",
     )
     interval: float = setting(15.0, duration, "seconds between two scrapes of a target")
-    timeout: float = setting(10.0, duration, "timeout of a scrape in seconds")
+    timeout: float | None = setting(
+        None, duration, "timeout of a scrape in seconds; default: 10, or a shorter `interval`"
+    )
     profiles: Path | None = setting(
         None, folder_there, "folder of profiles that add to the built-in ones or replace them"
     )
@@ -347,7 +349,8 @@ class Scrape:
 
     def settings(self) -> ScrapeSettings:
         """Return the timing and the limits of a scrape."""
-        return ScrapeSettings(interval_s=self.interval, timeout_s=self.timeout)
+        timeout_s = self.timeout or min(10.0, self.interval)
+        return ScrapeSettings(interval_s=self.interval, timeout_s=timeout_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -465,6 +468,7 @@ def check(config: Config) -> None:
         raise ConfigError("receive.client_ca_file needs access.certificate: TLS comes before mTLS")
     tls(config)
     config.scrape.settings()
+    _tell_apart([one for group in config.scrape.targets for one in group])
     config.receive.limits()
     config.spool.limits()
     for one in config.scrape.files:
@@ -529,6 +533,19 @@ def exposed(config: Config) -> Sequence[str]:
             said.append(f"listen.{name} is {at}: others can reach it, and may use it "
                         f"unless {key}.token_file is set")  # fmt: skip
     return said
+
+
+def _tell_apart(targets: Sequence[Target]) -> None:
+    """Raise if two pages would have the same series: `instance` is the host and port alone."""
+    urls: dict[tuple[object, ...], str] = {}
+    for one in targets:
+        url = urls.setdefault((one.instance, one.labels), one.url)
+        if url != one.url:
+            raise ConfigError(
+                f"scrape.targets: {shown(url)} and {shown(one.url)} are both instance "
+                f"{one.instance}, so that their series would be the same; give one of them a "
+                "label, as in {targets: [...], labels: {page: other}}"
+            )
 
 
 def as_yaml(config: Config) -> str:

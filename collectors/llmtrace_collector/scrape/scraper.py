@@ -67,7 +67,7 @@ class ScrapeSettings:
                 raise ConfigError(f"scrape.{name}: {value!r} must be a number above 0")
         if self.timeout_s > self.interval_s:
             raise ConfigError(
-                f"scrape.timeout_s: {self.timeout_s:g} is longer than interval_s, "
+                f"scrape.timeout: {self.timeout_s:g} is longer than scrape.interval, "
                 f"{self.interval_s:g}; readings would overtake each other"
             )
 

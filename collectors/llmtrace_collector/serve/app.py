@@ -113,7 +113,7 @@ def make_app(
             *pages,
             api,
         ],
-        exception_handlers={404: _not_found, 405: _not_found},
+        exception_handlers={404: _not_found, 405: _not_found, 500: _failed},
     )
     return Guard(app, token=token, hosts=hosts, free=FREE)
 
@@ -129,3 +129,9 @@ async def _not_found(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
     words = "no such path" if status == 404 else f"{request.method} is not allowed here"  # noqa: PLR2004
     return JSONResponse({"error": f"{words}; see /api/v1/"}, status)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    # The server logs the error: Starlette raises it again once this is sent.
+    del request, error
+    return JSONResponse({"error": "an error in the collector; its log has it"}, 500)

@@ -567,18 +567,21 @@ def _reading(profiles: tuple[Profile, ...], plan: _Plan, values: list[float | No
 
 
 def _merged(group: _Group, values: list[float | None]) -> float | None:
-    """Make one number of a group's; one that is no number, as NaN, counts as missing."""
-    if len(group.values) == 1:
-        value = values[group.values[0]]
-        return None if value is None or value != value else value * group.factor  # noqa: PLR0124
-    there = [v for v in (values[slot] for slot in group.values) if v is not None and v == v]  # noqa: PLR0124
+    """Make one number of a group's; one that is negative, infinite or NaN counts as missing."""
+    there = [v for v in (values[slot] for slot in group.values) if v is not None and _counts(v)]
     if not there:
         return None
     if group.signal.merge == "mean":
         merged = sum(there) / len(there)
     else:
         merged = max(there) if group.signal.merge == "max" else sum(there)
-    return merged * group.factor
+    merged *= group.factor
+    return merged if _counts(merged) else None
+
+
+def _counts(value: float) -> bool:
+    """Say whether a value can be one of a signal: none is below 0."""
+    return 0 <= value < _INFINITY
 
 
 def _distribution(
@@ -600,6 +603,6 @@ def _distribution(
             sum(v for v in (values[slot] for slot in group.buckets[bound]) if v is not None)
             for bound in group.bounds
         )
-    if not (total == total and 0 <= count < _INFINITY):  # noqa: PLR0124 - NaN
+    if not (_counts(total) and _counts(count)):
         return None
     return Distribution(group.bounds, counts, total * group.factor, count)

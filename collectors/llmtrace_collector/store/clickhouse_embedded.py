@@ -6,6 +6,7 @@ survives a fork, so that each thread that asks gets its own, and a forked child 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
 import time
@@ -57,6 +58,7 @@ class Embedded:
             self._path.mkdir(parents=True, exist_ok=True)
             self._schemas = self._path.parent / "schemas"
             self._schemas.mkdir(exist_ok=True)
+            self._check_lock()
             self._connection("write")
         except OSError as error:
             raise ConfigError(f"store {folder}: {error.strerror}: give another folder") from error
@@ -65,6 +67,20 @@ class Embedded:
                 f"store {folder}: cannot be opened: one process at a time may have it, and one "
                 f"folder each process ({error})"
             ) from error
+
+    def _check_lock(self) -> None:
+        """Raise if another process has the folder: the engine's own words for it are no remedy."""
+        status = self._path / "status"
+        if not status.exists():
+            return
+        with status.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"store {self.name}: a collector uses it: stop that, or use --url with its "
+                    "address, as of `llmtrace triage`"
+                ) from None
 
     def run(self, sql: str, parameters: Parameters | None = None, form: str = "Null") -> bytes:
         """Run a statement in this process."""

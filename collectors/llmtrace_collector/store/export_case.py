@@ -47,8 +47,7 @@ def read_case(
         StoreError: the store does not answer.
         DataError: it has no rows of that time.
     """
-    _look(url)
-    store = open_to_read(url)
+    store = open_to_read(_there(url))
     try:
         builder = Builder()
         warnings = add_rows(store.engine, builder, window, progress, filters or {})
@@ -75,16 +74,19 @@ def read_case(
     )
 
 
-def _look(url: str) -> None:
-    """Raise if a folder holds no store: to open it would make one."""
+def _there(url: str) -> str:
+    """Return the folder of a store, also of a collector's data, or the URL of a server.
+
+    Raises:
+        ConfigError: the folder holds no store: to open it would make one.
+    """
     path = url.removeprefix("chdb://")
     if "://" in path:
-        return
-    folder = Path(path)
-    if not (folder / "clickhouse").is_dir():
-        raise ConfigError(
-            f"--store {url}: holds no store; a collector has its in the folder `store` of its data"
-        )
+        return url
+    for folder in (Path(path), Path(path) / "store"):
+        if (folder / "clickhouse").is_dir():
+            return str(folder)
+    raise ConfigError(f"--store {url}: holds no store of a collector")
 
 
 def add_rows(

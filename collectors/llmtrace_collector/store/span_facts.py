@@ -46,6 +46,8 @@ _FIGURES: Final = {
 }
 # What an engine reports is believed up to a day, as in `stages.reported`.
 _DAY_NS: Final = 86_400_000_000_000
+# A part of a plain GenAI request is no longer than it, but for what rows for triage allow as well.
+_WITHIN: Final = "BETWEEN 0 AND 1.1 * took_ns + 50000000"
 
 
 def _has(name: str) -> str:
@@ -128,12 +130,12 @@ def _reads() -> dict[str, str]:
         f"if(tells = 'genai' AND {attribute('llmtrace.request_id')} = '', '', {reads['request_id']})"
     )
     reads["e2e_ns"] = (
-        f"if(tells = 'genai', toInt64(least(took_ns, 1000000000000000000)), {reads['e2e_ns']})"
+        f"if(tells = 'genai', least(took_ns, 1000000000000000000), {reads['e2e_ns']})"
     )
     reads["outcome"] = f"if(tells = 'genai' AND {conventions.FAILED}, 'error', {reads['outcome']})"
-    reads["stream"] = (
-        f"if(tells = 'genai' AND {reads['ttft_ns']} IS NOT NULL, true, {reads['stream']})"
-    )
+    first = reads["ttft_ns"]
+    reads["ttft_ns"] = f"if(tells != 'genai' OR {first} {_WITHIN}, {first}, NULL)"
+    reads["stream"] = f"if(tells = 'genai' AND {first} {_WITHIN}, true, {reads['stream']})"
     reads["unwatched"] = f"if(tells = 'genai', true, {reads['unwatched']})"
     return reads
 

@@ -74,13 +74,10 @@ def serve(options: argparse.Namespace, read: Read) -> None:
     server = uvicorn.Server(
         uvicorn.Config(
             make_app(desk, reports, token, filter(None, (host, urlsplit(public).hostname))),
-            log_config=None,
-            access_log=False,
-            ws="none",
-            server_header=False,
+            log_config=None, access_log=False, ws="none", server_header=False,
             timeout_keep_alive=_KEEP_ALIVE_S,
         )
-    )
+    )  # fmt: skip
     # uvicorn raises SIGTERM once more when it has stopped: then there is still a desk to close.
     signal.signal(signal.SIGTERM, lambda *_: None)
     try:

@@ -56,6 +56,23 @@ def test_all_of_it():
         )  # fmt: skip
 
 
+def test_an_error_of_ours_is_said_as_any_other():
+    """What JSON cannot hold fails as the answer is made; the error still goes to the log."""
+
+    async def infinite(request):
+        return JSONResponse({"value": float("inf")})
+
+    app = make_app(CollectorRegistry(), Mount("/api/v1", routes=[Route("/live", infinite)]), str)
+    quiet = TestClient(app, base_url="http://127.0.0.1:4319", raise_server_exceptions=False)
+    with quiet as one:
+        answer = one.get("/api/v1/live")
+
+    assert answer.status_code == 500
+    assert answer.json() == {"error": "an error in the collector; its log has it"}
+    with TestClient(app, base_url="http://127.0.0.1:4319") as one, pytest.raises(ValueError):
+        one.get("/api/v1/live")
+
+
 def test_not_ready_is_said_with_its_reason():
     """For programs that send requests here."""
     with client(reason="starting") as one:

@@ -26,7 +26,7 @@ from llmtrace.engines.join import join as joined
 from llmtrace.engines.join import together
 from llmtrace.engines.spans import SLICES, read_engine_span, read_plugin_span
 from llmtrace.testing import make_row
-from llmtrace_collector.store import join_inputs_sql
+from llmtrace_collector.store import join_inputs_sql, read
 from tests.collector.store.sent import STORABLE_REQUESTS, delimited, drawn, fetch, join, send
 from tests.collector.store.test_rows import COLUMNS, as_stored, expected
 from tests.strategies import browsers
@@ -77,6 +77,11 @@ def span(name, attributes, *, trace_id=None, parent=None, service="vllm", kind="
         attributes=attributes,
         **more,
     )
+
+
+def ids_of(*spans):
+    """Return the condition of these rows, and its parameter."""
+    return {"where": "span_id IN {ids:Array(String)}", "ids": [one.span_id for one in spans]}
 
 
 def engine_span(of, engine_id=None, *, parent="", **reported):
@@ -513,6 +518,28 @@ def test_plain_genai_spans_make_rows_of_what_is_known(store):
     assert known["e2e_ns"] == 0  # another's `duration` is not the span's
 
 
+def test_a_first_chunk_outside_of_its_plain_span_is_unknown(store):
+    """By the rule of rows for triage: over a tenth and 50 ms longer, it is in another unit."""
+    within = {0.3: 300 * MS, 1.14: 1_140 * MS}
+    sent = {
+        seconds: span(
+            "chat",
+            {"gen_ai.operation.name": "chat", "gen_ai.response.time_to_first_chunk": seconds},
+            kind="client", duration_ns=1_000 * MS,
+        )
+        for seconds in (*within, 1.16, 9.0, 300.0, -1.0)
+    }  # fmt: skip
+    send(store, [*sent.values()])
+    join(store)
+
+    known = fetch(store, ["ttft_ns", "stream"], **ids_of(*sent.values()))
+    for seconds, one in sent.items():
+        first = within.get(seconds)
+        assert known[one.span_id] == {
+            "span_id": one.span_id, "ttft_ns": first, "stream": first is not None,
+        }  # fmt: skip
+
+
 def test_a_plain_span_beside_llmtraces_own_is_not_counted_twice(store):
     """Two instrumentations of one application tell of one request."""
     ours = row()
@@ -652,10 +679,23 @@ def test_a_duration_beyond_belief_makes_no_row(store):
     report = join(store)
 
     assert report.without_row == {"too_long": 2}
-    assert (
-        fetch(store, [], "span_id IN {ids:Array(String)}", ids=[ages.span_id, endless.span_id])
-        == {}
+    assert fetch(store, [], **ids_of(ages, endless)) == {}
+
+
+def test_a_plain_span_that_ends_before_it_starts_makes_no_row(store):
+    """Nor does one that has no end; the span is kept with what its sender's clock made of it."""
+    chat = {"gen_ai.operation.name": "chat"}
+    back, none, instant = (
+        span("chat", chat, kind="client", duration_ns=ns) for ns in (-5 * 10**9, 0, 0)
     )
+    none = replace(none, duration_ns=-none.start)
+    send(store, [back, none, instant])
+    report = join(store)
+
+    assert report.without_row == {"negative": 2}
+    assert {*fetch(store, [], **ids_of(back, none, instant))} == {instant.span_id}
+    [kept] = read.trace(store, back.trace_id)["spans"]
+    assert kept["duration_s"] == -5.0
 
 
 def test_a_join_reads_what_is_new(store):

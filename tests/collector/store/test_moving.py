@@ -220,9 +220,12 @@ def test_the_printed_schema_is_sql(cluster, tmp_path):
         ddl.schema("x; DROP TABLE y")
 
 
-def test_a_store_is_for_one_process(folder):
+def test_a_store_is_for_one_process(folder, capfd):
     """Closed is closed; a second folder, or a file in the way, is refused at set-up."""
     store = open_store(folder)
+    with pytest.raises(ConfigError, match="a collector uses it: stop that, or use --url"):
+        open_store(folder)
+    assert "DB::Exception" not in capfd.readouterr().err
     with pytest.raises(ConfigError, match="cannot be opened"):
         open_store(folder.parent / "other")
     store.close()

@@ -1,4 +1,5 @@
--- Rows of `otel_traces`, of what was read from OTLP.
+-- Rows of `otel_traces`, of what was read from OTLP. A span that ends before it starts lasts less than
+-- 0: its duration is that number's 64 bits, as OpenTelemetry's exporter writes it.
 --
 -- {incoming}                the table that it was read into
 -- {earliest}, {latest}      days before and after now beyond which a clock is not believed
@@ -20,8 +21,7 @@ SELECT
     scope.name AS ScopeName,
     scope.version AS ScopeVersion,
     {attributes} AS SpanAttributes,
-    if(s.end_time_unix_nano > s.start_time_unix_nano,
-       s.end_time_unix_nano - s.start_time_unix_nano, 0) AS Duration,
+    toUInt64(s.end_time_unix_nano - s.start_time_unix_nano) AS Duration,
     if(s.status.code = 2, 'Error', if(s.status.code = 1, 'Ok', 'Unset')) AS StatusCode,
     s.status.message AS StatusMessage,
     arrayMap(e -> fromUnixTimestamp64Nano(toInt64(e.time_unix_nano)), s.events) AS `Events.Timestamp`,

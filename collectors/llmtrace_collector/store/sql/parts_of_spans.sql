@@ -11,7 +11,7 @@ SELECT
     TraceId AS trace_id,
     SpanId AS span_id,
     ParentSpanId AS parent_span_id,
-    if(tells = 'genai' AND Duration = 0, addNanoseconds(Timestamp, -toInt64(least(took_ns, {day_ns}))),
+    if(tells = 'genai' AND Duration = 0, addNanoseconds(Timestamp, -least(took_ns, {day_ns})),
         Timestamp) AS start,
     if(ServiceName = '', 'unknown_service', toString(ServiceName)) AS service,
     {columns}

@@ -7,7 +7,7 @@
 SELECT TraceId, SpanId, ParentSpanId, Timestamp, ServiceName, ResourceAttributes, Duration,
         StatusCode, SpanName, tells,
         if(tells = 'genai', {attributes}, CAST(SpanAttributes, 'Map(String, String)')) AS a,
-        if(tells = 'genai', {took}, Duration) AS took_ns
+        if(tells = 'genai', {took}, toInt64(Duration)) AS took_ns
     FROM (
     SELECT TraceId, SpanId, ParentSpanId, Timestamp, ServiceName, ResourceAttributes, Duration,
         StatusCode, SpanName, {read}, {tells} AS tells

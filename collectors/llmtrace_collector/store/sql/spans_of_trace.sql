@@ -3,7 +3,7 @@
 -- trace    its id
 -- {limit}  how many spans at most
 SELECT SpanId, ParentSpanId, SpanName, toString(ServiceName), toString(SpanKind),
-    toUnixTimestamp64Nano(Timestamp), Duration, toString(StatusCode), StatusMessage,
+    toUnixTimestamp64Nano(Timestamp), toInt64(Duration), toString(StatusCode), StatusMessage,
     CAST(SpanAttributes, 'Map(String, String)')
 FROM otel_traces
 WHERE TraceId = {trace:String}
