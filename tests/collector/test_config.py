@@ -113,8 +113,6 @@ def test_targets_of_every_kind(written, tmp_path):
         ("store: {spans_days: 100}", "spans_days is more than store.rows_days"),
         ("scrape: {timeout: 20s}", "scrape.timeout: 20 is longer than scrape.interval, 15"),
         ("scrape: {targets: [ftp://a]}", r"scrape.targets\[0\]: 'ftp://a' is not an addr"),
-        ("scrape: {targets: ['http://h:1/metrics', 'http://h:1/other']}",
-         "http://h:1/metrics and http://h:1/other are both instance h:1, .* give one of them a l"),
         ("scrape: {targets: [{host: a}]}", r"scrape.targets\[0\]: no such setting: host"),
         ("scrape: {files: [gone.yaml]}", "gone.yaml: cannot read targets"),
         ("scrape: {gpu: maybe}", "'maybe' is not one of auto, on, off"),
@@ -146,17 +144,6 @@ def test_the_default_timeout_of_a_scrape_follows_a_shorter_interval(written):
     assert timeouts == {
         "interval: 5s": 5.0, "interval: 60s": 10.0, "interval: 5s, timeout: 2s": 2.0,
     }  # fmt: skip
-
-
-def test_two_pages_of_one_host_and_port_are_told_apart_by_a_label(written):
-    """`instance` has no path, so that it is the host and port that a row names its replica by."""
-    other = "{targets: ['http://h:1/other'], labels: {page: other}}"
-    config = written(f"scrape: {{targets: ['http://h:1/metrics', {other}]}}")
-
-    listed = [one for group in config.scrape.targets for one in group]
-    assert [(one.instance, one.labels) for one in listed] == [
-        ("h:1", ()), ("h:1", (("page", "other"),)),
-    ]  # fmt: skip
 
 
 def test_a_password_in_an_address_is_not_repeated(written):

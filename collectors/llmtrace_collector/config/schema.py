@@ -468,7 +468,6 @@ def check(config: Config) -> None:
         raise ConfigError("receive.client_ca_file needs access.certificate: TLS comes before mTLS")
     tls(config)
     config.scrape.settings()
-    _tell_apart([one for group in config.scrape.targets for one in group])
     config.receive.limits()
     config.spool.limits()
     for one in config.scrape.files:
@@ -533,19 +532,6 @@ def exposed(config: Config) -> Sequence[str]:
             said.append(f"listen.{name} is {at}: others can reach it, and may use it "
                         f"unless {key}.token_file is set")  # fmt: skip
     return said
-
-
-def _tell_apart(targets: Sequence[Target]) -> None:
-    """Raise if two pages would have the same series: `instance` is the host and port alone."""
-    urls: dict[tuple[object, ...], str] = {}
-    for one in targets:
-        url = urls.setdefault((one.instance, one.labels), one.url)
-        if url != one.url:
-            raise ConfigError(
-                f"scrape.targets: {shown(url)} and {shown(one.url)} are both instance "
-                f"{one.instance}, so that their series would be the same; give one of them a "
-                "label, as in {targets: [...], labels: {page: other}}"
-            )
 
 
 def as_yaml(config: Config) -> str:
