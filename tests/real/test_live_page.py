@@ -81,7 +81,7 @@ def test_it_shows_all_of_it(browser: chromium.Chromium, scheme: str, background:
             == 4
         )
         assert tab.evaluate("document.querySelectorAll('#slowest tbody tr').length") == 8
-        assert "✗ Connection refused" in text(tab, "#engines")
+        assert "✗\xa0Connection refused" in text(tab, "#engines")
         assert "not read yet" in text(tab, "#engines")
         assert "power_cap" in text(tab, "#gpus")
         assert "not read: 10.0.0.7:8000" in text(tab, "#problem")

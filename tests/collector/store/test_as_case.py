@@ -106,7 +106,7 @@ def test_signals_facts_and_events_come_along(tmp_path, store, sent):
     assert [*case.signals.signal.names] == ["waiting"]
     assert case.facts.instances == {"vllm-0": {"engine": "vllm"}}
     assert case.facts.events[0].text == "v2"
-    with pytest.raises(DataError, match="has no rows between"):
+    with pytest.raises(DataError, match="has no rows, 2001"):
         read_case(url, Window(1e9, 1e9 + 60), silent)
     # And so does the command, which says it in words.
     split = ALL.start + 100
