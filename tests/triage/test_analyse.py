@@ -320,13 +320,21 @@ def test_too_few_requests_are_not_enough(n):
     assert not any(one.significant for one in result.contributions)
     assert not {one.status for one in result.causes} & SURE
     assert result.settle
-    if n == (9, 4000):  # the past gets no more requests: a longer window has them
-        start, end, after = re.findall(r"`--before (\S+)/(\S+) --after (\S+)`", result.settle[0])[
-            0
-        ]
-        longer = [datetime.fromisoformat(one).timestamp() for one in (start, end)]
-        assert longer[1] - longer[0] == pytest.approx(8.8 * result.before.window.seconds, abs=1)
-        assert datetime.fromisoformat(after.split("/")[0]).timestamp() >= longer[1]
+
+
+def test_a_longer_window_before_is_proposed_where_there_are_data_of_it():
+    """The past gets no more requests: a longer window has them, if that is of the data."""
+    case = day(n=(4000, 4000))
+    starts = case.rows.start[3991:4000:8] / 1e9
+    before = Window(float(starts[0]) - 0.001, float(starts[1]) + 0.001)
+    result = triage(replace(case, before=before), QUICK)
+    alone = triage(day(n=(9, 4000)), QUICK)
+
+    [(start, end, after)] = re.findall(r"`--before (\S+)/(\S+) --after (\S+)`", result.settle[0])
+    longer = [datetime.fromisoformat(one).timestamp() for one in (start, end)]
+    assert longer[1] - longer[0] == pytest.approx(8.8 * before.seconds, abs=1)
+    assert datetime.fromisoformat(after.split("/")[0]).timestamp() >= longer[1]
+    assert "no earlier data were read" in alone.settle[0]
 
 
 def test_far_fewer_requests_in_windows_that_are_given_are_traffic_that_is_lost():
