@@ -48,6 +48,10 @@ class Window:
         """The window's length in seconds."""
         return self.end - self.start
 
+    def seconds_with(self, other: Window) -> float:
+        """Return how long two windows have in common; below 0 = they are apart."""
+        return min(self.end, other.end) - max(self.start, other.start)
+
 
 @dataclass(frozen=True, slots=True)
 class Signals:

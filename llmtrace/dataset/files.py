@@ -293,8 +293,9 @@ def _parquet(path: Path, builder: Builder, report: Progress) -> Iterator[None]:
             total, read = file.metadata.num_rows or 1, 0
             for batch in file.iter_batches(1 << 18, columns=columns):
                 table = pa.Table.from_batches([batch])
-                first = dict.fromkeys(file.schema_arrow.names) | table.slice(0, 1).to_pylist()[0]
-                builder.first = builder.first or json.dumps(first, default=str).encode()
+                if not builder.first:
+                    row = dict.fromkeys(file.schema_arrow.names) | table.slice(0, 1).to_pylist()[0]
+                    builder.first = json.dumps(row, default=str).encode()
                 if "start" not in columns:
                     builder.kept_out["row: no usable start"] += table.num_rows
                     continue

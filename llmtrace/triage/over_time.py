@@ -68,8 +68,8 @@ class Incident:
 
     def seconds_in(self, window: Window) -> float:
         """Return how long it lasts within a window."""
-        end = window.end if self.end is None else min(self.end, window.end)
-        return end - max(self.start, window.start)
+        end = window.end if self.end is None else self.end
+        return Window(self.start, end).seconds_with(window)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,7 @@ from llmtrace.triage.comparison.p95_change import (
 )
 from llmtrace.triage.comparison.which_moved import all_moved, which_moved
 from llmtrace.triage.comparison.within_groups import STAGED, Group, clearest_group
+from llmtrace.triage.evidence.changes import HALF
 from llmtrace.triage.mix_growth import growth_of
 from llmtrace.triage.named_causes import (
     COUNTED,
@@ -92,7 +93,6 @@ _MAX_DRAWS: Final = 10_000
 _WAITS: Final[tuple[Metric, ...]] = (*STAGED, "e2e")
 _SHOWN: Final = COUNTED | {"serial_tools"}  # by rows themselves, whatever a p95 does
 _SMALL: Final = 0.1  # of the requests searched
-_HALF: Final = 0.5
 _ENDS: Final = 0.05  # of the time searched, before its end
 _NEAREST: Final = "Of several windows compared, these have the strongest evidence for a cause."
 _HEAD: Final = 0.1  # of a window without data
@@ -130,7 +130,7 @@ class Settings:
                 raise ConfigError(f"{name}: {window} does not end after it starts")
         if self.before and self.after:
             begin = max(self.before.start, self.after.start)
-            overlap = min(self.before.end, self.after.end) - begin
+            overlap = self.before.seconds_with(self.after)
             if overlap > 0:
                 raise ConfigError(
                     f"before and after overlap by {duration(overlap)}, from {date_and_zone(begin)}"
@@ -310,11 +310,10 @@ def _by_a_search(
     free = replace(settings, before=None, after=None, at=None)
     other = _find(replace(case, before=None, after=None), free, thinned(rows), report)
     mine, theirs = found.look.chosen.after, other.look.chosen.after
-    both = min(mine.end, theirs.end) - max(mine.start, theirs.start)
     first = other.causes[0]
     shows = first.status in NAMED and first.score >= LIKELY and first.id != OF_SEVERAL
     shows = shows and (found.nothing or not other.nothing)
-    if not shows or both < _HALF * min(mine.seconds, theirs.seconds):
+    if not shows or mine.seconds_with(theirs) < HALF * min(mine.seconds, theirs.seconds):
         return found
     said = (f"the windows given show nothing: a search took {time_span(theirs.start, theirs.end)} "
             "instead")  # fmt: skip

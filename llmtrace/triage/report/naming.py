@@ -42,8 +42,9 @@ def verdict_words(result: Result) -> tuple[str, str]:
     words, colour = VERDICTS[result.verdict]
     before, after = (result.load.get(name) for name in ("before", "after"))
     named, seen = any(one.status in NAMED for one in result.causes), result.smallest_visible
-    if result.verdict == "not_enough_data" and not named and (seen or _DOUBLED) < _DOUBLED:
-        words = f"no rise of {1 + (seen or 0.0):.3g} times or more"
+    little = result.verdict == "not_enough_data" and not named
+    if little and seen is not None and 0 < seen < _DOUBLED:
+        words = f"no rise of {1 + seen:.3g} times or more"
     if "mix" in result.quality.unreported:
         words = _UNSIZED.get(result.verdict, words)
     if result.verdict == "traffic" and before and after:

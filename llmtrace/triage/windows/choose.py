@@ -147,7 +147,7 @@ def choose_at(at: float, t: Floats, found: Callable[..., Chosen]) -> Chosen:
     if alone.found is not None and alone.near(at):
         return alone
     mine = found(at=at)
-    stands_out = mine.found is not None and not _overlap(mine.after, alone.after)
+    stands_out = mine.found is not None and mine.after.seconds_with(alone.after) <= 0
     if stands_out or (alone.found is None and _count(t, mine.before) >= _FOR_A_P95):
         return mine
     said = f"nothing stands out at {date_and_zone(at)}; all of the time was searched"
@@ -349,11 +349,6 @@ def earlier(window: Window) -> Iterator[tuple[int, Window]]:
     for days in EARLIER_DAYS:
         if window.seconds <= days * _DAY_S:
             yield days, Window(window.start - days * _DAY_S, window.end - days * _DAY_S)
-
-
-def _overlap(one: Window, other: Window) -> bool:
-    """Return whether two windows have time in common."""
-    return one.start < other.end and other.start < one.end
 
 
 def _around(t: Floats, at: float) -> Window:
