@@ -618,6 +618,22 @@ def test_wrong_settings_fail_at_once(tmp_path, changes, words):
         serve(given, reader(given, pytest.fail))
 
 
+def test_what_has_the_rows_is_tried_before_the_first_alert(tmp_path, monkeypatch, caplog):
+    """One that does not respond is named, and served all the same; a case that is none is not."""
+
+    def served(*_args, **_kwargs):
+        raise ConfigError("it serves")
+
+    monkeypatch.setattr("llmtrace.triage.oncall.command.listen", served)
+    given = options(tmp_path, listen="127.0.0.1:0", url="http://127.0.0.1:9")
+    with pytest.raises(ConfigError, match="it serves"):
+        serve(given, reader(given, pytest.fail))
+    assert "alerts cannot be triaged yet: no collector responds at http" in caplog.text
+    given = options(tmp_path, listen="127.0.0.1:0", case=tmp_path / "gone")
+    with pytest.raises(SourceError, match="gone"):
+        serve(given, reader(given, pytest.fail))
+
+
 @pytest.mark.parametrize(
     ("url", "certificate", "words"),
     [

@@ -7,13 +7,15 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote, urlsplit
 
 from llmtrace.api_clients.http_client import read_token
-from llmtrace.core.errors import ConfigError, missing_extra
+from llmtrace.core.errors import ConfigError, DataError, SourceError, missing_extra
 from llmtrace.core.listen_address import bracketed, is_loopback, listen
+from llmtrace.dataset.case import Window
 from llmtrace.triage.command import links_of
 from llmtrace.triage.oncall.alert_queue import AlertQueue, QueueSettings
 from llmtrace.triage.oncall.notify import Annotated, Notifier, Webhook
@@ -23,6 +25,8 @@ from llmtrace.triage.sources import Read
 
 # Alertmanager keeps a connection for five minutes, and loses an alert that meets its close.
 _KEEP_ALIVE_S: Final = 600
+_TRIED_S: Final = 60.0
+logger = logging.getLogger("llmtrace.oncall")
 WEBHOOK_VARIABLE: Final = "LLMTRACE_TRIAGE_WEBHOOK"
 
 
@@ -35,6 +39,7 @@ def serve(options: argparse.Namespace, read: Read) -> None:
 
     Raises:
         ConfigError: an option is wrong, or an open port has no token.
+        DataError, SourceError: the saved incident cannot be read.
     """
     links = _links(options)
     try:
@@ -56,6 +61,7 @@ def serve(options: argparse.Namespace, read: Read) -> None:
     reports = Reports(options.reports)
     reports.ready()
     channels = notifiers(options, os.environ)
+    _try_source(read, saved=options.case is not None)
     listener = listen(host, port, "--listen HOST:PORT")
     where = f"http://{bracketed(host)}:{listener.getsockname()[1]}"
     public = (options.public_url or where).rstrip("/")
@@ -84,6 +90,18 @@ def serve(options: argparse.Namespace, read: Read) -> None:
         server.run([listener])
     finally:
         desk.close()
+
+
+def _try_source(read: Read, *, saved: bool) -> None:
+    """Say before the first alert what it would meet: a server that is away may come back."""
+    now = time.time()
+    try:
+        read(Window(now - _TRIED_S, now), lambda _what, _share: None, {})
+    except (DataError, SourceError) as error:
+        if saved:
+            raise
+        if isinstance(error, SourceError):  # else it answers, and has no requests so new
+            logger.warning("alerts cannot be triaged yet: %s", error)
 
 
 def _links(options: argparse.Namespace) -> Links:
