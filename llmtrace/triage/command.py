@@ -35,7 +35,7 @@ from llmtrace.triage.sources import Read
 LAST: Final = "6h"
 _NEAR_S: Final = 30.0
 _LATEST_S: Final = 9e9  # the year 2255: what is later is no Unix time in seconds
-_TIME_OF_DAY: Final = re.compile(r"\d\d?:\d\d(?::\d\d)?")
+_TIME_OF_DAY: Final = re.compile(r"\d\d?:\d\d(?::\d\d)?(?:Z|[+-]\d\d:?\d\d)?")
 # Exit statuses in addition to those of every command, for scripts.
 MOVED: Final = 10
 CANNOT_TELL: Final = 11
@@ -260,10 +260,10 @@ def window(text: str, at: float) -> Window:
 
 
 def time_of(text: str, at: float) -> float:
-    """Read a time: unix seconds, ISO 8601 (local if it names no zone), `HH:MM`, `30m` ago, `now`.
+    """Read a time: unix seconds, ISO 8601 or `HH:MM` (local if it names no zone), `30m` ago, `now`.
 
     Args:
-        text: the time; without a day it is the latest such time before `at`, in local time.
+        text: the time; without a day it is the latest such time before `at`.
         at: now, or the end of the rows that it is about; unix seconds.
 
     Raises:
@@ -294,11 +294,12 @@ def time_of(text: str, at: float) -> float:
 
 
 def _on_day_of(at: float, text: str) -> float:
-    """Return a time of day as of the day of another time, both local."""
-    from datetime import datetime
+    """Return a time of day as of the day of another time, both local or of the zone it names."""
+    from datetime import datetime, time
 
-    day = datetime.fromtimestamp(at).astimezone().date()
-    return datetime.fromisoformat(f"{day.isoformat()}T{text:0>5}").astimezone().timestamp()
+    whole = f"0{text}" if text[1] == ":" else text
+    day = datetime.fromtimestamp(at).astimezone(time.fromisoformat(whole).tzinfo).date()
+    return datetime.fromisoformat(f"{day.isoformat()}T{whole}").astimezone().timestamp()
 
 
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}

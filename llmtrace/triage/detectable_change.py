@@ -64,7 +64,7 @@ def _chance(
     share: float, usual: float, counts: tuple[int, int], designs: tuple[float, float]
 ) -> float:
     """Return how likely chance makes as many slow requests as are seen in four of five cases."""
-    n0, n1 = counts[0] / designs[0], counts[1] / max(designs)
+    n0, n1 = counts[0] / designs[0], counts[1] / designs[1]
     seen = share - _ONE_IN_FIVE * math.sqrt(max(share * (1 - share), 0.0) / max(n1, 1))
     return more_than(seen * n1, n1, usual * n0, n0)
 

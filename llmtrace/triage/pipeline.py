@@ -95,6 +95,7 @@ _SHOWN: Final = COUNTED | {"serial_tools"}  # by rows themselves, whatever a p95
 _SMALL: Final = 0.1  # of the requests searched
 _ENDS: Final = 0.05  # of the time searched, before its end
 _NEAREST: Final = "Of several windows compared, these have the strongest evidence for a cause."
+_EDGE: Final = 0.1  # of the shorter window, at most, which both may hold
 _HEAD: Final = 0.1  # of a window without data
 _BY_WORK: Final = ("regression", "improvement", "drift")
 _NOT_WORSE: Final = NOTHING_FOUND | {"improvement"}
@@ -131,7 +132,7 @@ class Settings:
         if self.before and self.after:
             begin = max(self.before.start, self.after.start)
             overlap = self.before.seconds_with(self.after)
-            if overlap > 0:
+            if overlap > _EDGE * min(self.before.seconds, self.after.seconds):
                 raise ConfigError(
                     f"before and after overlap by {duration(overlap)}, from {date_and_zone(begin)}"
                 )
@@ -449,7 +450,10 @@ def _look(case: Case, settings: Settings, rows: Columns, metric: Metric | None) 
 def _as_recorded(
     windows: tuple[Window | None, Window | None], case: Case
 ) -> tuple[list[Window | None], list[str]]:
-    """Return windows that are given without what is before all data, and what is odd of them."""
+    """Return windows that are given without what is before all data, and what is odd of them.
+
+    What little they share counts as after.
+    """
     first = min((float(t.min()) for t in (case.rows.start / 1e9, case.signals.t) if len(t)),
                 default=-math.inf)  # fmt: skip
     found: list[Window | None] = [*windows]
@@ -457,7 +461,10 @@ def _as_recorded(
     before, after = windows
     if before is not None and after is not None and before.start >= after.end:
         odd.append(Doubt("the window before is later than the other: are they swapped?"))
-    for i, (name, one) in enumerate(zip(("before", "after"), windows, strict=True)):
+    if before is not None and after is not None and before.start < after.start < before.end:
+        found[0] = replace(before, end=after.start)
+        odd.append(f"the window before ends where the other begins, {date_and_zone(after.start)}")
+    for i, (name, one) in enumerate(zip(("before", "after"), found, strict=True)):
         if one is not None and one.start + _HEAD * one.seconds < first < one.end:
             found[i] = replace(one, start=first)
             odd.append(f"the data begin {date_and_zone(first)}, and so does the window {name}")

@@ -139,6 +139,14 @@ def test_a_time_of_day_is_the_latest_before():
     assert time_of("9:05", NOW) == time_of("09:05:00", NOW)
 
 
+@pytest.mark.parametrize(("text", "hours"), [("14:30Z", 14.5), ("9:30+02:00", 7.5)])
+def test_a_time_of_day_may_name_its_zone(text, hours):
+    """As alerts and the collector's pages write it."""
+    found = time_of(text, NOW)
+    assert found % 86_400 == hours * 3600
+    assert 0 <= NOW - found < 86_400
+
+
 def test_a_window_is_two_times():
     """With a slash between."""
     assert window("2h/30m", NOW) == Window(NOW - 7200, NOW - 1800)

@@ -336,6 +336,15 @@ def test_an_alert_of_another_day_is_said_to_be_of_none(slow, at):
         assert said in triage_alert(slow, alert, at).about
 
 
+def test_an_alert_of_an_instance_names_it(slow, at):
+    """Of two engines that are down there are two alerts, which nothing else tells apart."""
+    down = firing(at, alertname="LlmtraceEngineDown", instance="gpu-7:8000")
+    [alert] = read_alerts(notification(down))
+    result = triage_alert(slow, alert, at)
+    assert result.about[0].startswith("alert LlmtraceEngineDown gpu-7:8000 of ")
+    assert summary(alert, result, None).startswith("LlmtraceEngineDown gpu-7:8000: ")
+
+
 def test_only_so_many_reports_are_kept(tmp_path):
     """The oldest go."""
     reports = Reports(tmp_path, most=3)

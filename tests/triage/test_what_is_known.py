@@ -68,6 +68,16 @@ def test_windows_that_overlap_are_an_error(of_case):
         )
 
 
+def test_windows_that_share_a_little_are_cut_apart():
+    """Their edges are guesses: what both hold is of the time after, and the report says so."""
+    case = day()
+    wide = replace(case.before, end=case.after.start + 0.05 * case.after.seconds)
+    found = triage(case, replace(SETTINGS, before=wide))
+    assert found.before.window.end == case.after.start
+    assert any("before ends where the other begins" in text for text in found.quality.warnings)
+    assert found.causes[0].id == triage(case, SETTINGS).causes[0].id
+
+
 def test_windows_without_rows_say_where_the_rows_are():
     """Their first and last start."""
     case = day()

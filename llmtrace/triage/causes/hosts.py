@@ -272,6 +272,8 @@ def engine_paused(e: Evidence) -> Finding:
     halts, text = _halts(e, _gap_text(quiet, before.seconds if before else 0.0), long=long)
     reported = [one for one in (asleep, long, stopped, halts) if one is not None]
     open_ = quiet is not None and long is None and not (asleep or stopped or halts)
+    seen = asleep or long or halts
+    text = _NO_TOKENS if stopped and not seen else text
     gap, gaps = e.row("max_gap_s"), e.up("max_gap_s", relative=0.5)
     again, others = restarted(e), long_beside(e)
     still = None if long is None or quiet is None else long and quiet.streams >= _STREAMS
@@ -288,7 +290,7 @@ def engine_paused(e: Evidence) -> Finding:
         proof(None if held_up(e) or most is False else still, still_text),
         support(still, still_text),
         proof(None if halts is None else _far_halts(e), text),
-        support(stopped, "no tokens came out while requests were running"),
+        support(stopped if seen else None, _NO_TOKENS),
         support(most, slow or ""),
         support(gaps, say.durations("longest gap", gap)),
         against(None if most is None or asleep or stopped else not most, slow or "",
@@ -307,6 +309,7 @@ def engine_paused(e: Evidence) -> Finding:
     return judge("engine_paused", lines, action, group=_only(e, quiet.instance if quiet else None))
 
 
+_NO_TOKENS = "no tokens came out while requests were running"
 _HELD_BACK = "chunks come many at once: they are held back on the way"
 
 

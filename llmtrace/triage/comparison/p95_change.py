@@ -26,6 +26,8 @@ LEAST: Final = 0.1
 FELT: Final = 0.02  # of a typical request: a part that takes less is not felt
 MIN_COUNT: Final = 10  # requests in a window; an interval of its p95 takes more
 _ALSO: Final = (0.5, 0.8)
+_TOGETHER_S: Final = 15.0  # as the least width of a cluster
+_BINS: Final = 20  # of the shorter window, if that is less
 _STRETCHES: Final = 5  # of a window, in which requests may share fate
 _FEW: Final = 150  # requests, from which on clustering is known
 _WANDERS: Final = 0.02  # chance of windows as far apart, by their fifths
@@ -178,7 +180,11 @@ _Above = tuple[float, float, float]
 
 
 def _above(both: Both, threshold: float, *, remembers: bool) -> tuple[_Above, _Above]:
-    """Return how many of how many are above a threshold, by weights, and their design effect."""
+    """Return how many of how many are above a threshold, by weights, and their design effect.
+
+    Of the window after, it is at least that of the one before, for as many requests as come
+    together after: what a crowd before shared, requests that come one by one do not share.
+    """
     found = [slow(one.values, threshold) for one in both]
     times = [one.rows.start[index] / 1e9 for one, (index, _) in zip(both, found, strict=True)]
     change = _dated(times, [above for _, above in found])
@@ -191,7 +197,19 @@ def _above(both: Both, threshold: float, *, remembers: bool) -> tuple[_Above, _A
         n = significance.effective_count(weights)
         share = float(weights[above].sum() / weights.sum()) if n else 0.0
         counted.append((share * n, n, design))
-    return counted[0], counted[1]
+    (k0, n0, d0), (k1, n1, d1) = counted
+    width = min(_TOGETHER_S, *(one.window.seconds / _BINS for one in both))
+    crowd, after = (_come_together(t, width) for t in times)
+    usual = 1 + (d0 - 1) * min(1.0, after / crowd)
+    return (k0, n0, d0), (k1, n1, max((n0 * usual + n1 * d1) / max(n0 + n1, 1), usual))
+
+
+def _come_together(t: Floats, width: float) -> float:
+    """Return in a crowd of how many a typical request comes: within so many seconds."""
+    if not len(t) or width <= 0:
+        return 1.0
+    counts = np.unique((t / width).astype(np.int64), return_counts=True)[1]
+    return float((counts**2).sum() / counts.sum())
 
 
 def _design_alone(one: Measured) -> float:
@@ -243,7 +261,6 @@ def felt(rows: Columns) -> float:
 
 def _p(before: _Above, after: _Above) -> float:
     (k0, n0, d0), (k1, n1, d1) = before, after
-    d1 = max((n0 * d0 + n1 * d1) / (n0 + n1), d0)
     return significance.more_than(k1 / d1, n1 / d1, k0 / d0, n0 / d0)
 
 

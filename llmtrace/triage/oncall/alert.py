@@ -40,6 +40,11 @@ class Alert:
     ended: float | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def title(self) -> str:
+        """Its name, and the instance it is of: each engine that is down has an alert."""
+        return f"{self.name} {self.labels.get('instance', '')}".rstrip()
+
 
 def read_alerts(body: bytes) -> list[Alert]:
     """Read the payload of a notification: the first 200 alerts in it, without odd ones.

@@ -228,7 +228,11 @@ def triage_alert(case: Case, alert: Alert, now: float) -> Result:
     Labels that no row has are not filtered by: they are of the rule, and not of requests. The
     result says so, as what the alert is and when it began.
     """
-    rows, filters, about = case.rows, {}, [f"alert {alert.name} of {date_and_zone(alert.started)}"]
+    rows, filters, about = (
+        case.rows,
+        {},
+        [f"alert {alert.title} of {date_and_zone(alert.started)}"],
+    )
     for name, value in alert.labels.items():
         if name in WORDS and name not in _NOT_FILTERS and value:
             mask = rows.words[name].where(value)

@@ -44,7 +44,7 @@ class Notifier(Protocol):
 
 def summary(alert: Alert, result: Result, link: str | None) -> str:
     """Say in a few lines what was found, for a chat or an annotation."""
-    lines = [f"{alert.name}: {verdict_words(result)[0]}: {headline(result)}", *result.about[1:]]
+    lines = [f"{alert.title}: {verdict_words(result)[0]}: {headline(result)}", *result.about[1:]]
     lines += result.quality.doubts
     lines.append(result.reason)
     lines += when(result)[:-2]

@@ -158,7 +158,7 @@ def _none(name: str) -> Response:
 def _index(reports: Reports, unfinished: Sequence[Alert], failed: int = 0) -> str:
     rows = "".join(
         "<tr><td>being triaged: this page renews itself</td>"
-        f"<td>{escape(alert.name)}, {date_and_zone(alert.started)}</td><td>-</td><td>-</td></tr>"
+        f"<td>{escape(alert.title)}, {date_and_zone(alert.started)}</td><td>-</td><td>-</td></tr>"
         for alert in unfinished
     )
     rows += "".join(map(_row, filter(None, map(reports.content, reports.names()[:_LISTED]))))
@@ -175,13 +175,13 @@ def _index(reports: Reports, unfinished: Sequence[Alert], failed: int = 0) -> st
 
 
 def _row(report: dict[str, Any]) -> str:
-    alert, result = report["alert"], report["result"]
+    alert, result = Alert(id="", **report["alert"]), report["result"]
     named = [f"{one['id']} ({one['status']})" for one in result["causes"]
              if one["status"] in NAMED]  # fmt: skip
     onset = result.get("onset")
     title = report.get("title", result["verdict"])  # as of this version
     cells = (
-        f"{escape(alert['name'])}, {date_and_zone(alert['started'])}",
+        f"{escape(alert.title)}, {date_and_zone(alert.started)}",
         f"began {date_and_zone(onset['best'])}" if onset else "-",
         escape(", ".join(named[:2]) or "-"),
     )

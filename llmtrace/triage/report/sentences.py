@@ -236,7 +236,11 @@ def impact_text(result: Result) -> Iterator[str]:
     if impact.limit_s is not None:
         in_, source = unit(result), "the budget" if impact.from_budget else "the p95 before"
         name = METRIC_NAMES.get(result.metric or "", "latency")
-        ways = [f"exceeded a {name} of {figure(impact.limit_s, in_)} {in_} ({source})", *ways]
+        article = "an" if name[0] in "aeiou" else "a"
+        ways = [
+            f"exceeded {article} {name} of {figure(impact.limit_s, in_)} {in_} ({source})",
+            *ways,
+        ]
     said = " or ".join(filter(None, (", ".join(ways[:-1]), ways[-1])))
     parts = [lost] if impact.lost else []
     span = time_span(impact.since, impact.until)
