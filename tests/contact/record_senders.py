@@ -5,9 +5,17 @@
 The calls are made to the simulated engine, in the environment of scripts/install_contact.py. Each
 sender's requests are kept in OTLP's JSON in tests/collector/data/senders, by which
 tests/collector/test_senders.py tests the collector. FOLDER holds packages that are not in that
-environment, as `pip install --no-deps --pre --target` puts them there:
-opentelemetry-instrumentation-genai-openai, opentelemetry-util-genai, opentelemetry-proto-json,
-opentelemetry-exporter-otlp-json-common and opentelemetry-exporter-otlp-json-http.
+environment:
+
+    opentelemetry        what `pip install --no-deps --pre --target` puts there of
+                         opentelemetry-instrumentation-genai-openai, opentelemetry-util-genai,
+                         opentelemetry-proto-json, opentelemetry-exporter-otlp-json-common and
+                         opentelemetry-exporter-otlp-json-http
+    strands, strands-openllmetry
+                         `pip install --target` of strands-agents[otel,openai] and
+                         opentelemetry-instrumentation-openai
+    vercel-ai            `npm install --prefix` of ai, @ai-sdk/openai, @opentelemetry/sdk-node and
+                         @opentelemetry/exporter-trace-otlp-proto
 """
 
 from __future__ import annotations
@@ -34,6 +42,7 @@ from tests.contact.test_contact import environment
 
 ROOT: Final = Path(__file__).parents[2]
 FIXTURES: Final = ROOT / "tests" / "collector" / "data" / "senders"
+IN_NODE: Final = {"vercel-ai": ["node", "tests/contact/send_vercel_ai.cjs"]}
 _IDS: Final = ("traceId", "spanId", "parentSpanId")
 # What differs from machine to machine, and is of no use to the tests.
 _DROPPED: Final = ("process.", "host.", "os.", "service.instance.id", "code.", "service.version")
@@ -77,8 +86,18 @@ def receiving() -> Iterator[tuple[str, list[dict[str, Any]]]]:
         def log_message(self, *_: Any) -> None:
             pass
 
+        def _body(self) -> bytes:
+            if "content-length" in self.headers:
+                return self.rfile.read(int(self.headers["content-length"]))
+            # In chunks, as Node sends it.
+            parts = []
+            while size := int(self.rfile.readline(), 16):
+                parts.append(self.rfile.read(size + 2)[:-2])
+            self.rfile.readline()
+            return b"".join(parts)
+
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
+            body = self._body()
             if self.headers.get("content-encoding") == "gzip":
                 body = gzip.decompress(body)
             if self.path == "/v1/traces":
@@ -104,10 +123,13 @@ def receiving() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 def record(name: str, packages: Path | None) -> Path:
     """Record one sender's requests; return the file."""
     path = os.pathsep.join(map(str, filter(None, (ROOT, packages))))
+    python = [environment(), "-m", "tests.contact.senders", name]
+    variables = {"PYTHONPATH": path, "NODE_PATH": f"{packages}/node_modules"}
+    variables |= {"OTEL_SERVICE_NAME": name}
     with serve(ServerConfig(model="sim")) as engine, receiving() as (address, found):
         subprocess.run(
-            [environment(), "-m", "tests.contact.senders", name, engine.root],
-            env={**os.environ, "PYTHONPATH": path, "OTEL_EXPORTER_OTLP_ENDPOINT": address},
+            [*IN_NODE.get(name, python), engine.root],
+            env={**os.environ, **variables, "OTEL_EXPORTER_OTLP_ENDPOINT": address},
             cwd=ROOT, check=True, timeout=120,
         )  # fmt: skip
     file = FIXTURES / f"{name}.jsonl"
@@ -121,7 +143,7 @@ def main() -> None:
     """Record the senders that are named, else all."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--packages", type=Path)
-    parser.add_argument("names", nargs="*", default=list(SENDERS))
+    parser.add_argument("names", nargs="*", default=[*SENDERS, *IN_NODE])
     given = parser.parse_args()
     for name in given.names:
         print(record(name, given.packages))

@@ -104,6 +104,49 @@ def _langfuse(root: str) -> None:
     made.flush()
 
 
+def _litellm(root: str) -> None:
+    import litellm
+    from litellm.litellm_core_utils.thread_pool_executor import executor
+
+    os.environ["OTEL_EXPORTER"] = "otlp_http"
+    provider = _provider()
+    given: dict[str, Any] = {"model": "openai/sim", "messages": MESSAGES, "max_tokens": 16}
+    given |= {"api_base": f"{root}/v1", "api_key": "none", "max_retries": 0}
+    options = {"include_usage": True}
+    with suppress(litellm.RateLimitError):  # the first call imports for seconds
+        litellm.completion(**given, extra_headers=FAILS)
+    litellm.callbacks = ["otel"]
+    for _ in litellm.completion(**given, stream=True, stream_options=options):
+        pass
+    with suppress(litellm.RateLimitError):
+        litellm.completion(**given, extra_headers=FAILS)
+    executor.shutdown()  # its threads make the spans when the calls have ended
+    provider.shutdown()
+
+
+def _strands(*instrumented: str) -> Callable[[str], None]:
+    def send(root: str) -> None:
+        from strands import Agent
+        from strands.models.openai import OpenAIModel
+        from strands.types.exceptions import MaxTokensReachedException, ModelThrottledException
+
+        provider = _provider()
+        for module in instrumented:
+            __import__(module, fromlist=["x"]).OpenAIInstrumentor().instrument()
+        for headers in ({}, FAILS):
+            client = {"api_key": "none", "base_url": f"{root}/v1", "max_retries": 0}
+            model = OpenAIModel(
+                client_args={**client, "default_headers": headers},
+                model_id="sim",
+                params={"max_tokens": 16},
+            )
+            with suppress(MaxTokensReachedException, ModelThrottledException):
+                Agent(model=model, callback_handler=None, retry_strategy=None)("hi")
+        provider.shutdown()
+
+    return send
+
+
 def _json_exporter() -> Any:
     from opentelemetry.exporter.otlp.json.http.trace_exporter import OTLPSpanExporter
 
@@ -116,7 +159,10 @@ SENDERS: Final[Mapping[str, Callable[[str], None]]] = {
     "logfire": _logfire,
     "pydantic-ai": _pydantic_ai,
     "langfuse": _langfuse,
+    "litellm": _litellm,
     # Not in the environment: `record_senders --packages`.
+    "strands": _strands(),
+    "strands-openllmetry": _strands("opentelemetry.instrumentation.openai"),
     "opentelemetry": _instrumented(
         "opentelemetry.instrumentation.genai.openai", "OpenAIInstrumentor", _json_exporter
     ),
@@ -126,7 +172,6 @@ SENDERS: Final[Mapping[str, Callable[[str], None]]] = {
 def main() -> None:
     """Send what the sender of this name records."""
     name, root = sys.argv[1:]
-    os.environ["OTEL_SERVICE_NAME"] = name
     SENDERS[name](root)
 
 

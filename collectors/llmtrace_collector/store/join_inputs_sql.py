@@ -50,6 +50,7 @@ RECORDS: Final = ("engine", "plugin")
 ID_OF: Final = {"answer": "response_id", "question": "request_id"}
 IDS: Final = tuple(ID_OF.values())
 REQUESTS: Final = "kind IN ('row', 'genai')"
+MAKES_ROW: Final = from_file("makes_row")
 # The key by which all parts of a trace are found.
 _TRACE_KEY: Final = "cityHash64('trace', trace_id)"
 # The keys of the ids that a part names.
@@ -124,7 +125,8 @@ def _figure() -> str:
 
 def without_row() -> str:
     """Return the query of the reasons why fresh parts make no row, with how many each."""
-    return from_file("without_row", requests=REQUESTS, longest_ns=str(_MAX_NS))
+    longest = str(_MAX_NS)
+    return from_file("without_row", requests=REQUESTS, makes_row=MAKES_ROW, longest_ns=longest)
 
 
 SMALL_TRACE: Final = "trace_id IN (SELECT trace_id FROM join_traces WHERE NOT large)"
@@ -153,5 +155,6 @@ def affected(*, placed: bool = True) -> str:
     Args:
         placed: whether a part can belong to a request by its place in the trace at all.
     """
-    by_place = from_file("affected_by_place", small=SMALL_TRACE, turn=TURN) if placed else ""
+    by = {"small": SMALL_TRACE, "turn": TURN, "makes_row": MAKES_ROW}
+    by_place = from_file("affected_by_place", **by) if placed else ""
     return from_file("join_affected", requests=REQUESTS, by_place=f"\n  {by_place}")

@@ -56,13 +56,13 @@ class Joiner:
             )
             self.keyed = True
         if since < until and self._look(since, until):
-            without = self._without_row()
             self._fill("join_traces", join_inputs_sql.traces())
             [(large,)] = self._read("SELECT countIf(large) FROM join_traces")
             self._fill("join_around", join_inputs_sql.around())
             if int(large):
                 text = join_inputs_sql.around_large()
                 self._engine.run(f"INSERT INTO join_around\n{text}")
+            without = self._without_row()
             rows = self._write()
         self._far, self._looked_s = until, looked_s
         seconds = time.perf_counter() - began

@@ -75,12 +75,14 @@ def found(
 def _matched(keys: Mapping[str, str], records: Sequence[str], local: str, *, placed: bool) -> str:
     """Return the query of affected requests beside all that may belong to each."""
     columns = joins = ""
+    makes_row = join_inputs_sql.MAKES_ROW
     if placed:
         joins = "\n" + from_file(
             "parts_by_place",
             turn=TURN,
             page=quoted(_PAGE),
             small_trace=join_inputs_sql.SMALL_TRACE,
+            makes_row=makes_row,
         )
         columns = _BY_PLACE
     for key, field in keys.items() if records else ():
@@ -89,8 +91,9 @@ def _matched(keys: Mapping[str, str], records: Sequence[str], local: str, *, pla
                 f", if(row.{field} != '' AND {key}.users <= 1, {key}.{who}, []) AS {who}_by_{key},"
                 f" length({key}.{who}) AS {who}_with_{key}"
             )
-        joins += "\n" + from_file("records_by_id", key=key, field=field)
-    return from_file("match_requests", columns=columns, joins=joins, local=local)
+        joins += "\n" + from_file("records_by_id", key=key, field=field, makes_row=makes_row)
+    texts = {"columns": columns, "joins": joins, "local": local, "makes_row": makes_row}
+    return from_file("match_requests", **texts)
 
 
 def _first_of(lists: Sequence[str]) -> str:

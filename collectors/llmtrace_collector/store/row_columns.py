@@ -204,7 +204,7 @@ def _fields() -> Iterator[Field]:
         ("nested", "llmtrace.nested", "whether its time is part of another row's"),
         ("unwatched", "llmtrace.unwatched", "whether its consumer time is unknown"),
     ):
-        yield Field(name, "Bool", f"{attribute(wire)} = 'true'", "false", meaning)
+        yield Field(name, "Bool", f"lower({attribute(wire)}) = 'true'", "false", meaning)
     yield Field("e2e_ns", NS, ns(E2E), "NULL", "end-to-end latency")
     ttft = ns("gen_ai.response.time_to_first_chunk")
     yield Field("ttft_ns", NS, ttft, "NULL", "start to first content")

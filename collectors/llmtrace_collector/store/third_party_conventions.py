@@ -14,10 +14,12 @@ from typing import Final
 from llmtrace.semconv.attributes import EXECUTE_TOOL
 from llmtrace_collector.store.sql_builder import from_file
 
-# Operations of OpenTelemetry's GenAI conventions that are no request for an answer.
+# Operations of OpenTelemetry's GenAI conventions that are requests for an answer, and that are none.
+_INFERENCE: Final = ("chat", "generate_content", "text_completion")
 _NO_REQUEST: Final = (
-    EXECUTE_TOOL, "invoke_agent", "invoke_workflow", "create_agent", "embeddings", "rerank",
-)  # fmt: skip
+    f"{EXECUTE_TOOL}|(create|invoke)_(agent|workflow)|plan|embeddings|rerank|retrieval"
+    "|fetch_response|[a-z]+_memory(_store)?"
+)
 FAILED: Final = "StatusCode IN ('Error', 'STATUS_CODE_ERROR')"
 
 _MODEL: Final = "gen_ai.request.model"
@@ -66,11 +68,20 @@ class Convention:
     noise: tuple[str, ...] = ()
 
 
+_OPERATION: Final = _of("gen_ai.operation.name")
 # Logfire ends the span of a streamed request when the response begins; tokens and duration are in
 # a log, which is a span without duration, when the stream has ended.
-_LOGFIRE_LOG: Final = f"{_of('logfire.span_type')} = 'log' AND {_has('duration')} AND {_of('gen_ai.operation.name')} != ''"
+_LOGFIRE_LOG: Final = (
+    f"{_of('logfire.span_type')} = 'log' AND {_has('duration')} AND {_OPERATION} != ''"
+)
 _LOGFIRE_BEGUN: Final = f"startsWith(ScopeName, 'logfire.') AND NOT {FAILED} AND NOT " + _has(
     "gen_ai.output.messages", "gen_ai.response.id", "response_data", _OUTPUT
+)
+
+# Strands writes this one in milliseconds; others' is in seconds, and of the server's own.
+_STRANDS_FIRST: Final = (
+    f"if(has([{_of('gen_ai.provider.name')}, {_of('gen_ai.system')}], 'strands-agents'), ifNull(toString("
+    f"toFloat64OrNull({_of('gen_ai.server.time_to_first_token')}) / 1000), ''), '')"
 )
 
 CONVENTIONS: Final = (
@@ -78,8 +89,11 @@ CONVENTIONS: Final = (
         "OpenTelemetry GenAI",
         marks=("gen_ai.operation.name", "gen_ai.system"),
         is_request=(
-            "SpanKind IN ('Client', 'SPAN_KIND_CLIENT')"
-            f" AND {_of('gen_ai.operation.name')} NOT IN {_NO_REQUEST} AND NOT ({_LOGFIRE_BEGUN})"
+            f"(SpanKind IN ('Client', 'SPAN_KIND_CLIENT')"
+            f" AND NOT match({_OPERATION}, '^({_NO_REQUEST})$')"
+            # Many instrumentations state no kind, which then is internal.
+            f" OR SpanKind NOT IN ('Server', 'SPAN_KIND_SERVER') AND {_OPERATION} IN {_INFERENCE})"
+            f" AND NOT ({_LOGFIRE_BEGUN})"
         ),
         names={
             "gen_ai.system": _PROVIDER,
@@ -151,6 +165,25 @@ CONVENTIONS: Final = (
         nested=("langfuse.observation.usage_details", "langfuse.observation.model.parameters"),
         noise=(r"langfuse\.",),
     ),
+    Convention(
+        "Vercel AI SDK",
+        is_request=f"match({_of('ai.operationId')}, 'do(Stream|Generate)$')",
+        names={"ai.usage.cachedInputTokens": _CACHED, "ai.usage.reasoningTokens": _REASONING},
+        first_chunk="ai.stream.firstChunk",
+        also={_STREAM: f"if(endsWith({_of('ai.operationId')}, 'doStream'), 'true', '')"},
+        # All but `ai.telemetry.*`, which the application adds.
+        noise=(
+            r"ai\.(model|operationId|prompt|request|response|schema|settings|usage)\b"
+            r"|(operation|resource)\.name$",
+        ),
+    ),
+    Convention(
+        "Strands Agents",
+        also={_FIRST: _STRANDS_FIRST},
+        noise=(r"gen_ai\.(event\.|server\.time_to_first_token$)",),
+    ),
+    Convention("Google's Agent Development Kit", noise=(r"gcp\.vertex\.agent\.",)),
+    Convention("LiteLLM", noise=(r"litellm\.|(hidden_params|error\.(message|stack_trace))$",)),
 )  # fmt: skip
 
 # What else `attributes` is read from, beside what parts are made of.

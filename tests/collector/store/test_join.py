@@ -473,6 +473,68 @@ def test_a_workflow_or_an_agent_is_no_request(store):
     assert [*fetch(store, [], "trace_id = {id:String}", id=chat.trace_id)] == [chat.span_id]
 
 
+def test_a_request_is_told_by_its_operation_where_its_span_has_no_kind(store):
+    """Many instrumentations state none; a client's span of any operation is one, but of these."""
+    sent = {
+        (kind, name): span("x", {"gen_ai.operation.name": name}, service="bot", kind=kind)
+        for kind, name in (
+            ("internal", "chat"), ("internal", "generate_content"), ("client", "respond"),
+            ("internal", "text_completion"), ("internal", "respond"), ("internal", "invoke_agent"),
+            ("client", "retrieval"), ("client", "search_memory"), ("server", "chat"),
+        )
+    }  # fmt: skip
+    send(store, [*sent.values()])
+    join(store)
+
+    found = fetch(store, [], **ids_of(*sent.values()))
+    assert {key for key, one in sent.items() if one.span_id in found} == {
+        ("internal", "chat"), ("internal", "generate_content"), ("internal", "text_completion"),
+        ("client", "respond"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["internal", "client"])
+@pytest.mark.parametrize("batches", [1, 3])
+def test_a_frameworks_span_around_an_sdks_is_the_same_request(store, kind, batches):
+    """The SDK's is the row: it ends first. Its engine is found, by the id that both name too."""
+    chat = {"gen_ai.operation.name": "chat"}
+    named = chat | {"gen_ai.response.id": f"chatcmpl-{random_id(8)}"}
+    parts, sdks, outers = [], [], []
+    for attributes in (named, chat):
+        outer = span("chat", attributes, service="bot", kind=kind)
+        within = {"trace_id": outer.trace_id, "parent": outer.span_id, "kind": "client"}
+        sdk = span("chat m", attributes, service="bot", **within)
+        engine = engine_span(sdk, attributes.get("gen_ai.response.id"), parent=random_id(8))
+        if attributes is named:
+            engine = replace(engine, trace_id=random_id(16))
+        parts.append((sdk, outer, engine))
+        sdks.append(sdk)
+        outers.append(outer)
+    sent = [part for alike in zip(*parts, strict=True) for part in alike]
+    counted = 0
+    for first in range(0, 6, 6 // batches):
+        send(store, sent[first : first + 6 // batches])
+        counted += join(store).without_row.get("same_request", 0)
+
+    rows = fetch(store, ["reported_queue_ns"], **ids_of(*sdks, *outers))
+    assert {key: row["reported_queue_ns"] for key, row in rows.items()} == {
+        sdk.span_id: 40 * MS for sdk in sdks
+    }
+    assert counted == 2
+
+
+def test_another_services_span_within_a_request_is_a_request_of_that_service(store):
+    """As a gateway's, which records what it sends on: both are rows."""
+    chat = {"gen_ai.operation.name": "chat"}
+    outer = span("chat", chat, service="bot", kind="client")
+    of_outer = {"trace_id": outer.trace_id, "parent": outer.span_id, "kind": "client"}
+    passed_on = span("chat", chat, service="gateway", **of_outer)
+    send(store, [outer, passed_on])
+    join(store)
+
+    assert {*fetch(store, [], **ids_of(outer, passed_on))} == {outer.span_id, passed_on.span_id}
+
+
 def test_plain_genai_spans_make_rows_of_what_is_known(store):
     """An application without llmtrace: its span is the wait; the engine's own tells the rest."""
     chat = span(

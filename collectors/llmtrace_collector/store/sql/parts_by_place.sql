@@ -1,9 +1,8 @@
 -- Joins with what belongs to a request by its place in the trace: engines' and gateways' spans below
 -- it, and what a trace gives to its outermost request, the last one if there are several.
 --
--- {small_trace}  the condition of a trace that is not too large for it
--- {page}         the type of a page's beacon
--- {turn}         the operation of a turn
+-- {small_trace}, {makes_row}  the conditions of a trace that is not too large, and that a part makes a row
+-- {page}, {turn}              the type of a page's beacon, and the operation of a turn
 LEFT JOIN (
   SELECT above.trace_id AS trace_id, above.ancestor AS span_id,
     groupArrayIf(part.figure, part.kind = 'engine') AS engines,
@@ -26,8 +25,9 @@ LEFT JOIN (
     SELECT trace_id,
       arraySort(groupArrayIf(
         (start, span_id, toUnixTimestamp64Nano(start) + ifNull(e2e_ns, 0)),
-        kind IN ('row', 'genai') AND operation != '{turn}' AND (trace_id, parent_span_id) NOT IN
-          (SELECT trace_id, span_id FROM join_around WHERE kind IN ('row', 'genai')))) AS outer,
+        {makes_row} AND operation != '{turn}' AND (trace_id, span_id) NOT IN
+          (SELECT trace_id, span_id FROM join_above WHERE (trace_id, ancestor) IN
+            (SELECT trace_id, span_id FROM join_around WHERE {makes_row})))) AS outer,
       countIf(operation = '{turn}' AND kind IN ('row', 'genai')) > 0 AS turns,
       groupArrayIf(figure, kind = 'engine') AS engines,
       groupArrayIf(a_slice, kind = 'slice') AS slices,
