@@ -260,7 +260,7 @@ def window(text: str, at: float) -> Window:
 
 
 def time_of(text: str, at: float) -> float:
-    """Read a time: unix seconds, ISO 8601 or `HH:MM` (local if it names no zone), `30m` ago, `now`.
+    """Read unix seconds, ISO 8601 or `HH:MM` (local if it names no zone), `30m` ago, or `now`.
 
     Args:
         text: the time; without a day it is the latest such time before `at`.

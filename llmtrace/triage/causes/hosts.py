@@ -264,18 +264,15 @@ def engine_paused(e: Evidence) -> Finding:
     Later:
         Fix the schedule of updates; have the router watch `awake`.
     """
-    asleep = slept(e)
-    before, quiet = engine_halts.engine_gaps(e)
-    long = _stood_still(e)
+    asleep, long = slept(e), _stood_still(e)
+    (before, quiet), others = engine_halts.engine_gaps(e), long_beside(e)
     # A front end that is short of CPU counts tokens late: alone this says nothing.
     stopped = _stopped(e) and long is not False
     halts, text = _halts(e, _gap_text(quiet, before.seconds if before else 0.0), long=long)
     reported = [one for one in (asleep, long, stopped, halts) if one is not None]
-    open_ = quiet is not None and long is None and not (asleep or stopped or halts)
     seen = asleep or long or halts
-    text = _NO_TOKENS if stopped and not seen else text
+    open_ = quiet is not None and long is None and not (stopped or seen)
     gap, gaps = e.row("max_gap_s"), e.up("max_gap_s", relative=0.5)
-    again, others = restarted(e), long_beside(e)
     still = None if long is None or quiet is None else long and quiet.streams >= _STREAMS
     slow, most = _slow_in_halts(e) if long else (None, None)
     still_text = f"{quiet.streams if quiet else 0} responses in progress stood still in it"
@@ -283,7 +280,8 @@ def engine_paused(e: Evidence) -> Finding:
         gate(e.gate(*ENGINE_STAGES) if e.moved else
              gaps or asleep or (None if e.coarse else False),
              say.durations("time to first chunk", e.row("ttft_s")), "stages of requests"),
-        required(any(reported) if reported and not open_ else None, text,
+        required(any(reported) if reported and not open_ else None,
+                 _NO_TOKENS if stopped and not seen else text,
                  "the gauge `sleep`, the counter `tokens_out`, or the longest gap of each stream"),
         proof(asleep, "the engine said that it was asleep"),
         # A long prompt that is computed whole holds all streams, too.
@@ -295,7 +293,7 @@ def engine_paused(e: Evidence) -> Finding:
         support(gaps, say.durations("longest gap", gap)),
         against(None if most is None or asleep or stopped else not most, slow or "",
                 strongly=True),
-        against(bool(again), f"{', '.join(again)} was restarted", strongly=True),
+        against(bool(restarted(e)), f"{', '.join(restarted(e))} was restarted", strongly=True),
         against(_gathered(e) and not asleep, _HELD_BACK, strongly=True),
         against(None if quiet is None or asleep else quiet.prompt is not None,
                 f"a prompt of {say.amount(quiet.prompt or 0 if quiet else 0)} tokens was computed "
