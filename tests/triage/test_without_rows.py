@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,8 +13,9 @@ import pytest
 from llmtrace.core.errors import DataError
 from llmtrace.dataset.case import no_signals, read_case, signals_from
 from llmtrace.dataset.columns import from_dicts
+from llmtrace.triage.causes import RULES
 from llmtrace.triage.pipeline import Settings
-from llmtrace.triage.result import CAUSES
+from llmtrace.triage.result import CAUSES, Finding
 from llmtrace.triage.without_rows.find import (
     WITHOUT_ROWS,
     EngineTriage,
@@ -53,6 +55,17 @@ def test_a_cause_inside_of_an_engine_is_named(name: str):
     assert result.verdict == "moved"
     assert named(result)[0].id in truth
     assert named(result)[0].status == "confirmed"
+
+
+def test_a_cause_that_is_not_listed_explains_nothing(monkeypatch: pytest.MonkeyPatch):
+    """What only requests show is not judged without them, whatever its rule says."""
+
+    def sure(evidence: Any) -> Finding:
+        return replace(RULES["queue_saturation"](evidence), id="cold_start", score=99)
+
+    before = triaged("saturation-mild")
+    monkeypatch.setitem(RULES, "cold_start", sure)
+    assert triaged("saturation-mild").causes == before.causes
 
 
 def test_a_larger_batch_is_no_saturation_while_slots_are_free():

@@ -6,7 +6,7 @@ another: relations.toml lists which cause may be behind which effect.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -79,9 +79,17 @@ def may_be_behind(effect: str, *, slow: Iterable[bool] = (True, False)) -> list[
     return [name for name in RULES if name != effect and ("*" in listed or name in listed)]
 
 
-def causes(evidence: Evidence) -> list[Finding]:
-    """Return what the evidence says of every cause, the best supported first."""
+def causes(evidence: Evidence, can_show: Container[str] = RULES) -> list[Finding]:
+    """Return what the evidence says of every cause, the best supported first.
+
+    Args:
+        evidence: of both windows.
+        can_show: the causes that evidence of this kind can show; the others are left open, and
+            explain nothing of what these are about.
+    """
     weighed = {name: rule(evidence) for name, rule in RULES.items()}
+    weighed = {name: one if name in can_show else replace(one, status="unknown")
+               for name, one in weighed.items()}  # fmt: skip
     for step in (_as_reported, _if_moved, _of_the_metric, _of_its_wait):
         weighed = {name: step(evidence, one) for name, one in weighed.items()}
     beyond = {name: _beyond_unrest(evidence, one) for name, one in weighed.items()}

@@ -186,7 +186,7 @@ def _verdict(metric: Metric, shift: Shift | None, *, blind: bool) -> tuple[Verdi
 def _causes(evidence: Evidence, verdict: Verdict) -> tuple[Finding, ...]:
     if verdict != "moved":
         return ()
-    return tuple(one for one in causes(evidence) if one.id in WITHOUT_ROWS)
+    return tuple(one for one in causes(evidence, WITHOUT_ROWS) if one.id in WITHOUT_ROWS)
 
 
 def _means(evidence: Evidence) -> list[Mean]:
