@@ -226,7 +226,7 @@ def kv_transfer(e: Evidence) -> Finding:
     some, fetches = bool(slow) and bool(calm), _fetches_blocks(e)
     more = None if waits is None else _more(waits)
     alone = more is False and _hardly_read(e)
-    held = more is False and (alone or (share or 0.0) >= HALF) and fetches
+    held = not more and (waits is None or alone or (share or 0.0) >= HALF) and fetches
     (by_loads, loads), (late, as_ever) = _loads_longer(e), _routes(e)
     in_steps, uneven = _held_by_loads(e) if fetches and not by_loads else ("", False)
     queue = say.durations("queue", e.row("queue_s"))
@@ -249,7 +249,7 @@ def kv_transfer(e: Evidence) -> Finding:
               "the rows' `model`, to distinguish it from adapters that wait for a slot"),
         against(fetches is False, "no KV blocks are fetched from elsewhere", strongly=True),
         against(_compete(e, share), "requests of more models wait for adapters", strongly=True),
-        support(None if e.fact("kv_connector") is None else True, "a KV connector is in use"),
+        support(None if not e.kv_connector else True, "a KV connector is in use"),
         against(some, _models_text(slow, calm), strongly=True),
         against(_prefill_apart(e), "one engine prefills, another decodes", strongly=True),
         against(bool(in_steps) and not uneven, "a slower GPU does that as well"),
@@ -280,7 +280,7 @@ def _fetches_blocks(e: Evidence) -> bool | None:
     """
     queries = e.counted("external_prefix_queries")
     moves = ("kv_fetch", "kv_transfer_time_count", "kv_offload_load_time")
-    if e.fact("kv_connector") is not None or any(e.has(one) for one in moves):
+    if e.kv_connector or any(e.has(one) for one in moves):
         return True
     if queries is None:
         return None if e.gauge("waiting_deferred") is None else False
@@ -492,7 +492,7 @@ def grammar_compilation(e: Evidence) -> Finding:
     room = one is None and _wait_with_room(e) and _only_seats(e)
     # None waits for a longer step, for an engine that stands still, or at one engine alone.
     in_line = _in_line(e) if room else None
-    computes = not e.up("prefill_s") and e.up("max_gap_s") is False and in_line is not True
+    computes = not e.up("prefill_s") and e.up("max_gap_s") is False
     left = known is None and (deferred or (room and computes)) and alone and (
         fetches is False or (fetches is None and (by_route or not deferred)))  # fmt: skip
     which = f"{say.percent(share or 0)} of waiting requests are deferred" if deferred else (

@@ -500,7 +500,7 @@ def _after_prefill(e: Evidence) -> str:
     connector, and a step that takes longer shows in all that follow.
     """
     part, held = e.part_of_metric("first_chunk_s"), e.row("burst_chunks")
-    moves = e.fact("kv_connector") is not None or e.has("kv_transfer_time_count")
+    moves = e.kv_connector or e.has("kv_transfer_time_count")
     elsewhere = e.up("queue_s") or e.up("prefill_s") or e.up("gateway_s") or e.up("client_lag_s")
     late = bool(
         (part or 0.0) >= HALF and held is not None and not held.grew(0.0) and not moves
@@ -571,8 +571,10 @@ def _fresh_text(found: Fresh | None) -> str:
     if found is None:
         return "too few requests to an engine that had just started"
     what = "p75 to first chunk" if found.of == "ttft_s" else "p75 per token"
+    young = f"within {say.seconds(found.within)} of the start" if found.within > 0 else (
+        "of those that waited for the start")  # fmt: skip
     return (
-        f"{what} within {say.seconds(found.within)} of the start "
+        f"{what} {young} "
         f"{say.seconds(found.fresh)} ({found.n} requests), others {say.seconds(found.other)}"
     )
 

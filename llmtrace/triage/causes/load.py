@@ -277,7 +277,7 @@ def replica_imbalance(e: Evidence) -> Finding:
     # At the clock that it had, one that gets its share and keeps its requests longer is ill.
     uneven = uneven or (clock is not None and running is not None and _keeps_more(e, *running[1:]))
     by_replica = "; ".join(one[0] for one in (share, running, waiting) if one)
-    fewer = _scaled_in(e)
+    fewer, scaled = _scaled_in(e), bool(e.events("scale"))
     elsewhere = share is not None and local is not None and local.value != share[3]
     # Requests that are divided otherwise, and wait no longer anywhere, are no incident.
     waits = bool(e.moved) or local is not None or (waiting is not None and waiting[1])
@@ -286,14 +286,15 @@ def replica_imbalance(e: Evidence) -> Finding:
              f"{len(e.instances)} replicas: {', '.join(e.instances[:6])}"),
         required(uneven if known else None, by_replica or "load by replica: not reported",
                  "the rows' `replica`, or `running` and `waiting` by instance"),
-        proof(None if share is None else share[1] and bool(share[2]) and not (elsewhere or fewer),
+        proof(None if share is None else
+              share[1] and bool(share[2]) and not (elsewhere or fewer or scaled),
               share[0] if share else ""),
         against(elsewhere, f"slow on {local}, which gets no more than before") if elsewhere else
         support(None if local is None else True, f"slow on {local}"),
         scoring.steady(support(not e.more_requests, say.rates("all requests", *e.request_rate))),
         against(None if clock is None else clock.fell(0.0, 0.05),
                 say.gauge("SM clock, MHz", clock, down=True), strongly=True),
-        against(bool(e.events("scale")), "the number of engines was changed", strongly=fewer),
+        against(scaled, "the number of engines was changed", strongly=fewer),
         against(bool(restarted(e)), "an engine was restarted: the others took its share",
                 strongly=True),
         against(bool(starts(e)) and not restarted(e), "an engine has just started"),

@@ -33,20 +33,14 @@ def starts(e: Evidence) -> Mapping[str, float]:
     if 0 <= e.after.window.start - e.before.window.end <= e.before.window.seconds:
         since = min(since, e.before.window.end)
     until = e.after.window.end
+    stated = {name: np.array([facts["started"]]) for name, facts in e.facts.instances.items()
+              if isinstance(facts.get("started"), int | float)}  # fmt: skip
     found: dict[str, float] = {}
-    for name, series in e.series("started").items():
-        began = _began(series)
-        fresh = began[(began >= since) & (began < until)]
-        if len(fresh):
-            found[name] = float(fresh.max())
-    for name, facts in e.facts.instances.items():
-        value = facts.get("started")
-        if isinstance(value, int | float) and since <= value < until:
-            found.setdefault(name, float(value))
-    for seen in (_resets(e), _first_seen(e)):
-        for name, t in seen.items():
-            if since <= t < until:
-                found.setdefault(name, t)
+    for seen in (_counted(e), stated, _first_seen(e)):
+        for name, times in seen.items():
+            fresh = times[(times >= since) & (times < until)]
+            if len(fresh):
+                found.setdefault(name, float(fresh.max()))
     return {name: t for name, t in found.items() if _served(e, name, t) < _USED_TO_IT}
 
 
@@ -67,14 +61,16 @@ def _served(e: Evidence, name: str, since: float) -> float:
     return float(young.sum()) / max(len(e.instances), 1)
 
 
-def _resets(e: Evidence) -> Mapping[str, float]:
-    """Return when counters of engines began anew, where no start is reported: the process did."""
-    found: dict[str, float] = {}
-    for signal in () if e.has("started") else KEPT:
+def _counted(e: Evidence) -> Mapping[str, Floats]:
+    """Return when engines started, in order: by their gauge, else when counters began anew."""
+    if e.has("started"):
+        return {name: np.unique(_began(one)) for name, one in e.series("started").items()}
+    found: dict[str, Floats] = {}
+    for signal in KEPT:
         for name, one in gauges(e.signals, signal).items():
             fell = np.flatnonzero(one.value[1:] < _ANEW * one.value[:-1])
             if len(fell):
-                found.setdefault(name, float(one.t[fell[-1]]))
+                found.setdefault(name, one.t[fell])
     return found
 
 
@@ -98,10 +94,10 @@ def standing_start(e: Evidence) -> tuple[str, float] | None:
     return found
 
 
-def _first_seen(e: Evidence) -> Mapping[str, float]:
+def _first_seen(e: Evidence) -> Mapping[str, Floats]:
     """Return since when replicas are seen that rows or gauges did not know before, but others."""
     before, after = (_seen(e, side, "running") for side in (e.before, e.after))
-    return {name: t for name, t in after.items() if before and name not in before}
+    return {name: np.array([t]) for name, t in after.items() if before and name not in before}
 
 
 def _seen(e: Evidence, side: Side, signal: str) -> Mapping[str, float]:
@@ -159,9 +155,14 @@ def fresh(e: Evidence, started: Mapping[str, float]) -> Fresh | None:
     if not (words.codes >= 0).any() and len(started) < HALF * len(e.instances):
         return None  # whose requests these are is not known, and most are another engine's
     age = np.full(len(t), np.inf)
+    answered = t + np.nan_to_num(e.after.number("ttft_s"))
+    counted = _counted(e)
     for name, at in started.items():
         here = words.where(name) if (words.codes >= 0).any() else np.ones(len(t), bool)
-        age = np.where(here, t - at, age)
+        # Some start each time that they are needed, and a request may have waited for it.
+        earlier = counted.get(name, np.empty(0))
+        began = np.append(earlier[earlier < at], at)
+        age = np.where(here, t - began[np.maximum(np.searchsorted(began, answered) - 1, 0)], age)
     near = known & (age > -0.1 * e.after.window.seconds)  # a request may have waited for the start
     ages = {float(until): near & (age <= until) for until in _ages(age[known])}
     ages = {until: young for until, young in ages.items()

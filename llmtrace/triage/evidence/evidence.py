@@ -771,6 +771,12 @@ class Evidence:
         known = [value for value in values if value is not None]
         return known[0] if known and all(value == known[0] for value in known) else None
 
+    @property
+    def kv_connector(self) -> bool:
+        """Whether a fact or a row names what loads KV blocks of other engines or tiers."""
+        named = self.after.rows.words["kv_connector"].codes
+        return self.fact("kv_connector") is not None or bool((named >= 0).any())
+
     def number_fact(self, name: str, instance: str | None = None) -> float | None:
         """Return a fact that must be a number."""
         value = self.fact(name, instance)
