@@ -32,6 +32,7 @@ from llmtrace.triage.evidence.evidence import ENGINE_STAGES, Evidence
 from llmtrace.triage.evidence.inside_engines import (
     drafts_fail,
     front_end_part,
+    late_at_first_alone,
     limit_fell,
     slow_front_end,
     waits_for_steps,
@@ -496,14 +497,15 @@ _AFTER_PREFILL = "most of the added time is after the prefill, and no proxy hold
 def _after_prefill(e: Evidence) -> str:
     """Say that the first chunk is late by itself, by the rows, where nothing else makes it so.
 
-    A proxy that holds chunks back lets later ones come at once; a transfer of KV blocks needs a
-    connector, and a step that takes longer shows in all that follow.
+    A proxy that holds chunks back lets later ones come at once, and the end no later; a transfer
+    of KV blocks needs a connector, and a step that takes longer shows in all that follow.
     """
     part, held = e.part_of_metric("first_chunk_s"), e.row("burst_chunks")
+    flows = (held is not None and not held.grew(0.0)) or late_at_first_alone(e)[1]
     moves = e.kv_connector or e.has("kv_transfer_time_count")
     elsewhere = e.up("queue_s") or e.up("prefill_s") or e.up("gateway_s") or e.up("client_lag_s")
     late = bool(
-        (part or 0.0) >= HALF and held is not None and not held.grew(0.0) and not moves
+        (part or 0.0) >= HALF and flows and not moves
         and not elsewhere and waits_for_steps(e) is False and not starts(e)
     )  # fmt: skip
     return _AFTER_PREFILL if late else ""

@@ -23,7 +23,11 @@ from llmtrace.triage.evidence.cut_streams import (
 )
 from llmtrace.triage.evidence.engine_starts import restarted, starts
 from llmtrace.triage.evidence.evidence import Evidence
-from llmtrace.triage.evidence.inside_engines import front_end_part, slow_front_end
+from llmtrace.triage.evidence.inside_engines import (
+    front_end_part,
+    late_at_first_alone,
+    slow_front_end,
+)
 from llmtrace.triage.evidence.refusals import (
     over_quota,
     refused_connections,
@@ -298,7 +302,7 @@ def proxy_buffering(e: Evidence) -> Finding:
     # A little buffering is felt in the bursts before it is in the first chunk.
     gathers = bool(bursty and faster) and not e.up("client_delay_s")
     said = _paces(per_token, bursts)
-    later, longer = _late_at_first_alone(e)
+    later, longer = late_at_first_alone(e)
     local = e.local("gateway", "first_chunk_s") or e.local("region", "first_chunk_s")
     lines = [
         gate(gathers or bool(later and faster) or _waits_on_the_way(e),
@@ -321,20 +325,6 @@ def proxy_buffering(e: Evidence) -> Finding:
         against(e.up("tpot_s"), say.durations("time per token", e.row("tpot_s"))),
     ]  # fmt: skip
     return judge("proxy_buffering", lines, _UNBUFFERED, group=local)
-
-
-def _late_at_first_alone(e: Evidence) -> tuple[bool | None, bool | None]:
-    """Return whether the first chunk alone is late, and whether the whole response is as late.
-
-    Buffered content is late, but the end of the response is not.
-    """
-    first, whole = e.row("ttft_s"), e.row("e2e_s")
-    if first is None or whole is None:
-        return None, None
-    later = bool(e.up("ttft_s"))
-    grew, at_first = (one.mean_change for one in (whole, first))
-    longer = later and bool(e.up("e2e_s")) and grew >= 0.8 * at_first
-    return later and whole.change <= 0.5 * max(first.change, 0.0), longer
 
 
 def _held_by_the_engine(e: Evidence) -> tuple[bool | None, str]:
@@ -538,7 +528,7 @@ def _is_between(e: Evidence) -> bool | None:
     gathered = pace.after_mean <= 0.8 * pace.before_mean or (
         bursts is not None and bursts.mean_change >= 0.15
     )
-    _, longer = _late_at_first_alone(e)
+    _, longer = late_at_first_alone(e)
     gathered &= not longer  # what is gathered ends when it always did
     lost = e.gate("first_chunk") if e.row("first_chunk_s") is not None else (
         outside and e.gate("unattributed"))  # fmt: skip

@@ -148,6 +148,20 @@ def limit_fell(e: Evidence) -> str:
     return ""
 
 
+def late_at_first_alone(e: Evidence) -> tuple[bool | None, bool | None]:
+    """Return whether the first chunk alone is late, and whether the whole response is as late.
+
+    Buffered content is late, but the end of the response is not.
+    """
+    first, whole = e.row("ttft_s"), e.row("e2e_s")
+    if first is None or whole is None:
+        return None, None
+    later = bool(e.up("ttft_s"))
+    grew, at_first = (one.mean_change for one in (whole, first))
+    longer = later and bool(e.up("e2e_s")) and grew >= 0.8 * at_first
+    return later and not longer and whole.change <= 0.5 * max(first.change, 0.0), longer
+
+
 def waits_for_steps(e: Evidence) -> bool | None:
     """Return whether what the first chunk waits for longer is what steps of the engine may add.
 
