@@ -90,7 +90,8 @@ def begin(sent: Sent) -> LlmRequest | None:
             "client": sent.client,
         }
         recording, filled = join_call.join(runtime, info)
-        recording.stream = recording.usage_hidden = False
+        # Until a response says what it is: one that fails was a stream as far as it was asked for.
+        recording.stream, recording.usage_hidden = _requests_stream(sent.body), False
         recording.calling = True
         request_settings.note(recording, sent.body)
     except Exception as error:  # noqa: BLE001 - the request goes out unrecorded
@@ -171,6 +172,7 @@ def opened(post: LlmRequest, *, events: bool) -> None:
 def unary_response(post: LlmRequest, body: bytes, *, events: bool) -> None:
     """Note what a unary response reports, and end its row."""
     recording = post.recording
+    recording.stream = events
     try:
         if events:
             Events().tell(recording, body)
