@@ -175,6 +175,11 @@ class Recording(AttemptClock):
         self._emit = None
         self.switch_interval(reading=False)
 
+    def disown(self) -> None:
+        """Go on without a row: it is the one of the process that this one was forked from."""
+        if self._emit is not None:
+            self._emit = lambda *_: None
+
     @property
     def ended(self) -> bool:
         """Whether the row has been made."""

@@ -341,11 +341,22 @@ class Open(Protocol):
     def end(self, outcome: Outcome) -> None:
         """End it with this outcome, unless it has ended."""
 
+    def disown(self) -> None:
+        """Write nothing when it ends: a forked child must not end its parent's again."""
+
 
 # What has begun and not ended. A stream may be dropped without a word, so nothing is kept alive.
 _open: WeakSet[Open] = WeakSet()
+
+
+def _disown_open() -> None:
+    for one in list(_open):
+        one.disown()
+    _open.clear()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_open.clear)  # those are the parent's to end
+    os.register_at_fork(after_in_child=_disown_open)
 
 
 def end_open() -> None:
