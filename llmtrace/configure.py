@@ -207,13 +207,14 @@ def init(
         return
     settings = _names(environment, service=service, region=region, version=version) | {
         "sample": _share(_first(sample, environment.sample, 1.0), "sample"),
-        "tracer_provider": tracer_provider,
+        "tracer_provider": _provider("tracer_provider", tracer_provider, "get_tracer"),
         "ask_usage": ask_usage,
         "content": _content(redact, content_limit, record_content, environment),
         "headers": _headers(headers, own_hosts),
     }
     limits, modules = _budgets(budget, environment.budget), _modules(instrument)
-    exported = _exported(settings["service"], limits, tenant_metrics, meter_provider)
+    meters = _provider("meter_provider", meter_provider, "get_meter")
+    exported = _exported(settings["service"], limits, tenant_metrics, meters)
     sinks = _sinks(exporters, environment.exporters, exported)
     _start(Runtime(sinks=sinks, **settings), modules)
 
@@ -255,6 +256,13 @@ def _names(environment: Environment, **given: Any) -> dict[str, Any]:
     texts = {key: value for key, value in given.items() if value is not None}
     service = texts.pop("service", "") or environment.service or _UNKNOWN_SERVICE
     return {"service": service, "labels": {**environment.labels, **texts}}
+
+
+def _provider(name: str, given: Any, method: str) -> Any:
+    """Return a provider of OpenTelemetry's, or `None`, if it is one."""
+    if given is not None and not callable(getattr(given, method, None)):
+        raise ConfigError(f"{name}={given!r} has no {method}(): it is not OpenTelemetry's provider")
+    return given
 
 
 @fails_open("record")

@@ -293,6 +293,8 @@ def test_a_row_a_line_where_nothing_is_said(capsys):
     ("settings", "expected"),
     [
         ({"exporters": ["nowhere"]}, "exporters: 'nowhere' is not one of otlp, otlp-metrics, "),
+        ({"tracer_provider": "otlp"}, "tracer_provider='otlp' has no get_tracer()"),
+        ({"meter_provider": 3}, "meter_provider=3 has no get_meter()"),
         ({"exporters": [5]}, "exporters: 5 is neither a name (otlp, otlp-metrics, prometheus, "),
         ({"exporters": "otlp"}, "exporters='otlp' must be a list, as in exporters=['otlp']"),
         ({"exporters": 5}, "exporters=5 must be a list, as in exporters=['otlp']"),
