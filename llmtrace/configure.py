@@ -6,6 +6,7 @@ Everything wrong with them is reported here, before the first request.
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import time
@@ -23,7 +24,7 @@ from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import fails_open, internal_error
 from llmtrace.exporters.after_fork import at_exit
 from llmtrace.exporters.langfuse import coexistence
-from llmtrace.exporters.sink import Receiver, Sink, receiver
+from llmtrace.exporters.sink import Receiver, RowSink, receiver
 from llmtrace.instrumentation import registry
 from llmtrace.instrumentation.streams import finalize
 from llmtrace.runtime import foreign_tracer, runtime
@@ -160,7 +161,7 @@ def _share(share: Any, name: str) -> float:
 def init(
     service: str | None = None,
     *,
-    exporters: Sequence[str | Sink] | None = None,
+    exporters: Sequence[str | RowSink] | None = None,
     budget: str | Path | Mapping[str, Any] | Budget | None = None,
     instrument: Sequence[str] = registry.MODULES,
     sample: float | None = None,
@@ -334,10 +335,10 @@ def _several(given: Any, name: str, known: Sequence[str]) -> tuple[Any, ...]:
 
 def _sinks(
     given: Any, otherwise: Sequence[str] | None, settings: export.ExportSettings
-) -> tuple[Sink, ...]:
+) -> tuple[RowSink, ...]:
     chosen = _first(given, otherwise, ("console",))
-    sinks: list[Sink] = []
-    built: list[Sink] = []
+    sinks: list[RowSink] = []
+    built: list[RowSink] = []
     for one in dict.fromkeys(_several(chosen, "exporters", export.NAMES)):
         if isinstance(one, str):
             try:
@@ -345,13 +346,13 @@ def _sinks(
             except ConfigError:
                 _close(map(receiver, built))
                 raise
-        elif callable(getattr(one, "write", None)):
+        elif callable(write := getattr(one, "write", None)) and not inspect.iscoroutinefunction(write):
             sinks.append(one)
         else:
             _close(map(receiver, built))
             raise ConfigError(
                 f"exporters: {one!r} is neither a name ({', '.join(export.NAMES)}) nor an object "
-                "with write(row)"
+                "with write(row), which is not async"
             )
     return (*built, *sinks)
 

@@ -36,6 +36,16 @@ def _alone(monkeypatch):
     reset_internal_errors()
 
 
+class AsyncSink:
+    """A sink whose rows nothing would await."""
+
+    def __repr__(self) -> str:
+        return "an async sink"
+
+    async def write(self, row: Row) -> None:
+        """Take a row."""
+
+
 class Sink:
     """A sink that notes what is done with it."""
 
@@ -296,6 +306,7 @@ def test_a_row_a_line_where_nothing_is_said(capsys):
         ({"tracer_provider": "otlp"}, "tracer_provider='otlp' has no get_tracer()"),
         ({"meter_provider": 3}, "meter_provider=3 has no get_meter()"),
         ({"exporters": [5]}, "exporters: 5 is neither a name (otlp, otlp-metrics, prometheus, "),
+        ({"exporters": [AsyncSink()]}, "exporters: an async sink is neither a name (otlp, otlp-"),
         ({"exporters": "otlp"}, "exporters='otlp' must be a list, as in exporters=['otlp']"),
         ({"exporters": 5}, "exporters=5 must be a list, as in exporters=['otlp']"),
         ({"exporters": ["prometheus:none"]}, "exporters: 'prometheus:none': give a port from 0"),
