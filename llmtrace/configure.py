@@ -221,6 +221,8 @@ def init(
 
 
 def _start(made: Runtime, modules: tuple[str, ...]) -> None:
+    if runtime.postpone(partial(_start, made, modules)):
+        return
     shutdown()
     runtime.activate(made)
     registry.when_imported(modules)
@@ -375,6 +377,8 @@ def shutdown() -> None:
 
     Done when the interpreter exits, too.
     """
+    if runtime.postpone(shutdown):
+        return
     before = runtime.activate(None)
     registry.undo_all()
     if before is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -83,6 +83,7 @@ class Runtime:
         headers: which servers get ours.
         receivers: the sinks, with all that a sink may have.
         names_provider: whether the environment names OpenTelemetry's global provider.
+        postponed: of a test's capture: what `init` and `shutdown` are to do once it is over.
     """
 
     service: str
@@ -96,6 +97,7 @@ class Runtime:
     names_provider: bool = field(default_factory=lambda: OTEL_PYTHON_TRACER_PROVIDER in os.environ)
     clock: Clock = time.perf_counter_ns
     wall: Clock = time.time_ns
+    postponed: list[Callable[[], None]] | None = None
     receivers: tuple[Receiver, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -398,6 +400,14 @@ def activate(runtime: Runtime | None) -> Runtime | None:
     global _active  # the one piece of process-wide state there is
     before, _active = _active, runtime
     return before
+
+
+def postpone(act: Callable[[], None]) -> bool:
+    """Leave it to the end of a test's capture, if one runs, to do what would replace it."""
+    postponed = None if _active is None else _active.postponed
+    if postponed is not None:
+        postponed.append(act)
+    return postponed is not None
 
 
 class entered:  # noqa: N801 - reads as the verb it is: `with entered(recording):`

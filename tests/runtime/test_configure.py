@@ -20,6 +20,7 @@ from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import internal_errors
 from llmtrace.core.row import Row
 from llmtrace.runtime import runtime
+from llmtrace.testing import capture
 from tests.support.free_ports import free_port
 from tests.support.internal_errors import reset_internal_errors
 
@@ -294,6 +295,23 @@ def test_a_row_a_line_where_nothing_is_said(capsys):
 
     out, err = capsys.readouterr()
     assert (out, len(err.splitlines())) == ("", 1)
+
+
+def test_a_capture_keeps_what_an_application_inside_sets_up_for_later():
+    """A test's rows stay its own though the application calls `init` inside."""
+    kept, closed = Sink(), Sink()
+    with capture() as outer:
+        with capture() as rows:
+            llmtrace.init("shop", exporters=[closed])
+            list(llmtrace.wrap(iter("ab")))
+            llmtrace.shutdown()
+            llmtrace.init("shop", exporters=[kept])
+            list(llmtrace.wrap(iter("ab")))
+        list(llmtrace.wrap(iter("ab")))
+    list(llmtrace.wrap(iter("ab")))
+
+    assert (len(rows), len(outer), len(kept.rows)) == (2, 1, 1)
+    assert (closed.rows, closed.calls, kept.calls) == ([], ["close"], [])
 
 
 # --- what is rejected ---------------------------------------------------------------------------
