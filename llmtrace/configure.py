@@ -6,13 +6,13 @@ Everything wrong with them is reported here, before the first request.
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import unquote
@@ -24,7 +24,7 @@ from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import fails_open, internal_error
 from llmtrace.exporters.after_fork import at_exit
 from llmtrace.exporters.langfuse import coexistence
-from llmtrace.exporters.sink import Receiver, RowSink, receiver
+from llmtrace.exporters.sink import Receiver, Sink, receiver
 from llmtrace.instrumentation import registry
 from llmtrace.instrumentation.streams import finalize
 from llmtrace.runtime import foreign_tracer, runtime
@@ -161,7 +161,7 @@ def _share(share: Any, name: str) -> float:
 def init(
     service: str | None = None,
     *,
-    exporters: Sequence[str | RowSink] | None = None,
+    exporters: Sequence[str | Sink] | None = None,
     budget: str | Path | Mapping[str, Any] | Budget | None = None,
     instrument: Sequence[str] = registry.MODULES,
     sample: float | None = None,
@@ -214,15 +214,12 @@ def init(
         "headers": _headers(headers, own_hosts),
     }
     limits, modules = _budgets(budget, environment.budget), _modules(instrument)
-    meters = _provider("meter_provider", meter_provider, "get_meter")
-    exported = _exported(settings["service"], limits, tenant_metrics, meters)
+    exported = _exported(settings["service"], limits, tenant_metrics, meter_provider)
     sinks = _sinks(exporters, environment.exporters, exported)
     _start(Runtime(sinks=sinks, **settings), modules)
 
 
 def _start(made: Runtime, modules: tuple[str, ...]) -> None:
-    if runtime.postpone(partial(_start, made, modules)):
-        return
     shutdown()
     runtime.activate(made)
     registry.when_imported(modules)
@@ -264,7 +261,7 @@ def _names(environment: Environment, **given: Any) -> dict[str, Any]:
 def _provider(name: str, given: Any, method: str) -> Any:
     """Return a provider of OpenTelemetry's, or `None`, if it is one."""
     if given is not None and not callable(getattr(given, method, None)):
-        raise ConfigError(f"{name}={given!r} has no {method}(): it is not OpenTelemetry's provider")
+        raise ConfigError(f"{name}={given!r} has no {method}(): it is no OpenTelemetry provider")
     return given
 
 
@@ -324,7 +321,7 @@ def _exported(
         thresholds_s={} if limits is None else limits.thresholds_s(),
         budget_seconds={} if limits is None else limits.allocations_s(),
         tenant_metrics=tenant_metrics,
-        meter_provider=meter_provider,
+        meter_provider=_provider("meter_provider", meter_provider, "get_meter"),
     )
 
 
@@ -337,10 +334,10 @@ def _several(given: Any, name: str, known: Sequence[str]) -> tuple[Any, ...]:
 
 def _sinks(
     given: Any, otherwise: Sequence[str] | None, settings: export.ExportSettings
-) -> tuple[RowSink, ...]:
+) -> tuple[Sink, ...]:
     chosen = _first(given, otherwise, ("console",))
-    sinks: list[RowSink] = []
-    built: list[RowSink] = []
+    sinks: list[Sink] = []
+    built: list[Sink] = []
     for one in dict.fromkeys(_several(chosen, "exporters", export.NAMES)):
         if isinstance(one, str):
             try:
@@ -348,7 +345,7 @@ def _sinks(
             except ConfigError:
                 _close(map(receiver, built))
                 raise
-        elif callable(write := getattr(one, "write", None)) and not inspect.iscoroutinefunction(write):
+        elif callable(write := getattr(one, "write", None)) and not iscoroutinefunction(write):
             sinks.append(one)
         else:
             _close(map(receiver, built))
@@ -377,8 +374,6 @@ def shutdown() -> None:
 
     Done when the interpreter exits, too.
     """
-    if runtime.postpone(shutdown):
-        return
     before = runtime.activate(None)
     registry.undo_all()
     if before is not None:

@@ -5,7 +5,7 @@ Shipped to users: everything here is public.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -70,8 +70,8 @@ def capture(
 ) -> Iterator[list[Row]]:
     """Collect the rows of everything recorded inside, in place of what `init` set up.
 
-    Rows of streams that were finalized are among them once the block is left. `init` and `shutdown`
-    inside, as of an application that the test starts, take effect when it is left.
+    Rows of streams that were finalized are among them once the block is left. `init` inside, as of
+    an application that the test starts, is for what comes after it.
 
     Args:
         service: the rows' service.
@@ -90,19 +90,15 @@ def capture(
     rows: list[Row] = []
     if clock is not None:
         settings["clock"] = clock
-    postponed: list[Callable[[], None]] = []
-    settings |= {"sinks": (_List(rows), *sinks), "postponed": postponed}
-    before = runtime.activate(Runtime(service=service, **settings))
+    before = runtime.capture(Runtime(service=service, sinks=(_List(rows), *sinks), **settings))
     handles = [registry.instrument(module) for module in registry.imported(instrument)]
     try:
         yield rows
     finally:
         for handle in handles:
             handle.undo()
-        runtime.activate(before)
+        runtime.capture(before)
         finalize.flush_deferred(_PATIENCE_S)
-        for act in postponed:
-            act()
 
 
 def fake_stream(

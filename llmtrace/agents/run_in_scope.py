@@ -232,11 +232,7 @@ class _Nothing:
 
     context = Context()
 
-    def gave(self, item: Any) -> None:
-        """Do nothing with an item: no scope is open."""
+    def gave(self, _: Any) -> None:
+        """Do nothing with an item, a result or an exception: no scope is open."""
 
-    def returned(self, value: Any) -> None:
-        """Do nothing with a result: no scope is open."""
-
-    def failed(self, error: BaseException) -> None:
-        """Do nothing with an exception: no scope is open."""
+    returned = failed = gave

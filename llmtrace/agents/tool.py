@@ -203,10 +203,6 @@ class _Call:
         """End it where its code will not: with the process."""
         self._end(outcome, None, self._items)
 
-    def disown(self) -> None:
-        """Go on without a span: it is the one of the process that this one was forked from."""
-        self._ended = True
-
     @fails_open("tool")
     def _end(self, outcome: Outcome, error_type: str | None, result: Any) -> None:
         if self._ended:

@@ -42,11 +42,7 @@ class TurnBlock:
         self._running: list[tuple[_Turn, inside]] = []
 
     def __call__(self, function: F) -> F:
-        """Record every call of a function as a turn, whatever kind of function it is.
-
-        Raises:
-            ConfigError: it is no function, or the turn has a label that cannot be recorded.
-        """
+        """Record every call of a function as a turn, whatever kind of function it is."""
         labels(self._labels, "@llmtrace.turn")
         decorated: F = _decorated(function, self._begin)
         return decorated
@@ -136,8 +132,7 @@ def turn(
 
     For the function or block that answers once, however many requests that takes. Its row
     (`operation` is `invoke_agent`) has the stages of all of them, overlap counted once, and the
-    figures of its tools. A block never raises: what cannot be recorded is left out and logged. Where
-    it decorates, that is a `ConfigError`.
+    figures of its tools. A block never raises: what cannot be recorded is left out and logged.
 
     Args:
         name: the agent's, or what it does: a name that few turns do not share. Used bare, as

@@ -177,8 +177,7 @@ class Recording(AttemptClock):
 
     def disown(self) -> None:
         """Go on without a row: it is the one of the process that this one was forked from."""
-        if self._emit is not None:
-            self._emit = lambda *_: None
+        self._emit = self._emit and (lambda *_: None)
 
     @property
     def ended(self) -> bool:

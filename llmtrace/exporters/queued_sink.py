@@ -36,7 +36,7 @@ class QueuedSink(Generic[T]):
         capacity: most rows held; more are dropped.
         batch: most rows given to `deliver` at once.
         interval_s: longest a row waits for its batch to fill, in seconds.
-        every_row: see `Sink`.
+        every_row: see `Receiver`.
         spans: whether `deliver` writes spans; see `SpanSink`.
         left_to: see `SpanSink`.
         close_timeout_s: longest that `close` waits for the last rows, in seconds.

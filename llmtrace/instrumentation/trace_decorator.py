@@ -267,13 +267,11 @@ def _deliver(recording: Recording, result: Any, *, proxied: bool = True) -> Any:
             responses.adopt(recording, result, endpoints.classify_for(result))
             return result
         body = generators.body_of(result)
-        sent = body is not result
-        if proxied or sent:
-            whole = False if sent else None
+        if proxied or body is not result:
+            whole = None if body is result else False
             traced = proxy(recording, body, generic_chunks.reader(recording, body, whole=whole))
-            if sent:
-                result.body_iterator = traced
-                return result
+            if body is not result:
+                result.body_iterator, traced = traced, result
             if traced is not None:
                 return traced
         if recording.open:

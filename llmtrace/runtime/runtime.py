@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -30,7 +30,7 @@ from llmtrace.core.row import TURN
 from llmtrace.core.row_fields import PLAIN
 from llmtrace.core.span import Span as FinishedSpan
 from llmtrace.exporters import tracer_provider as provider
-from llmtrace.exporters.sink import Receiver, RowSink, receiver
+from llmtrace.exporters.sink import Receiver, Sink, receiver
 from llmtrace.exporters.span_layout import failure_text
 from llmtrace.runtime import foreign_tracer, proxied_request, scope, trace_context
 from llmtrace.runtime.trace_context import TO_ALL, HeaderPolicy, TraceContext
@@ -83,11 +83,10 @@ class Runtime:
         headers: which servers get ours.
         receivers: the sinks, with all that a sink may have.
         names_provider: whether the environment names OpenTelemetry's global provider.
-        postponed: of a test's capture: what `init` and `shutdown` are to do once it is over.
     """
 
     service: str
-    sinks: Sequence[RowSink] = ()
+    sinks: Sequence[Sink] = ()
     labels: Mapping[str, Any] = field(default_factory=dict)
     sample: float = 1.0
     tracer_provider: TracerProvider | None = None
@@ -97,7 +96,6 @@ class Runtime:
     names_provider: bool = field(default_factory=lambda: OTEL_PYTHON_TRACER_PROVIDER in os.environ)
     clock: Clock = time.perf_counter_ns
     wall: Clock = time.time_ns
-    postponed: list[Callable[[], None]] | None = None
     receivers: tuple[Receiver, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -343,18 +341,15 @@ class Open(Protocol):
     def end(self, outcome: Outcome) -> None:
         """End it with this outcome, unless it has ended."""
 
-    def disown(self) -> None:
-        """Write nothing when it ends: a forked child must not end its parent's again."""
-
 
 # What has begun and not ended. A stream may be dropped without a word, so nothing is kept alive.
 _open: WeakSet[Open] = WeakSet()
 
 
 def _disown_open() -> None:
-    for one in list(_open):
-        one.disown()
-    _open.clear()
+    while _open:
+        if isinstance(one := _open.pop(), Recording):
+            one.disown()
 
 
 if hasattr(os, "register_at_fork"):
@@ -388,11 +383,12 @@ def closed(one: Open) -> None:
 
 
 _active: Runtime | None = None
+_captured: Runtime | None = None
 
 
 def active() -> Runtime | None:
     """Return what `init` set up, or `None` if it was not called: then nothing is recorded."""
-    return _active
+    return _captured or _active
 
 
 def activate(runtime: Runtime | None) -> Runtime | None:
@@ -402,12 +398,11 @@ def activate(runtime: Runtime | None) -> Runtime | None:
     return before
 
 
-def postpone(act: Callable[[], None]) -> bool:
-    """Leave it to the end of a test's capture, if one runs, to do what would replace it."""
-    postponed = None if _active is None else _active.postponed
-    if postponed is not None:
-        postponed.append(act)
-    return postponed is not None
+def capture(runtime: Runtime | None) -> Runtime | None:
+    """Record by a test's runtime, whatever is the process's own; return the test's before."""
+    global _captured
+    before, _captured = _captured, runtime
+    return before
 
 
 class entered:  # noqa: N801 - reads as the verb it is: `with entered(recording):`

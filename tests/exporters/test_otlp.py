@@ -138,7 +138,12 @@ def test_http_is_not_retried(status, caplog):
 
 @pytest.mark.parametrize(
     ("body", "taken"),
-    [(b"\n <!doctype html><p>Sign in</p>", False), (b"<html>", False), (b"ok", True), (b"{}", True)],
+    [
+        (b"\n <!doctype html><p>Sign in</p>", False),
+        (b"<html>", False),
+        (b"ok", True),
+        (b"{}", True),
+    ],
 )
 def test_a_web_page_is_no_receiver(body, taken, caplog):
     """What answers 200 with a page took nothing, though other odd answers are accepted."""

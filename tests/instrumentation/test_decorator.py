@@ -842,6 +842,6 @@ def test_a_streaming_response_that_fails(decorated: Any) -> None:
     async def endpoint(_request: Any) -> Any:
         return responses.StreamingResponse(words())
 
-    with capture() as rows, pytest.raises(BaseException):  # noqa: B017, PT011 - or a group of it
+    with capture() as rows, pytest.raises(BaseException):  # noqa: B017 - or a group of it
         served(endpoint)
     assert (only(rows).outcome, only(rows).error_type) == ("error", "ValueError")

@@ -70,7 +70,7 @@ def http_sender(settings: OtlpSettings) -> Send:
             reason = f"{_cause(error)}, sending to {shown}"
             raise RetryExhausted(reason, retryable=_passing(error)) from None
         status = response.status_code
-        # A login page, or whatever else listens there, took no rows; no protobuf or JSON begins so.
+        # A login page, or whatever else listens there, took no rows. No protobuf begins like that.
         page = answer.lstrip().startswith(b"<")
         if status in _OK and not page:
             return bytes(answer)

@@ -71,7 +71,7 @@ def read_settings(
 
     Args:
         signal: `traces` or `metrics`.
-        endpoint: base URL of the receiver; for HTTP its path ends in `/v1/<signal>`, whatever it names.
+        endpoint: base URL of the receiver; for HTTP, `/v1/<signal>` is put at its end.
         protocol: `grpc` or `http/protobuf`.
         headers: sent with each request.
         timeout_s: of one attempt, in seconds.

@@ -64,10 +64,7 @@ def atraced(
 
 
 def body_of(result: Any) -> Any:
-    """Return the body that Starlette's streaming response, FastAPI's too, is still to send.
-
-    Of anything else, the thing itself.
-    """
+    """Return the body that a streaming response of Starlette's is to send, or else the result."""
     kind = getattr(sys.modules.get("starlette.responses"), "Response", None)
     if kind is None or not issubclass(type(result), kind):
         return result  # unseen: a result may break when it is looked at
