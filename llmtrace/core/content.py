@@ -220,7 +220,7 @@ class Content:
             return {}
         try:
             return dict(self._attributes(finish_reason))
-        except Exception as error:  # noqa: BLE001 - above all the user's hook
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - above all the user's hook
             self._fail("content.redact", error)
             return {}
 
@@ -283,7 +283,7 @@ def tool_content(policy: ContentPolicy, value: Any) -> str | None:
     try:
         text = value if isinstance(value, str) else _json(plain(value, policy.collected))
         return policy.recorded(text, policy.limit)
-    except Exception as error:  # noqa: BLE001 - above all the user's hook
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - above all the user's hook
         internal_error("content.redact", error)
         return None
 

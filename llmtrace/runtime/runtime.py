@@ -240,7 +240,7 @@ class Runtime:
                     continue
                 if identity.sampled or sink.every_row:
                     sink.write(row)
-            except Exception as error:  # noqa: BLE001 - one bad sink must not cost the others
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - it costs no other sink
                 internal_error(f"export.{sink.name}", error)
         if identity.span is not None:
             try:
@@ -281,7 +281,7 @@ class Runtime:
                 sent = sampled and sink.spans and not (own is not None and sink.left_to(own))
                 if sent or sink.every_span:
                     sink.write(span)
-            except Exception as error:  # noqa: BLE001 - one bad sink must not cost the others
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - it costs no other sink
                 internal_error(f"export.{sink.name}", error)
 
     def samples_root(
