@@ -143,6 +143,7 @@ def mark() -> None:
     with contextlib.ExitStack() as stack:
         stack.enter_context(llmtrace.stage("queue"))
     llmtrace.stage("rendering")  # type: ignore[arg-type]
+    llmtrace.stage("decode")  # type: ignore[arg-type]
 
 
 @llmtrace.stage("gateway")

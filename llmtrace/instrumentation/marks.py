@@ -10,13 +10,12 @@ import inspect
 from collections.abc import Callable, Sequence
 from contextlib import ContextDecorator
 from functools import wraps
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Literal, TypeVar, cast, get_args
 
 from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import internal_error, wrong_use
 from llmtrace.core.recording import Recording
 from llmtrace.core.row import OUTCOMES
-from llmtrace.core.stages import StageName
 from llmtrace.instrumentation.trace_decorator import Scalar, labels
 from llmtrace.runtime import proxied_request
 from llmtrace.runtime.runtime import current, enclosing
@@ -25,7 +24,8 @@ from llmtrace.runtime.scope import live
 F = TypeVar("F", bound=Callable[..., Any])
 
 # What is left over by definition, or measured by the wrapper, cannot be marked.
-MARKABLE: Final[tuple[StageName, ...]] = ("network", "gateway", "queue", "prefill", "render")
+Markable = Literal["network", "gateway", "queue", "prefill", "render"]
+MARKABLE: Final[tuple[Markable, ...]] = get_args(Markable)
 _MAX_NAME: Final = 100
 
 
@@ -52,10 +52,10 @@ class stage(ContextDecorator):  # noqa: N801 - used like a function: `with llmtr
         ...     check_quota()
     """
 
-    def __init__(self, name: StageName) -> None:
+    def __init__(self, name: Markable) -> None:
         self._name = name
         # Tasks and threads may share one mark, so each end looks for its own request's start.
-        # The last number is when it made consumer time its own; 0: it did not.
+        # The last is when it made consumer time its own, 0 = it did not.
         self._running: list[tuple[Recording | None, int | None, int]] = []
 
     def _recreate_cm(self) -> stage:
