@@ -21,7 +21,7 @@ from llmtrace import exporters as export
 from llmtrace.budget import Budget, Budgets, read_budgets
 from llmtrace.core.content import DEFAULT_LIMIT, ContentPolicy
 from llmtrace.core.errors import ConfigError
-from llmtrace.core.failopen import fails_open, internal_error
+from llmtrace.core.failopen import fails_open, internal_error, wrong_use
 from llmtrace.exporters.after_fork import at_exit
 from llmtrace.exporters.langfuse import coexistence
 from llmtrace.exporters.sink import Receiver, Sink, receiver
@@ -129,10 +129,13 @@ def _exporters(environ: Mapping[str, str]) -> tuple[str, ...] | None:
 def _sample(environ: Mapping[str, str]) -> float | None:
     name, text = "LLMTRACE_SAMPLE", environ.get("LLMTRACE_SAMPLE")
     if not text:
-        sampler = environ.get("OTEL_TRACES_SAMPLER", "")
-        if sampler in {"always_off", "parentbased_always_off"}:
+        sampler = environ.get("OTEL_TRACES_SAMPLER", "").strip().removeprefix("parentbased_")
+        if sampler == "always_off":
             return 0.0
-        if sampler not in {"traceidratio", "parentbased_traceidratio"}:
+        if sampler not in {"", "always_on", "traceidratio"}:
+            kept = f"OTEL_TRACES_SAMPLER={sampler!r} is unknown to llmtrace: it keeps all requests"
+            wrong_use("sampler", sampler, kept)
+        if sampler != "traceidratio":
             return None
         name, text = "OTEL_TRACES_SAMPLER_ARG", environ.get("OTEL_TRACES_SAMPLER_ARG") or "1"
     try:

@@ -41,8 +41,8 @@ class Receiver:
     Attributes:
         name: of its class, for messages.
         write: takes a row; also a span, if `spans` or `every_span` is true.
-        flush: sends what is held back; returns whether all of it went within the seconds given.
-        close: flushes and stops, in a bounded time; later rows are dropped, and counted.
+        flush: sends what is held back, within seconds; returns whether all of it went.
+        close: flushes and stops, in a bounded time.
         every_row: whether it also wants the rows that the user's sampling leaves out, as whatever
             counts requests does.
     """

@@ -181,6 +181,15 @@ def test_what_share_is_kept_by_the_environment(environ, expected):
     assert read_environment(environ).sample == expected
 
 
+def test_a_sampler_that_is_not_known_is_said_once(caplog):
+    """It may be meant for the application's own provider, so it is no reason to raise."""
+    for _ in range(2):
+        assert read_environment({"OTEL_TRACES_SAMPLER": "jaeger_remote"}).sample is None
+
+    expected = "OTEL_TRACES_SAMPLER='jaeger_remote' is unknown to llmtrace: it keeps all requests"
+    assert caplog.messages == [expected]
+
+
 @pytest.mark.parametrize("text", ["most", "2", "-0.1", "nan", "inf", "1e999"])
 @pytest.mark.parametrize("name", ["LLMTRACE_SAMPLE", "OTEL_TRACES_SAMPLER_ARG"])
 def test_a_share_that_cannot_be_names_its_variable(name, text):
