@@ -18,11 +18,9 @@ from llmtrace.core.failopen import internal_error
 # Hosts known to reject `stream_options.include_usage`; they report usage without it
 # (openai/openai-agents-python#442).
 _KNOWN_TO_REJECT: Final = frozenset({"api.mistral.ai"})
-# Statuses that are about a temporary state and not about the request, with all from the last on.
-_PASSING: Final = frozenset({408, 409, 425, 429})
-_HTTP_ERROR: Final = 400
+# Statuses that may be about the option, and not about what is wrong for a while.
+_MAY_REJECT: Final = frozenset(range(400, 502)) - {408, 409, 425, 429}
 _SERVER_ERROR: Final = 500
-_BAD_GATEWAY: Final = 502
 _MAX_KNOWN: Final = 4096
 
 _rejects: set[str] = set()  # servers, for the life of the process
@@ -52,11 +50,9 @@ class Altered:
     def unaltered_after(self, error: Exception) -> Any:
         """Return the unaltered request, if it is to be sent after this error. Never raises."""
         try:
-            status = getattr(error, "status_code", None)
-            if self.options is self._unaltered or not isinstance(status, int):
-                return None  # no response: the request was not rejected
-            if status in _PASSING or not _HTTP_ERROR <= status < _BAD_GATEWAY:
-                return None
+            status: Any = getattr(error, "status_code", None)
+            if self.options is self._unaltered or status not in _MAY_REJECT:
+                return None  # without a response there is no status
             code = code_of(error)
             if self._to in _takes and (
                 status >= _SERVER_ERROR
