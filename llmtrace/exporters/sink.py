@@ -43,8 +43,7 @@ class Receiver:
         write: takes a row; also a span, if `spans` or `every_span` is true.
         flush: sends what is held back, within seconds; returns whether all of it went.
         close: flushes and stops, in a bounded time.
-        every_row: whether it also wants the rows that the user's sampling leaves out, as whatever
-            counts requests does.
+        every_row: whether it also wants rows that the sampling leaves out, as what counts does.
     """
 
     name: str
