@@ -117,7 +117,7 @@ class Content:
         except Exception as error:  # noqa: BLE001 - the request goes on; its content is not kept
             self._fail("content", error)
 
-    def _fail(self, kind: str, error: Exception) -> None:
+    def _fail(self, kind: str, error: BaseException) -> None:
         self._failed = True
         self._messages.clear()
         self._choices.clear()
