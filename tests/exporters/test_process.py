@@ -238,7 +238,7 @@ with llmtrace.turn("agent"):
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
 @pytest.mark.parametrize("how", ["drop", "read", "exit", "return"])
 def test_what_was_open_at_a_fork_is_the_parents_alone(tmp_path, how):
-    """A child that drops, reads or inherits an open stream, tool call and turn writes none."""
+    """A child that drops, reads or inherits an open stream and turn writes neither."""
     path = tmp_path / "rows.jsonl"
     assert run(INHERITED, str(path), how).stderr == ""
 
