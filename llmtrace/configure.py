@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import unquote
@@ -20,7 +21,7 @@ from llmtrace import exporters as export
 from llmtrace.budget import Budget, Budgets, read_budgets
 from llmtrace.core.content import DEFAULT_LIMIT, ContentPolicy
 from llmtrace.core.errors import ConfigError
-from llmtrace.core.failopen import fails_open, internal_error
+from llmtrace.core.failopen import fails_open, internal_error, wrong_use
 from llmtrace.exporters.after_fork import at_exit
 from llmtrace.exporters.langfuse import coexistence
 from llmtrace.exporters.sink import Receiver, Sink, receiver
@@ -128,10 +129,13 @@ def _exporters(environ: Mapping[str, str]) -> tuple[str, ...] | None:
 def _sample(environ: Mapping[str, str]) -> float | None:
     name, text = "LLMTRACE_SAMPLE", environ.get("LLMTRACE_SAMPLE")
     if not text:
-        sampler = environ.get("OTEL_TRACES_SAMPLER", "")
-        if sampler in {"always_off", "parentbased_always_off"}:
+        sampler = environ.get("OTEL_TRACES_SAMPLER", "").strip().removeprefix("parentbased_")
+        if sampler == "always_off":
             return 0.0
-        if sampler not in {"traceidratio", "parentbased_traceidratio"}:
+        if sampler not in {"", "always_on", "traceidratio"}:
+            kept = f"OTEL_TRACES_SAMPLER={sampler!r} is unknown to llmtrace: it keeps all requests"
+            wrong_use("sampler", sampler, kept)
+        if sampler != "traceidratio":
             return None
         name, text = "OTEL_TRACES_SAMPLER_ARG", environ.get("OTEL_TRACES_SAMPLER_ARG") or "1"
     try:
@@ -207,7 +211,7 @@ def init(
         return
     settings = _names(environment, service=service, region=region, version=version) | {
         "sample": _share(_first(sample, environment.sample, 1.0), "sample"),
-        "tracer_provider": tracer_provider,
+        "tracer_provider": _provider("tracer_provider", tracer_provider, "get_tracer"),
         "ask_usage": ask_usage,
         "content": _content(redact, content_limit, record_content, environment),
         "headers": _headers(headers, own_hosts),
@@ -255,6 +259,13 @@ def _names(environment: Environment, **given: Any) -> dict[str, Any]:
     texts = {key: value for key, value in given.items() if value is not None}
     service = texts.pop("service", "") or environment.service or _UNKNOWN_SERVICE
     return {"service": service, "labels": {**environment.labels, **texts}}
+
+
+def _provider(name: str, given: Any, method: str) -> Any:
+    """Return a provider of OpenTelemetry's, or `None`, if it is one."""
+    if given is not None and not callable(getattr(given, method, None)):
+        raise ConfigError(f"{name}={given!r} has no {method}(): it is no OpenTelemetry provider")
+    return given
 
 
 @fails_open("record")
@@ -313,7 +324,7 @@ def _exported(
         thresholds_s={} if limits is None else limits.thresholds_s(),
         budget_seconds={} if limits is None else limits.allocations_s(),
         tenant_metrics=tenant_metrics,
-        meter_provider=meter_provider,
+        meter_provider=_provider("meter_provider", meter_provider, "get_meter"),
     )
 
 
@@ -337,13 +348,13 @@ def _sinks(
             except ConfigError:
                 _close(map(receiver, built))
                 raise
-        elif callable(getattr(one, "write", None)):
+        elif callable(write := getattr(one, "write", None)) and not iscoroutinefunction(write):
             sinks.append(one)
         else:
             _close(map(receiver, built))
             raise ConfigError(
                 f"exporters: {one!r} is neither a name ({', '.join(export.NAMES)}) nor an object "
-                "with write(row)"
+                "with write(row), which is not async"
             )
     return (*built, *sinks)
 

@@ -70,7 +70,8 @@ def capture(
 ) -> Iterator[list[Row]]:
     """Collect the rows of everything recorded inside, in place of what `init` set up.
 
-    Rows of streams that were finalized are among them once the block is left.
+    Rows of streams that were finalized are among them once the block is left. `init` inside, as of
+    an application that the test starts, is for what comes after it.
 
     Args:
         service: the rows' service.
@@ -89,14 +90,14 @@ def capture(
     rows: list[Row] = []
     if clock is not None:
         settings["clock"] = clock
-    before = runtime.activate(Runtime(service=service, sinks=(_List(rows), *sinks), **settings))
+    before = runtime.capture(Runtime(service=service, sinks=(_List(rows), *sinks), **settings))
     handles = [registry.instrument(module) for module in registry.imported(instrument)]
     try:
         yield rows
     finally:
         for handle in handles:
             handle.undo()
-        runtime.activate(before)
+        runtime.capture(before)
         finalize.flush_deferred(_PATIENCE_S)
 
 

@@ -31,10 +31,20 @@ class Sink:
         """Stop."""
 
 
+class WriteOnly:
+    """A user's own sink as the documentation shows it."""
+
+    every_row = True
+
+    def write(self, row: llmtrace.Row) -> None:
+        """Take a row."""
+
+
 def set_up() -> None:
     """Setting up takes every form the documentation promises."""
     llmtrace.init()
     llmtrace.init("shop", exporters=["otlp", "prometheus:9464", Sink()], budget="budget.yaml")
+    llmtrace.init(exporters=[WriteOnly()])
     llmtrace.init(budget=Path("budget.yaml"), instrument=(), sample=0.1, region="eu", version="1")
     llmtrace.init(budget={"total": "2s"}, tenant_metrics=True, ask_usage=False)
     llmtrace.init(budget=llmtrace.Budget(total_s=2.0, stages_s={"queue": 0.1}))
@@ -133,6 +143,7 @@ def mark() -> None:
     with contextlib.ExitStack() as stack:
         stack.enter_context(llmtrace.stage("queue"))
     llmtrace.stage("rendering")  # type: ignore[arg-type]
+    llmtrace.stage("decode")  # type: ignore[arg-type]
 
 
 @llmtrace.stage("gateway")

@@ -18,6 +18,7 @@ from opentelemetry.context import Context
 
 from llmtrace.core.recording import Recording
 from llmtrace.instrumentation.streams import finalize
+from llmtrace.instrumentation.streams.generators import body_of
 from llmtrace.runtime.runtime import current
 
 
@@ -107,10 +108,19 @@ def scoped(target: Callable[..., Any], begin: Begin) -> Callable[..., Any]:
             raise
         if inspect.iscoroutine(result):
             return _awaited(run, result)
-        run.returned(result)
-        return result
+        return _returned(run, result)
 
     return call
+
+
+def _returned(run: Run, result: Any) -> Any:
+    """End a run with what its function returned, or with the body that is still to be sent."""
+    body = body_of(result)
+    if body is result:
+        run.returned(result)
+    else:
+        result.body_iterator = _astepped(lambda: (each async for each in body), lambda *_: run)()
+    return result
 
 
 def _called(
@@ -132,8 +142,7 @@ async def _awaited(run: Run, answer: Any) -> Any:
     except BaseException as error:
         run.failed(error)
         raise
-    run.returned(result)
-    return result
+    return _returned(run, result)
 
 
 def _stepped(
@@ -223,11 +232,7 @@ class _Nothing:
 
     context = Context()
 
-    def gave(self, item: Any) -> None:
-        """Do nothing with an item: no scope is open."""
+    def gave(self, _: Any) -> None:
+        """Do nothing with an item, a result or an exception: no scope is open."""
 
-    def returned(self, value: Any) -> None:
-        """Do nothing with a result: no scope is open."""
-
-    def failed(self, error: BaseException) -> None:
-        """Do nothing with an exception: no scope is open."""
+    returned = failed = gave

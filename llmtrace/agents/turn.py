@@ -43,6 +43,7 @@ class TurnBlock:
 
     def __call__(self, function: F) -> F:
         """Record every call of a function as a turn, whatever kind of function it is."""
+        labels(self._labels, "@llmtrace.turn")
         decorated: F = _decorated(function, self._begin)
         return decorated
 
@@ -131,7 +132,7 @@ def turn(
 
     For the function or block that answers once, however many requests that takes. Its row
     (`operation` is `invoke_agent`) has the stages of all of them, overlap counted once, and the
-    figures of its tools. It never raises: what cannot be recorded is left out and logged.
+    figures of its tools. A block never raises: what cannot be recorded is left out and logged.
 
     Args:
         name: the agent's, or what it does: a name that few turns do not share. Used bare, as

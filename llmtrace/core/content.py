@@ -117,7 +117,7 @@ class Content:
         except Exception as error:  # noqa: BLE001 - the request goes on; its content is not kept
             self._fail("content", error)
 
-    def _fail(self, kind: str, error: Exception) -> None:
+    def _fail(self, kind: str, error: BaseException) -> None:
         self._failed = True
         self._messages.clear()
         self._choices.clear()
@@ -220,7 +220,7 @@ class Content:
             return {}
         try:
             return dict(self._attributes(finish_reason))
-        except Exception as error:  # noqa: BLE001 - above all the user's hook
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - above all the user's hook
             self._fail("content.redact", error)
             return {}
 
@@ -283,7 +283,7 @@ def tool_content(policy: ContentPolicy, value: Any) -> str | None:
     try:
         text = value if isinstance(value, str) else _json(plain(value, policy.collected))
         return policy.recorded(text, policy.limit)
-    except Exception as error:  # noqa: BLE001 - above all the user's hook
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - above all the user's hook
         internal_error("content.redact", error)
         return None
 

@@ -175,6 +175,10 @@ class Recording(AttemptClock):
         self._emit = None
         self.switch_interval(reading=False)
 
+    def disown(self) -> None:
+        """Go on without a row: it is the one of the process that this one was forked from."""
+        self._emit = self._emit and (lambda *_: None)
+
     @property
     def ended(self) -> bool:
         """Whether the row has been made."""

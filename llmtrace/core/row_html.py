@@ -31,7 +31,7 @@ def one_row(row: Row) -> str:
     """Return the HTML of one row: its bar, and a line for each stage."""
     lines = f'<table style="border:0"><tbody>{"".join(_stages(row))}</tbody></table>'
     return (
-        f'<div style="max-width:44em;overflow-x:auto"><div>{_heading(row)}</div>'
+        f'<div style="max-width:44em;overflow-x:auto;overflow-wrap:anywhere">{_heading(row)}'
         f"{_bar(row, row.e2e_ns)}{lines}</div>"
     )
 
@@ -61,7 +61,8 @@ def many_rows(rows: Sequence[Row]) -> str:
 
 
 def _heading(row: Row) -> str:
-    parts = [row.operation, row.model, row.route, row.outcome, row.error_type]
+    tools = ", ".join(dict.fromkeys(part.name for part in row.parts if part.kind == "tool"))
+    parts = [row.operation, row.agent, row.model, row.route, tools, row.outcome, row.error_type]
     parts.append(f"e2e {_number(row.e2e_ns)} ms")
     if row.ttft_ns is not None:
         parts.append(f"ttft {_number(row.ttft_ns)} ms")
@@ -87,7 +88,10 @@ def _stages(row: Row) -> Iterator[str]:
             continue
         swatch = f'<span style="color:{STAGE_COLOURS[name]}">&#9632;</span> '
         source = row.stages.sources.get(name, "")  # type: ignore[call-overload]
-        took, part = (_number(ns), f"{ns / total:.1%}") if ns is not None else ("not reported", "")
+        if name == "unattributed" and row.stages.client:
+            source = f"client {_number(row.stages.client)} ms"
+        known = ns is not None
+        took, part = (f"{_number(ns)} ms", f"{ns / total:.1%}") if known else ("not reported", "")
         yield (
             f'<tr><td style="{_CELL}">{swatch}{name}</td><td style="{_NUMBER}">{took}</td>'
             f'<td style="{_NUMBER}">{part}</td><td style="{_CELL}">{_text(source)}</td></tr>'

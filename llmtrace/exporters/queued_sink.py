@@ -16,7 +16,7 @@ from llmtrace.exporters.worker import EXIT_LIMIT_S, Worker
 T = TypeVar("T")
 
 
-class PartialFailure(Exception):  # noqa: N818 - what happened to the rows
+class RowsLost(Exception):  # noqa: N818 - what happened to the rows
     """Raised by `deliver` when only some rows of a batch were lost; any other error loses all."""
 
     def __init__(self, reason: str, rows: int) -> None:
@@ -32,11 +32,11 @@ class QueuedSink(Generic[T]):
     Args:
         name: what drops (`<name>.dropped`) and failures (`<name>`) are counted under.
         deliver: sends a batch; may block, and may raise, which drops the batch (or a part of it:
-            `PartialFailure`).
+            `RowsLost`).
         capacity: most rows held; more are dropped.
         batch: most rows given to `deliver` at once.
         interval_s: longest a row waits for its batch to fill, in seconds.
-        every_row: see `Sink`.
+        every_row: see `Receiver`.
         spans: whether `deliver` writes spans; see `SpanSink`.
         left_to: see `SpanSink`.
         close_timeout_s: longest that `close` waits for the last rows, in seconds.
@@ -128,7 +128,7 @@ class QueuedSink(Generic[T]):
                 self._failed = None
             except Exception as error:  # noqa: BLE001 - raised again once the others are sent
                 failed, self._failed = error, type(error).__name__
-                lost = error.rows if isinstance(error, PartialFailure) else len(rows)
+                lost = error.rows if isinstance(error, RowsLost) else len(rows)
                 if not self._given_up:  # else `close` has counted them
                     count_internal(self._dropped, lost)
                 if self._worker.closing:  # a backend that failed once gets no more of our exit

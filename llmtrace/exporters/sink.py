@@ -11,28 +11,11 @@ if TYPE_CHECKING:
     from llmtrace.core.span import Span
 
 
-class RowSink(Protocol):
-    """Anything that takes finished rows. The other members are optional, as in `Sink`."""
+class Sink(Protocol):
+    """Anything that takes finished rows. What `Receiver` has besides is optional."""
 
     def write(self, row: Row) -> None:
         """Take one finished row. Neither blocks nor raises."""
-
-
-class Sink(RowSink, Protocol):
-    """A sink as llmtrace's own exporters are.
-
-    Attributes:
-        every_row: whether it also wants the rows that the user's sampling leaves out, as whatever
-            counts requests does.
-    """
-
-    every_row: bool
-
-    def flush(self, timeout_s: float) -> bool:
-        """Send what is held back; return whether all of it went within `timeout_s`."""
-
-    def close(self) -> None:
-        """Flush and stop, within a bounded time. Later rows are dropped, and counted."""
 
 
 class SpanSink(Protocol):
@@ -58,6 +41,9 @@ class Receiver:
     Attributes:
         name: of its class, for messages.
         write: takes a row; also a span, if `spans` or `every_span` is true.
+        flush: sends what is held back, within seconds; returns whether all of it went.
+        close: flushes and stops, in a bounded time.
+        every_row: whether it also wants rows that the sampling leaves out, as what counts does.
     """
 
     name: str
@@ -70,7 +56,7 @@ class Receiver:
     left_to: Callable[[Any], bool]
 
 
-def receiver(sink: RowSink) -> Receiver:
+def receiver(sink: Sink) -> Receiver:
     """Return a sink with the defaults of what it lacks: nothing to flush, close or leave out."""
     spans = bool(getattr(sink, "spans", False))
     return Receiver(

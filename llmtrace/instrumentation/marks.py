@@ -10,13 +10,12 @@ import inspect
 from collections.abc import Callable, Sequence
 from contextlib import ContextDecorator
 from functools import wraps
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Literal, TypeVar, cast, get_args
 
 from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import internal_error, wrong_use
 from llmtrace.core.recording import Recording
 from llmtrace.core.row import OUTCOMES
-from llmtrace.core.stages import StageName
 from llmtrace.instrumentation.trace_decorator import Scalar, labels
 from llmtrace.runtime import proxied_request
 from llmtrace.runtime.runtime import current, enclosing
@@ -25,7 +24,8 @@ from llmtrace.runtime.scope import live
 F = TypeVar("F", bound=Callable[..., Any])
 
 # What is left over by definition, or measured by the wrapper, cannot be marked.
-MARKABLE: Final[tuple[StageName, ...]] = ("network", "gateway", "queue", "prefill", "render")
+Markable = Literal["network", "gateway", "queue", "prefill", "render"]
+MARKABLE: Final[tuple[Markable, ...]] = get_args(Markable)
 _MAX_NAME: Final = 100
 
 
@@ -33,9 +33,9 @@ class stage(ContextDecorator):  # noqa: N801 - used like a function: `with llmtr
     """Mark the time inside as one stage of the request being recorded.
 
     In a decorated function, or anything it calls, up to the end of its stream. Outside any
-    request, it does nothing. Consumer time is `render` without being marked. As a context manager,
-    a name that cannot be marked is logged once and changes nothing: a running request is no place
-    to raise.
+    request, it does nothing. Consumer time is `render` without being marked; after the first
+    content it cannot be marked as anything else. As a context manager, a name that cannot be
+    marked is logged once and changes nothing: a running request is no place to raise.
 
     Args:
         name: `network`, `gateway`, `queue`, `prefill` or `render`. `first_chunk` and `decode` are
@@ -52,10 +52,11 @@ class stage(ContextDecorator):  # noqa: N801 - used like a function: `with llmtr
         ...     check_quota()
     """
 
-    def __init__(self, name: StageName) -> None:
+    def __init__(self, name: Markable) -> None:
         self._name = name
         # Tasks and threads may share one mark, so each end looks for its own request's start.
-        self._running: list[tuple[Recording | None, int | None]] = []
+        # The last is when it made consumer time its own, 0 = it did not.
+        self._running: list[tuple[Recording | None, int | None, int]] = []
 
     def _recreate_cm(self) -> stage:
         return stage(self._name)  # a decorator's own one for each call, as calls may overlap
@@ -89,25 +90,31 @@ class stage(ContextDecorator):  # noqa: N801 - used like a function: `with llmtr
 
     def __enter__(self) -> None:
         """Start the mark in the current request."""
-        recording, since = current.get(), None
+        recording, since, began = current.get(), None, 0
         try:
             if self._name not in MARKABLE:
                 wrong_use("stage", repr(self._name)[:_MAX_NAME], self._wrong())
-            elif recording is not None and not recording.ended and recording.reading:
-                since = _free(recording)
+            elif recording is not None and not recording.ended:
+                if not recording.reading and recording.ttft is None and self._name != "render":
+                    began = recording.switch_interval(reading=True)
+                since = _free(recording) if recording.reading else None
         except Exception as error:  # noqa: BLE001
             internal_error("stage", error)
-        self._running.append((recording, since))
+        self._running.append((recording, since, began))
 
     def __exit__(self, *_: object) -> None:
         """End the mark in the request that it began in."""
         here = current.get()
         try:
             mine = [one for one in self._running if one[0] is here] or self._running
-            recording, since = started = mine[-1]
+            recording, since, began = started = mine[-1]
             self._running.remove(started)
-            if recording is not None and since is not None:
-                recording.add_mark(self._name, _free(recording) - since)
+            # Consumer time in which the stream was read after all is as it would be unmarked.
+            if recording is None or since is None or began not in (0, recording.wait_started):
+                return
+            recording.add_mark(self._name, _free(recording) - since)
+            if began:
+                recording.switch_interval(reading=False)
         except Exception as error:  # noqa: BLE001
             internal_error("stage", error)
 

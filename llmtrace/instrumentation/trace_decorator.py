@@ -266,11 +266,14 @@ def _deliver(recording: Recording, result: Any, *, proxied: bool = True) -> Any:
             recording.in_decorated_function = False
             responses.adopt(recording, result, endpoints.classify_for(result))
             return result
-        traced = (
-            proxy(recording, result, generic_chunks.reader(recording, result)) if proxied else None
-        )
-        if traced is not None:
-            return traced
+        body = generators.body_of(result)
+        if proxied or body is not result:
+            whole = None if body is result else False
+            traced = proxy(recording, body, generic_chunks.reader(recording, body, whole=whole))
+            if body is not result:
+                result.body_iterator, traced = traced, result
+            if traced is not None:
+                return traced
         if recording.open:
             # The stream went somewhere inside what was returned: it ends the row.
             return _handed_over(recording, result)

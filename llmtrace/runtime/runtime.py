@@ -30,7 +30,7 @@ from llmtrace.core.row import TURN
 from llmtrace.core.row_fields import PLAIN
 from llmtrace.core.span import Span as FinishedSpan
 from llmtrace.exporters import tracer_provider as provider
-from llmtrace.exporters.sink import Receiver, RowSink, receiver
+from llmtrace.exporters.sink import Receiver, Sink, receiver
 from llmtrace.exporters.span_layout import failure_text
 from llmtrace.runtime import foreign_tracer, proxied_request, scope, trace_context
 from llmtrace.runtime.trace_context import TO_ALL, HeaderPolicy, TraceContext
@@ -86,7 +86,7 @@ class Runtime:
     """
 
     service: str
-    sinks: Sequence[RowSink] = ()
+    sinks: Sequence[Sink] = ()
     labels: Mapping[str, Any] = field(default_factory=dict)
     sample: float = 1.0
     tracer_provider: TracerProvider | None = None
@@ -240,7 +240,7 @@ class Runtime:
                     continue
                 if identity.sampled or sink.every_row:
                     sink.write(row)
-            except Exception as error:  # noqa: BLE001 - one bad sink must not cost the others
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - it costs no other sink
                 internal_error(f"export.{sink.name}", error)
         if identity.span is not None:
             try:
@@ -281,7 +281,7 @@ class Runtime:
                 sent = sampled and sink.spans and not (own is not None and sink.left_to(own))
                 if sent or sink.every_span:
                     sink.write(span)
-            except Exception as error:  # noqa: BLE001 - one bad sink must not cost the others
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - it costs no other sink
                 internal_error(f"export.{sink.name}", error)
 
     def samples_root(
@@ -344,8 +344,16 @@ class Open(Protocol):
 
 # What has begun and not ended. A stream may be dropped without a word, so nothing is kept alive.
 _open: WeakSet[Open] = WeakSet()
+
+
+def _disown_open() -> None:
+    while _open:
+        if isinstance(one := _open.pop(), Recording):
+            one.disown()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_open.clear)  # those are the parent's to end
+    os.register_at_fork(after_in_child=_disown_open)
 
 
 def end_open() -> None:
@@ -375,17 +383,25 @@ def closed(one: Open) -> None:
 
 
 _active: Runtime | None = None
+_captured: Runtime | None = None
 
 
 def active() -> Runtime | None:
     """Return what `init` set up, or `None` if it was not called: then nothing is recorded."""
-    return _active
+    return _captured or _active
 
 
 def activate(runtime: Runtime | None) -> Runtime | None:
     """Make a runtime the process's own, and return the one before."""
     global _active  # the one piece of process-wide state there is
     before, _active = _active, runtime
+    return before
+
+
+def capture(runtime: Runtime | None) -> Runtime | None:
+    """Record by a test's runtime, whatever is the process's own; return the test's before."""
+    global _captured
+    before, _captured = _captured, runtime
     return before
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -226,7 +227,7 @@ def test_a_text_the_hook_drops():
     assert said(ContentPolicy(redact=lambda _: None), "hello") == ""
 
 
-@pytest.mark.parametrize("wrong", [lambda text: text.nothing, lambda _: 5])
+@pytest.mark.parametrize("wrong", [lambda text: text.nothing, lambda _: 5, lambda _: sys.exit(2)])
 def test_a_hook_that_fails_costs_all_content(wrong, caplog):
     """Nothing of the request is recorded, that is counted, and no text gets into the log."""
 

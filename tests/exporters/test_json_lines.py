@@ -41,7 +41,7 @@ def test_what_is_no_row_is_named_by_its_line(tmp_path, line):
     path = tmp_path / "rows.jsonl"
     path.write_text(f"\n{line}\n", encoding="utf-8")
 
-    with pytest.raises(DataError, match=r"rows\.jsonl:2: .*llmtrace demo --rows-out"):
+    with pytest.raises(DataError, match=r"rows\.jsonl:2: .*jsonl:FILE"):
         read_rows(path)
 
 

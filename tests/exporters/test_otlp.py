@@ -136,6 +136,29 @@ def test_http_is_not_retried(status, caplog):
     assert "hunter2" not in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("body", "taken"),
+    [
+        (b"\n <!doctype html><p>Sign in</p>", False),
+        (b"<html>", False),
+        (b"ok", True),
+        (b"{}", True),
+    ],
+)
+def test_a_web_page_is_no_receiver(body, taken, caplog):
+    """What answers 200 with a page took nothing, though other odd answers are accepted."""
+    with (
+        http_receiver(lambda _: Answer(200, {"content-type": "text/html"}, body)) as received,
+        sending(received.url) as sink,
+    ):
+        sink.write(typical(0))
+        assert sink.flush(10) == taken
+
+    lost = {} if taken else {"export.otlp": 1, "export.otlp.dropped": 1}
+    assert (internal_errors(), len(received.requests)) == (lost, 1)
+    assert ("HTTP 200 with a web page from http://127.0.0.1" in caplog.text) != taken
+
+
 def abort(code, *trailers):
     """Refuse the first call with this code."""
 

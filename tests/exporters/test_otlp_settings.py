@@ -65,6 +65,16 @@ def test_an_argument_that_is_the_full_url_is_taken_as_it_is():
     assert read(endpoint="http://a/v1/traces").url == "http://a/v1/traces"
 
 
+@pytest.mark.parametrize("path", ["/v1/traces", "/v1/traces/", "/v1/metrics", "/v1/logs"])
+def test_the_general_endpoint_as_a_signals_url(path):
+    """Both signals go to the receiver it is of, each by its own path."""
+    environ = {"ENDPOINT": f"http://a/x{path}"}
+
+    assert read("traces", environ).url == "http://a/x/v1/traces"
+    assert read("metrics", environ).url == "http://a/x/v1/metrics"
+    assert read("traces", endpoint=f"http://a/x{path}").url == "http://a/x/v1/traces"
+
+
 def test_metrics_have_their_own():
     """The metrics' variables do not touch the traces, nor the other way round."""
     environ = {"METRICS_ENDPOINT": "http://m:1/x", "ENDPOINT": "http://c:2"}

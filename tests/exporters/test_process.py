@@ -206,6 +206,52 @@ def test_what_is_open_at_exit_is_sent_as_cancelled():
     ]
 
 
+INHERITED = """
+import gc, os, sys, warnings
+warnings.simplefilter("ignore")  # Python 3.12 and later warn of forking with threads at all
+import llmtrace
+llmtrace.init("forks", exporters=["jsonl:" + sys.argv[1]])
+
+@llmtrace.tool
+def look(how):
+    stream = llmtrace.wrap(iter("ab"), route="stream")
+    next(stream)
+    if (child := os.fork()) == 0:
+        if how == "drop":
+            del stream
+            gc.collect()
+        elif how == "read":
+            list(stream)
+        "".join(llmtrace.wrap(iter("ab"), route="child"))
+        if how == "return":
+            return
+        llmtrace.flush()
+        sys.exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    list(stream)
+
+with llmtrace.turn("agent"):
+    look(sys.argv[2])
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
+@pytest.mark.parametrize("how", ["drop", "read", "exit", "return"])
+def test_what_was_open_at_a_fork_is_the_parents_alone(tmp_path, how):
+    """A child that drops, reads or inherits an open stream and turn writes neither."""
+    path = tmp_path / "rows.jsonl"
+    assert run(INHERITED, str(path), how).stderr == ""
+
+    rows = list(llmtrace.read_rows(path))
+    ended = sorted((row.operation, row.route or "", row.outcome) for row in rows)
+    assert ended == [
+        ("chat", "child", "success"),
+        ("chat", "stream", "success"),
+        ("invoke_agent", "", "success"),
+    ]
+    assert len({row.trace_id for row in rows}) == 1
+
+
 CHILD_OF_MULTIPROCESSING = """
 import multiprocessing, sys, warnings
 warnings.simplefilter("ignore")  # Python 3.12 and later warn of forking with threads at all

@@ -439,11 +439,13 @@ def test_names_that_are_taken():
         PrometheusSink(registry=registry)
 
 
-def test_serving(sink):
-    """`serve` answers on loopback until the sink is closed."""
+def test_serving(sink, caplog):
+    """`serve` answers on loopback, at the address that it logs, until the sink is closed."""
     sink.write(typical())
-    port = sink.serve(0)
+    with caplog.at_level("INFO", "llmtrace"):
+        port = sink.serve(0)
     url = f"http://127.0.0.1:{port}/metrics"
+    assert url in caplog.text
     with urllib.request.urlopen(url, timeout=5) as answer:
         assert b"llmtrace_requests_total{" in answer.read()
     sink.close()

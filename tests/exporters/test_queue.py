@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from llmtrace.core.failopen import internal_errors
-from llmtrace.exporters.queued_sink import PartialFailure, QueuedSink
+from llmtrace.exporters.queued_sink import QueuedSink, RowsLost
 from llmtrace.exporters.worker import Worker
 from tests.exporters.samples import typical
 
@@ -144,7 +144,7 @@ def test_only_what_was_lost_is_counted(sinks):
     """A delivery that knows how many rows it lost is believed."""
 
     def deliver(rows):
-        raise PartialFailure("half of it", 1)
+        raise RowsLost("half of it", 1)
 
     sink = sinks(deliver)
     sink.write(typical(0))

@@ -20,6 +20,7 @@ from llmtrace.core.row import from_dict
 from llmtrace.exporters import ExportSettings, build
 from llmtrace.exporters.row_files.arrow_table import from_arrow
 from llmtrace.exporters.row_files.read_back import Rows, read_rows
+from llmtrace.testing import FakeClock, capture
 from tests.collector.web import serving
 from tests.strategies import rows
 
@@ -217,8 +218,27 @@ def test_a_row_shows_its_stages():
     page = _Tags()
     page.feed(typical()._repr_html_())
 
-    assert "queue120.05.0%engine_inband" in page.text
+    assert "queue120.0 ms5.0%engine_inband" in page.text
     assert "gatewaynot reported" in page.text
+
+
+def test_a_turn_shows_its_agent_and_tools():
+    """The heading names what ran, and `unattributed` its part before the request."""
+    clock = FakeClock()
+
+    @llmtrace.tool
+    def search(word):
+        return word
+
+    with capture(clock=clock) as rows, llmtrace.turn("trip"):
+        search("a")
+        search("b")
+    client = replace(typical().timeline, client=40_000_000)
+    page = _Tags()
+    page.feed(rows[0]._repr_html_() + typical(timeline=client)._repr_html_())
+
+    assert "invoke_agent  trip  search  success  e2e" in page.text
+    assert "client 40.0 ms" in page.text
 
 
 def test_many_rows_show_the_first():

@@ -88,7 +88,7 @@ def faulty() -> None:
 def unknown_servers() -> Iterator[None]:
     """Know of no server whether it takes `include_usage`: the one here responds in many ways."""
     yield
-    for known in (usage._rejects, usage._takes, usage._unrelated):
+    for known in (usage._rejects, usage._takes, usage._doubted, usage._unrelated):
         known.clear()
 
 

@@ -775,3 +775,73 @@ def test_a_call_whose_arguments_do_not_fit_begins_no_span() -> None:
 
     assert len(begun) >= 1
     assert [span for span in begun if span.end_time is None] == []
+
+
+def served(endpoint: Any) -> list[bytes]:
+    """Return the body of the response that Starlette sends from an endpoint, in its pieces."""
+    applications = pytest.importorskip("starlette.applications")
+    routing = pytest.importorskip("starlette.routing")
+    app = applications.Starlette(routes=[routing.Route("/", endpoint)])
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b""}
+    sent: list[bytes] = []
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("body", b""))
+
+    asyncio.run(app({**scope, "root_path": "", "client": None}, receive, send))
+    return list(filter(None, sent))
+
+
+@pytest.mark.parametrize("as_async", [True, False])
+@pytest.mark.parametrize("turn", [True, False])
+def test_an_endpoint_that_returns_a_streaming_response(
+    clock: FakeClock, *, as_async: bool, turn: bool
+) -> None:
+    """It is recorded until its body is sent, with the requests made meanwhile."""
+    responses = pytest.importorskip("starlette.responses")
+
+    def words() -> Iterator[str]:
+        stream = fake_stream("ab", clock, gaps=0.5)
+        for word in llmtrace.wrap(stream, route="inside") if turn else stream:
+            yield f"data: {word}\n\n"
+
+    async def awords() -> AsyncIterator[str]:
+        for word in words():
+            yield word
+
+    decorated: Any = llmtrace.turn("chat") if turn else llmtrace.trace(route="chat")
+
+    @decorated
+    async def endpoint(_request: Any) -> Any:
+        clock.advance(1)
+        return responses.StreamingResponse(awords() if as_async else words())
+
+    with capture(clock=clock) as rows:
+        assert served(endpoint) == [b"data: a\n\n", b"data: b\n\n"]
+    row = rows[-1]
+    assert (row.outcome, row.e2e_s, row.ttft_s) == ("success", 2.0, 1.5)
+    if turn:
+        assert (row.agent, len(row.parts), len(rows)) == ("chat", 1, 2)
+    assert row.route == (None if turn else "chat")
+
+
+@pytest.mark.parametrize("decorated", [llmtrace.turn("chat"), llmtrace.trace(route="chat")])
+def test_a_streaming_response_that_fails(decorated: Any) -> None:
+    """What its body raises ends the row, and goes on."""
+    responses = pytest.importorskip("starlette.responses")
+
+    async def words() -> AsyncIterator[str]:
+        yield "a"
+        raise ValueError
+
+    @decorated
+    async def endpoint(_request: Any) -> Any:
+        return responses.StreamingResponse(words())
+
+    with capture() as rows, pytest.raises(BaseException):  # noqa: B017 - or a group of it
+        served(endpoint)
+    assert (only(rows).outcome, only(rows).error_type) == ("error", "ValueError")

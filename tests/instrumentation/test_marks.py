@@ -18,6 +18,8 @@ from llmtrace.runtime.runtime import current
 from llmtrace.testing import FakeClock, capture
 from tests.support.internal_errors import reset_internal_errors
 
+from .reading import client, method
+
 MS = 1_000_000
 
 
@@ -157,6 +159,54 @@ def test_a_mark_in_the_consumers_own_time_counts_once(clock):
 
     assert rows[0].timeline.marked_after == {}
     assert rows[0].stages.render == 400 * MS
+
+
+def answer_with(work, clock, server):
+    """Return the marks before content and the consumer time, in ms, of work in an open stream."""
+
+    @llmtrace.trace
+    def answer():
+        create, given = method(client("sync", server))
+        stream = create(stream=True, **given)
+        clock.advance(0.1)
+        work(stream)
+        yield from stream
+
+    with capture(clock=clock) as rows:
+        assert list(answer())
+    (row,) = rows
+    assert row.stages.total == row.e2e_ns
+    marks = {stage: ns // MS for stage, ns in row.timeline.marked_before.items()}
+    return marks, row.timeline.held_before // MS
+
+
+@pytest.mark.parametrize("name", MARKABLE)
+def test_a_mark_in_an_open_stream_before_it_is_read(clock, server, name):
+    """A check between the opening of a stream and its first content is the stage it names."""
+
+    def check(_stream):
+        with llmtrace.stage(name):
+            clock.advance(0.2)
+            with llmtrace.stage("queue"):
+                clock.advance(0.4)
+
+    took, held = {name: 200}, 100
+    took["queue"] = took.get("queue", 0) + 400
+    if name == "render":  # what has the stream waiting is render without the mark
+        took, held = {"queue": 400}, 300
+    assert answer_with(check, clock, server) == (took, held)
+
+
+def test_a_mark_in_which_an_open_stream_is_read_stays_consumer_time(clock, server):
+    """Whose time a read took is measured, so a mark around one changes nothing."""
+
+    def check(stream):
+        with llmtrace.stage("gateway"):
+            clock.advance(0.2)
+            next(stream)
+            clock.advance(0.3)
+
+    assert answer_with(check, clock, server) == ({}, 600)
 
 
 def test_a_mark_inside_a_mark_takes_its_time_from_it(clock):

@@ -823,6 +823,13 @@ def test_used_bare(clock: FakeClock) -> None:
     assert [row.agent for row in rows if row.is_turn] == ["plain", "coroutine", "static"]
 
 
+@pytest.mark.parametrize("wrong", [{"tags": "beta"}, {"route": 3}, {"foo": [1]}])
+def test_what_cannot_be_recorded_is_said_where_it_decorates(wrong: dict[str, Any]) -> None:
+    """A definition is the place to raise, as `trace` and `tool` do."""
+    with pytest.raises(ConfigError, match=f"@llmtrace.turn: {next(iter(wrong))} must be a "):
+        llmtrace.turn("x", **wrong)(lambda: 1)
+
+
 def test_what_cannot_be_decorated() -> None:
     """A class is no function; that is said where it is decorated."""
     with pytest.raises(ConfigError, match="decorates functions"):

@@ -137,9 +137,35 @@ def test_a_server_that_takes_it_is_not_asked_twice(mode: str, strict: Server, st
     assert recorded(lambda: read(mode, strict)).output_tokens == 5
 
 
+@pytest.mark.parametrize("status", [408, 409, 425, 429, 502, 503, 504, 529])
+def test_a_busy_server_is_not_asked_twice(mode: str, strict: Server, status: int) -> None:
+    """What is wrong for a while is not the option's fault, and is not sent again at once."""
+    strict.play(answers.error(status))
+    attempts = [recorded(lambda: raised_by(lambda: read(mode, strict))).attempts for _ in range(2)]
+    assert attempts == [1, 1]
+    strict.play(answers.chat())
+    assert recorded(lambda: read(mode, strict)).output_tokens == 5
+
+
+@pytest.mark.parametrize("status", [400, 500])
+@pytest.mark.parametrize("code", [None, "some_reason"])
+def test_a_server_that_goes_on_failing_is_asked_twice_once(
+    mode: str, strict: Server, status: int, code: str | None
+) -> None:
+    """After both failed, requests are as they were written until one is accepted."""
+    strict.play(answers.error(status, code=code))
+    for expected in (2, 1, 1):
+        assert recorded(lambda: raised_by(lambda: read(mode, strict))).attempts == expected
+    with_usage = ["stream_options" in request.body for request in strict.requests]
+    assert with_usage == [True, False, False, False]
+    strict.play(answers.chat())
+    tokens = [recorded(lambda: read(mode, strict)).output_tokens for _ in range(2)]
+    assert tokens == [None, 5]
+
+
 def test_one_request_more_and_no_second_round_of_retries(mode: str, strict: Server) -> None:
     """What the SDK has retried as often as it may is sent unaltered once."""
-    strict.play(answers.error(503, headers={"retry-after-ms": "1"}))
+    strict.play(answers.error(500, headers={"retry-after-ms": "1"}))
     row = recorded(lambda: raised_by(lambda: read(mode, strict, options={"max_retries": 2})))
     assert (row.outcome, row.attempts) == ("error", 4)
     with_usage = ["stream_options" in request.body for request in strict.requests]
@@ -216,7 +242,7 @@ def test_hidden_from_a_decorated_function(mode: str, server: Server) -> None:
 
 
 def test_an_error_that_repeats_the_request_is_no_rejection(mode: str, strict: Server) -> None:
-    """A server that quotes the request has other reasons; usage is requested again."""
+    """A server that quotes the request has other reasons; usage is requested again later."""
 
     def quoting(request: Request, answer: Answer) -> None:
         answers.error(400, f"too long: {request.body}")(request, answer)
@@ -224,4 +250,5 @@ def test_an_error_that_repeats_the_request_is_no_rejection(mode: str, strict: Se
     strict.play(quoting)
     assert recorded(lambda: raised_by(lambda: read(mode, strict))).outcome == "error"
     strict.play(answers.chat())
+    recorded(lambda: read(mode, strict))
     assert recorded(lambda: read(mode, strict)).output_tokens == 5

@@ -939,11 +939,11 @@ def test_shutdown_in_between() -> None:
 
     async def does(connection: Any) -> None:
         await ask(connection)
-        before.append(llmtrace.runtime.runtime.activate(None))
+        before.append(llmtrace.runtime.runtime.capture(None))
         try:
             assert await ask(connection) == ["one", "two", END]
         finally:
-            llmtrace.runtime.runtime.activate(before.pop())
+            llmtrace.runtime.runtime.capture(before.pop())
 
     assert len(talk(does)) == 1
 

@@ -20,6 +20,7 @@ from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import internal_errors
 from llmtrace.core.row import Row
 from llmtrace.runtime import runtime
+from llmtrace.testing import capture
 from tests.support.free_ports import free_port
 from tests.support.internal_errors import reset_internal_errors
 
@@ -34,6 +35,16 @@ def _alone(monkeypatch):
     yield
     llmtrace.shutdown()
     reset_internal_errors()
+
+
+class AsyncSink:
+    """A sink whose rows nothing would await."""
+
+    def __repr__(self) -> str:
+        return "an async sink"
+
+    async def write(self, row: Row) -> None:
+        """Take a row."""
 
 
 class Sink:
@@ -170,6 +181,15 @@ def test_what_share_is_kept_by_the_environment(environ, expected):
     assert read_environment(environ).sample == expected
 
 
+def test_a_sampler_that_is_not_known_is_said_once(caplog):
+    """It may be meant for the application's own provider, so it is no reason to raise."""
+    for _ in range(2):
+        assert read_environment({"OTEL_TRACES_SAMPLER": "jaeger_remote"}).sample is None
+
+    expected = "OTEL_TRACES_SAMPLER='jaeger_remote' is unknown to llmtrace: it keeps all requests"
+    assert caplog.messages == [expected]
+
+
 @pytest.mark.parametrize("text", ["most", "2", "-0.1", "nan", "inf", "1e999"])
 @pytest.mark.parametrize("name", ["LLMTRACE_SAMPLE", "OTEL_TRACES_SAMPLER_ARG"])
 def test_a_share_that_cannot_be_names_its_variable(name, text):
@@ -286,6 +306,23 @@ def test_a_row_a_line_where_nothing_is_said(capsys):
     assert (out, len(err.splitlines())) == ("", 1)
 
 
+def test_a_capture_keeps_what_an_application_inside_sets_up_for_later():
+    """A test's rows stay its own though the application calls `init` inside."""
+    kept, closed = Sink(), Sink()
+    with capture() as outer:
+        with capture() as rows:
+            llmtrace.init("shop", exporters=[closed])
+            list(llmtrace.wrap(iter("ab")))
+            llmtrace.shutdown()
+            llmtrace.init("shop", exporters=[kept])
+            list(llmtrace.wrap(iter("ab")))
+        list(llmtrace.wrap(iter("ab")))
+    list(llmtrace.wrap(iter("ab")))
+
+    assert (len(rows), len(outer), len(kept.rows)) == (2, 1, 1)
+    assert (closed.rows, closed.calls, kept.calls) == ([], ["close"], [])
+
+
 # --- what is rejected ---------------------------------------------------------------------------
 
 
@@ -293,7 +330,10 @@ def test_a_row_a_line_where_nothing_is_said(capsys):
     ("settings", "expected"),
     [
         ({"exporters": ["nowhere"]}, "exporters: 'nowhere' is not one of otlp, otlp-metrics, "),
+        ({"tracer_provider": "otlp"}, "tracer_provider='otlp' has no get_tracer()"),
+        ({"meter_provider": 3}, "meter_provider=3 has no get_meter()"),
         ({"exporters": [5]}, "exporters: 5 is neither a name (otlp, otlp-metrics, prometheus, "),
+        ({"exporters": [AsyncSink()]}, "exporters: an async sink is neither a name (otlp, otlp-"),
         ({"exporters": "otlp"}, "exporters='otlp' must be a list, as in exporters=['otlp']"),
         ({"exporters": 5}, "exporters=5 must be a list, as in exporters=['otlp']"),
         ({"exporters": ["prometheus:none"]}, "exporters: 'prometheus:none': give a port from 0"),

@@ -78,9 +78,12 @@ class Broken:
 
     every_row = True
 
+    def __init__(self, error: type[BaseException] = ConnectionError) -> None:
+        self._error = error
+
     def write(self, row: Row) -> None:
         """Raise."""
-        raise ConnectionError(row.service)
+        raise self._error(row.service)
 
 
 def shop(*sinks: Any, **given: Any) -> Runtime:
@@ -130,13 +133,20 @@ def test_every_sink_gets_the_row():
     assert [len(sink.rows) for sink in sinks] == [1, 1, 1]
 
 
-def test_a_sink_that_raises_does_not_cost_the_others():
+@pytest.mark.parametrize("error", [ConnectionError, SystemExit])
+def test_a_sink_that_raises_does_not_cost_the_others(error):
     """One broken backend is counted, and every other gets its row."""
     before, after = Sink(), Sink()
-    run(shop(before, Broken(), after))
+    run(shop(before, Broken(error), after))
 
     assert (len(before.rows), len(after.rows)) == (1, 1)
     assert internal_errors() == {"export.Broken": 1}
+
+
+def test_an_interrupt_in_a_sink_is_the_applications():
+    """What the user presses while a sink writes still stops the program."""
+    with pytest.raises(KeyboardInterrupt):
+        run(shop(Broken(KeyboardInterrupt)))
 
 
 def test_spans_go_to_whatever_writes_spans():

@@ -70,10 +70,12 @@ def http_sender(settings: OtlpSettings) -> Send:
             reason = f"{_cause(error)}, sending to {shown}"
             raise RetryExhausted(reason, retryable=_passing(error)) from None
         status = response.status_code
-        if status in _OK:
+        # A login page, or whatever else listens there, took no rows. No protobuf begins like that.
+        page = answer.lstrip().startswith(b"<")
+        if status in _OK and not page:
             return bytes(answer)
         raise RetryExhausted(
-            f"HTTP {status} from {shown}",
+            f"HTTP {status} {'with a web page ' if page else ''}from {shown}",
             retryable=status in _RETRYABLE,
             wait_s=_retry_after(response.headers.get("retry-after")),
         )

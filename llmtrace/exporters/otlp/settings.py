@@ -7,6 +7,7 @@ the general one. Everything wrong with them is said at set-up; header values are
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ _GRPC_PORT: Final = 4317
 _DEFAULT_TIMEOUT_S: Final = 10.0
 # OpenTelemetry for Python reads the time-out in seconds, its specification in milliseconds.
 _SURELY_MILLISECONDS: Final = 1000.0
+_SIGNAL_PATH: Final = re.compile(r"/v1/(traces|metrics|logs)$")
 _TRUE: Final = frozenset({"true", "1", "yes", "on"})
 
 
@@ -69,7 +71,7 @@ def read_settings(
 
     Args:
         signal: `traces` or `metrics`.
-        endpoint: base URL of the receiver; for HTTP `/v1/<signal>` is added unless it is there.
+        endpoint: base URL of the receiver; for HTTP, `/v1/<signal>` is put at its end.
         protocol: `grpc` or `http/protobuf`.
         headers: sent with each request.
         timeout_s: of one attempt, in seconds.
@@ -130,10 +132,10 @@ def _url(signal: Signal, protocol: str, named: str, place: str, *, is_full: bool
         raise ConfigError(f"{named}={protocol!r}: llmtrace speaks grpc and http/protobuf")
     if not parts.scheme:
         raise ConfigError(f"OTLP endpoint {_shown(place)!r} needs http:// or https:// in front")
-    path = f"/v1/{signal}"
-    if is_full or place.rstrip("/").endswith(path):
+    if is_full:
         return place
-    return place.rstrip("/") + path
+    # The general one is often given as one signal's URL.
+    return _SIGNAL_PATH.sub("", place.rstrip("/")) + f"/v1/{signal}"
 
 
 def _lookup(environ: Mapping[str, str], signal: Signal, setting: str) -> tuple[str, str | None]:

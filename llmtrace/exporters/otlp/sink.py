@@ -16,7 +16,7 @@ from llmtrace.exporters.otlp.resource import detect
 from llmtrace.exporters.otlp.retry import GIVE_UP_AFTER_S, RetryExhausted, deliver
 from llmtrace.exporters.otlp.settings import OtlpSettings, read_settings
 from llmtrace.exporters.otlp.transport import sender
-from llmtrace.exporters.queued_sink import PartialFailure, QueuedSink
+from llmtrace.exporters.queued_sink import QueuedSink, RowsLost
 
 if TYPE_CHECKING:
     from llmtrace.core.row import Row
@@ -98,7 +98,7 @@ def span_sink(
             except RetryExhausted as error:
                 reason, lost = str(error), lost + count
         if lost:
-            raise PartialFailure(reason, lost)
+            raise RowsLost(reason, lost)
 
     sink: QueuedSink[Row | Span] = QueuedSink(
         name, send_rows, interval_s=interval_s, spans=True, left_to=left_to

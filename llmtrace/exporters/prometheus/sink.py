@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from llmtrace.core.errors import ConfigError, needs_extra
-from llmtrace.core.failopen import internal_error, internal_errors
+from llmtrace.core.failopen import internal_error, internal_errors, logger
 from llmtrace.core.row import OUTCOMES
 from llmtrace.core.span import Span
 from llmtrace.exporters.prometheus.agent_metrics import Agents
@@ -128,6 +128,7 @@ class PrometheusSink:
             msg = f"prometheus:{port}: cannot serve on {addr}:{port}: {error}; take another port"
             raise ConfigError(msg) from error
         bound: int = self._server[0].server_port
+        logger.info("llmtrace: metrics on http://%s:%d/metrics", addr, bound)
         return bound
 
     def close(self) -> None:

@@ -115,7 +115,7 @@ def _row(place: str, flat: Mapping[str, Any]) -> Row:
 
 
 def _no_row(place: str, why: object) -> DataError:
-    return DataError(f"{place}: {why}; rows are what `llmtrace demo --rows-out` writes")
+    return DataError(f"{place}: {why}; rows are what the exporter jsonl:FILE writes")
 
 
 def case_rows(folder: Path) -> Path | None:

@@ -266,7 +266,7 @@ def _prepare(runtime: Runtime, client: Any, call: _Call) -> None:
     call.altered = alter(options, host, call.server)
     if call.altered is not None:
         call.options = call.altered.options
-        recording.usage_hidden = True
+        recording.usage_hidden = call.options is not options
 
 
 # How the SDKs mark that `with_raw_response` or `with_streaming_response` was used.

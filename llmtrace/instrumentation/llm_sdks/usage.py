@@ -1,8 +1,9 @@
 """Add `include_usage` to streamed requests, and undo it for servers that reject it.
 
 A server that rejects an altered request gets the unaltered one, once. If that works, no request to
-it is altered again. A server that has taken an altered request for a model is trusted to take the
-next one: what it then rejects for a passing reason is not repeated.
+it is altered again; if not, the next ones for the model are as they were until one is accepted, so
+that a server that fails for long is not called twice each time. What is wrong for a while is not
+repeated, and of a server that has taken an altered request for the model no error of its own.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from llmtrace.core.failopen import internal_error
 # Hosts known to reject `stream_options.include_usage`; they report usage without it
 # (openai/openai-agents-python#442).
 _KNOWN_TO_REJECT: Final = frozenset({"api.mistral.ai"})
-# Statuses that are about a temporary state and not about the request.
-_PASSING: Final = frozenset({408, 409, 425, 429})
-_HTTP_ERROR: Final = 400
+# Statuses that may be about the option, and not about what is wrong for a while.
+_MAY_REJECT: Final = frozenset(range(400, 502)) - {408, 409, 425, 429}
 _SERVER_ERROR: Final = 500
 _MAX_KNOWN: Final = 4096
 
 _rejects: set[str] = set()  # servers, for the life of the process
 _takes: set[tuple[str, str | None]] = set()  # server and model
+_doubted: set[tuple[str, str | None]] = set()  # the same: failed altered and unaltered
 # What else a server that takes the option rejected requests for: server, status, code.
 _unrelated: set[tuple[str, int, str]] = set()
 
@@ -33,33 +34,33 @@ class Altered:
     """A streamed request with a usage chunk that the application did not request.
 
     Attributes:
-        options: as it is to be sent.
+        options: as it is to be sent; unaltered where the last one failed either way.
     """
 
-    __slots__ = ("_model", "_repeated", "_server", "_unaltered", "options")
+    __slots__ = ("_repeated", "_to", "_unaltered", "options")
 
     def __init__(self, unaltered: Any, server: str, model: str | None, wanted: Any) -> None:
-        self._server = server
-        self._model = model
+        self._to = server, model
         self._repeated: tuple[int, str | None] | None = None
-        self._unaltered = unaltered
-        self.options = copy.copy(unaltered)
-        self.options.json_data = {**unaltered.json_data, "stream_options": wanted}
+        self._unaltered = self.options = unaltered
+        if self._to not in _doubted:
+            self.options = copy.copy(unaltered)
+            self.options.json_data = {**unaltered.json_data, "stream_options": wanted}
 
     def unaltered_after(self, error: Exception) -> Any:
         """Return the unaltered request, if it is to be sent after this error. Never raises."""
         try:
-            status = getattr(error, "status_code", None)
-            if not isinstance(status, int) or status < _HTTP_ERROR:
-                return None  # no response: the request was not rejected
+            status: Any = getattr(error, "status_code", None)
+            if self.options is self._unaltered or status not in _MAY_REJECT:
+                return None  # without a response there is no status
             code = code_of(error)
-            passing = status in _PASSING or status >= _SERVER_ERROR
-            if (self._server, self._model) in _takes and (
-                passing or (code is not None and (self._server, status, code) in _unrelated)
+            if self._to in _takes and (
+                status >= _SERVER_ERROR
+                or (code is not None and (self._to[0], status, code) in _unrelated)
             ):
                 return None
             self._repeated = status, code
-            if not passing:
+            if status < _SERVER_ERROR:
                 return self._unaltered
             # The SDK has used up its attempts on the altered one.
             once = copy.copy(self._unaltered)
@@ -70,20 +71,26 @@ class Altered:
         return once
 
     def taken(self) -> None:
-        """Note that the server accepted the altered request."""
-        if len(_takes) < _MAX_KNOWN:
-            _takes.add((self._server, self._model))
+        """Note that the server accepted the request, altered or because it works again."""
+        if self.options is self._unaltered:
+            _doubted.discard(self._to)
+        elif len(_takes) < _MAX_KNOWN:
+            _takes.add(self._to)
 
     def works_without(self) -> None:
         """Note that the server took the unaltered request in its place."""
-        _rejects.add(self._server)
+        _rejects.add(self._to[0])
 
     def fails_without(self, error: Exception) -> None:
         """Note the unaltered request's error: the same one shows `include_usage` not at fault."""
         status, code = self._repeated or (None, None)
         same = getattr(error, "status_code", None) == status and code_of(error) == code
         if status is not None and code is not None and same and len(_unrelated) < _MAX_KNOWN:
-            _unrelated.add((self._server, status, code))
+            _unrelated.add((self._to[0], status, code))
+            if self._to in _takes:
+                return
+        if len(_doubted) < _MAX_KNOWN:
+            _doubted.add(self._to)
 
 
 def alter(options: Any, host: str, server: str) -> Altered | None:

@@ -1,4 +1,4 @@
-"""Decorate a generator function, sync or async, so that it stays one.
+"""Decorate a generator function, sync or async, so that it stays one; find one in a response.
 
 Frameworks call `inspect.isgeneratorfunction` to decide how to call a function. So the decorated
 function is one; nothing runs before the first read, and the recording begins there, too.
@@ -6,6 +6,7 @@ function is one; nothing runs before the first read, and the recording begins th
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncGenerator, Callable, Generator
 from functools import wraps
 from typing import Any
@@ -60,6 +61,15 @@ def atraced(
             return
 
     return generate
+
+
+def body_of(result: Any) -> Any:
+    """Return the body that a streaming response of Starlette's is to send, or else the result."""
+    kind = getattr(sys.modules.get("starlette.responses"), "Response", None)
+    if kind is None or not issubclass(type(result), kind):
+        return result  # unseen: a result may break when it is looked at
+    body = getattr(result, "body_iterator", None)
+    return body if hasattr(body, "__anext__") else result
 
 
 def _recorded_stream(source: Any, start: Callable[[], Recording | None]) -> Any:
