@@ -82,6 +82,8 @@ def test_a_target_is_read_again_and_again():
             web.always(web.answer('vllm:num_requests_running 5 # {x="y"} 1\n{{{ 4 5\n# EOF\n')),
             "page",
         ),
+        (web.always(web.answer("<!DOCTYPE html>\n<title>Welcome to nginx!</title>\n")), "page"),
+        (web.always(web.answer('{"detail": "Not Found"}')), "page"),
     ],
 )
 def test_every_way_to_fail_has_its_word(handle, reason, caplog):
@@ -100,6 +102,33 @@ def test_every_way_to_fail_has_its_word(handle, reason, caplog):
     with caplog.at_level(logging.WARNING, "llmtrace.collector"):
         asyncio.run(main())
     assert sum("a target is not read" in line for line in caplog.messages) == 1
+
+
+def test_an_engine_that_no_longer_serves_its_metrics(caplog):
+    """Behind HTML it is down, and still an engine; other metrics come from something else."""
+    page = good()
+
+    async def changing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.readuntil(b"\r\n\r\n"):
+            writer.write(page)
+            await writer.drain()
+
+    async def main() -> None:
+        nonlocal page
+        async with web.listening(changing) as url, Scraper(static(url), QUICK) as scraper:
+            await until(lambda: any(s.up for s in scraper.states()), "a page")
+            (state,) = scraper.states()
+            page = web.answer("<html>Welcome to nginx!</html>")
+            await until(lambda: state.up is False, "that it is down")
+            assert state.kind == "engine"
+            assert state.reading is None
+            page = web.answer("process_cpu_seconds_total 3\n")
+            await until(lambda: state.up, "that it is up")
+            assert state.kind is None
+
+    with caplog.at_level(logging.WARNING, "llmtrace.collector"):
+        asyncio.run(main())
+    assert sum("no profile knows" in line for line in caplog.messages) == 1
 
 
 def test_nothing_listens_there():

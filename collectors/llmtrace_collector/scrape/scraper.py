@@ -290,11 +290,11 @@ class Scraper:
         state.reading, state.up, state.problem = reading, True, None
         state.pages += 1
         with suppress(Exception):  # a broken logging handler is no reason to stop
-            self._tell_missing(state, reading)
+            self._tell_missing(state, reading, before)
 
-    def _tell_missing(self, state: TargetState, reading: Reading) -> None:
+    def _tell_missing(self, state: TargetState, reading: Reading, before: Reading | None) -> None:
         if not reading.profiles:
-            if state.pages == 1:
+            if before is None or before.profiles:
                 logger.warning("%s: no profile knows this page", shown(state.target.url))
             return
         unexplained = {

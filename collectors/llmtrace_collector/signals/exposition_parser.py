@@ -281,6 +281,19 @@ class ExpositionParser:
                 self.helps[name] = words
 
 
+def check_page(text: str) -> None:
+    """Look at a page's first line, which in HTML or JSON is none of a metrics page.
+
+    Raises:
+        DataError: it is no metrics page at all.
+    """
+    line = text.lstrip()[: Limits().line].partition("\n")[0]
+    try:
+        list(text_families(line))
+    except _PARSE_ERRORS:
+        raise DataError("not a metrics page") from None
+
+
 def helps(text: str, limits: Limits) -> Iterable[tuple[str, str]]:
     """Yield the family and the words of each HELP line."""
     start = 0
