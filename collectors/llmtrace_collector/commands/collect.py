@@ -108,9 +108,8 @@ class State:
             return "stopping"
         if not self.ready:
             return "starting"
-        if spool.disk_bytes >= spool.limits.disk_bytes:
-            return "the spool is full: the store does not take what came"
-        return None
+        full = spool.why_full()
+        return None if full is None else full.words
 
 
 async def collect(config: Config, read: Callable[[], Config] | None = None) -> None:

@@ -148,7 +148,9 @@ class LiveView:
         return minutes, slowest
 
     def _left_out(self) -> Iterator[str]:
-        """Say what was acknowledged and is in no figure."""
+        """Say what is not taken now, and what was acknowledged and is in no figure."""
+        if full := self._spool.why_full():
+            yield f"{full.words}: senders are to come back later"
         if count := self._unread():
             rows = "row cannot be read, and is" if count == 1 else "rows cannot be read, and are"
             yield f"{count:,} stored {rows} in no metric"

@@ -145,7 +145,9 @@ def test_problems_in_words():
 
     assert problems([], None, 0.0, 30.0) == ()
     assert problems(gone, "insert: full", 99.0, 30.0) == (
-        "the store does not take what came: insert: full",
-        "rows are 99 s behind: more comes than the store takes",
+        "the store does not take what came, and rows are 99 s behind: insert: full",
         "not read: h0:1, h1:1, h2:1 and 2 more",
+    )
+    assert problems([], None, 99.0, 30.0) == (
+        "rows are 99 s behind: more comes than the store takes",
     )
