@@ -206,6 +206,34 @@ def test_tokens_are_sent_and_never_logged(tmp_path: Path, caplog):
     assert "renewed" not in caplog.text
 
 
+def test_each_new_problem_of_a_list_is_logged_once(tmp_path: Path, caplog):
+    """And that it is over; nothing else says that changes to the file have no effect."""
+    listed = tmp_path / "targets.yaml"
+    good = "[{targets: ['127.0.0.1:1']}]"
+    listed.write_text(good)
+
+    async def main() -> None:
+        async with Scraper([FileTargets(listed)], QUICK) as scraper:
+            await until(scraper.states, "a list")
+            failures = scraper.source_failures
+            for wrong in ("{a: b}", "- targets: 3"):
+                before = failures.total()
+                listed.write_text(wrong)
+                await until(lambda n=before + 2: failures.total() >= n, "two failures")
+                [words] = scraper.source_problems.values()
+                assert "the last list stays in use" in words
+                listed.write_text(good)
+                await until(lambda: not scraper.source_problems, "that it is well again")
+
+    with caplog.at_level(logging.INFO, "llmtrace.collector"):
+        asyncio.run(main())
+    ends = [line.partition(".yaml")[2] for line in caplog.messages if "the targets of" in line]
+    first, again, second, again_2 = ends
+    assert "must be a list of {" in first
+    assert "must be a list of texts" in second
+    assert {again, again_2} == {" are read again"}
+
+
 def test_targets_come_and_go_with_their_file(tmp_path: Path):
     """A target that is listed no more is read no more; a broken file changes nothing."""
     listed = tmp_path / "targets.yaml"

@@ -168,7 +168,11 @@ async def running(config: Config, reloader: Reloader | None = None) -> AsyncIter
         state = State(ClockWatch(await asyncio.to_thread(read.joined_until_ns, store)))
         discard = OtlpDiscard(reloader.send_token, admission.limits.body_bytes)
         registry.register(
-            OwnMetrics(lambda: _of_collector(began, recorder, tally, discard, state.clock))
+            OwnMetrics(
+                lambda: _of_collector(
+                    began, recorder, tally, discard, clock=state.clock, scraper=scraper
+                )
+            )
         )
         live_view = LiveView(
             store,
@@ -181,6 +185,7 @@ async def running(config: Config, reloader: Reloader | None = None) -> AsyncIter
             machine=machine,
             began=began,
             unread=tally.missed.total,
+            unlisted=lambda: tuple(scraper.source_problems.values()),
         )
         places = live_view.places
         places.gpus, places.tls = 0 if gpus is None else gpus.count, context_of is not None
@@ -458,7 +463,9 @@ def _of_collector(
     recorder: Recorder,
     tally: RequestMetrics,
     discard: OtlpDiscard,
+    *,
     clock: ClockWatch,
+    scraper: Scraper,
 ) -> list[tuple[str, str, str, Samples]]:
     return [
         ("llmtrace_collector_info", "Which collector this is.",
@@ -479,6 +486,9 @@ def _of_collector(
         ("llmtrace_collector_clock_jumps",
          "Times the machine's clock was set by more than a minute.",
          "counter", [({}, clock.jumps)]),
+        ("llmtrace_collector_target_list_failures",
+         "Times a list of targets could not be read, by its source.",
+         "counter", [({"source": name}, n) for name, n in dict(scraper.source_failures).items()]),
         ("llmtrace_collector_unwanted_requests",
          "OTLP requests of metrics and logs, which are taken and dropped.",
          "counter", [({"kind": kind}, n) for kind, n in dict(discard.requests).items()]),

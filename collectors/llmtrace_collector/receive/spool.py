@@ -259,7 +259,7 @@ class Spool:
         _answer(group, refusal)
 
     def why_full(self, size: int = 1) -> RejectedError | None:
-        """Return how a request of so many bytes is refused for lack of room; `None` = it is not."""
+        """Return how a request of so many bytes is refused for lack of room, if it is."""
         if self.disk_bytes + size > self.limits.disk_bytes:
             return RejectedError("spool_full", "this collector's spool is full")
         if self.limits.free_bytes:

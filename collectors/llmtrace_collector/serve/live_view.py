@@ -43,6 +43,8 @@ class LiveView:
         ingest, spool, admission: of the receiver.
         machine: what this machine is called.
         began: when this process did, by the monotonic clock.
+        unread: returns how many stored rows are in no metric.
+        unlisted: returns, in words, which lists of targets cannot be read.
 
     Attributes:
         places: where the collector listens, once it does.
@@ -61,6 +63,7 @@ class LiveView:
         machine: str,
         began: float,
         unread: Callable[[], int] = lambda: 0,
+        unlisted: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self.places = Places()
         self._store = store
@@ -73,6 +76,7 @@ class LiveView:
         self._machine = machine
         self._began = began
         self._unread = unread
+        self._unlisted = unlisted
         self._asking = asyncio.Lock()
         self._last: dict[str, tuple[float, live_model.Live]] = {}
         self._hours: dict[
@@ -151,6 +155,7 @@ class LiveView:
         """Say what is not taken now, and what was acknowledged and is in no figure."""
         if full := self._spool.why_full():
             yield f"{full.words}: senders are to come back later"
+        yield from self._unlisted()
         if count := self._unread():
             rows = "row cannot be read, and is" if count == 1 else "rows cannot be read, and are"
             yield f"{count:,} stored {rows} in no metric"

@@ -13,7 +13,12 @@ from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
 from llmtrace_collector.signals.definitions import SIGNALS, Signal, suffixes
-from llmtrace_collector.signals.exposition_parser import ExpositionParser, Limits, Series, check_page
+from llmtrace_collector.signals.exposition_parser import (
+    ExpositionParser,
+    Limits,
+    Series,
+    check_page,
+)
 from llmtrace_collector.signals.profile import BLOCK_SIZE, Family, Profile, Version, show_version
 
 STARTED: Final = "process_start_time_seconds"
