@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from llmtrace.api_clients.http_client import OWN_AUTHORITY
 from llmtrace.core.errors import DataError, SourceError
 from llmtrace.core.sanitize import printable
 from llmtrace.display.summary_tables import console_for
@@ -30,6 +31,7 @@ from llmtrace_collector.scrape.fetch import (
     FetchError,
     checked,
     fetch,
+    how_broken,
     make_session,
     read_json,
     shown,
@@ -270,6 +272,8 @@ async def _page(
             reading = normaliser.read(text)
         except FetchError as error:
             problems.append(str(error))
+            if error.reason == "tls":
+                raise SourceError(f"{error}; {OWN_AUTHORITY}") from error
             if error.reason not in {"http", "page", "encoded"}:
                 raise  # nor will it answer at another path
         except DataError as error:
@@ -348,7 +352,7 @@ async def _ask(session: aiohttp.ClientSession, server: _Server) -> _Answer:
             f"{shown(url)} did not answer within {server.timeout_s:g} s (--timeout)"
         ) from None
     except (aiohttp.ClientError, OSError) as error:
-        raise SourceError(f"{shown(url)}: {type(error).__name__}") from error
+        raise SourceError(f"{shown(url)}: {how_broken(error)}") from error
 
 
 def _carries_figures(text: str) -> bool:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
 
+from llmtrace.api_clients.http_client import unreachable
 from llmtrace.core.errors import ConfigError, SourceError
 
 Reason = Literal[
@@ -138,11 +139,12 @@ async def fetch(
     except TimeoutError:
         raise FetchError("timeout", f"{shown(url)} took longer than {timeout_s:g} s") from None
     except (aiohttp.ClientSSLError, ssl.SSLError) as error:
-        raise FetchError("tls", f"{shown(url)}: {type(error).__name__}") from error
+        words = f"{shown(url)}: no secure connection: {unreachable(error)}"
+        raise FetchError("tls", words) from error
     except (aiohttp.ClientConnectorError, ConnectionRefusedError) as error:
         raise FetchError("connect", f"{shown(url)}: {_why(error)}") from error
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        raise FetchError("protocol", f"{shown(url)}: {type(error).__name__}") from error
+        raise FetchError("protocol", f"{shown(url)}: {how_broken(error)}") from error
 
 
 def _why(error: OSError) -> str:
@@ -150,6 +152,13 @@ def _why(error: OSError) -> str:
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or "no connection"  # a name that is not known
+
+
+def how_broken(error: Exception) -> str:
+    """Say in words how a response was none, where the error's own are for programmers."""
+    if isinstance(error, aiohttp.ClientPayloadError | aiohttp.ServerDisconnectedError):
+        return "the response broke off"
+    return _why(error) if isinstance(error, OSError) else "the response is not HTTP"
 
 
 async def _body(
