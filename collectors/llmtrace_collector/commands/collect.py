@@ -189,6 +189,8 @@ async def running(config: Config, reloader: Reloader | None = None) -> AsyncIter
         )
         places = live_view.places
         places.gpus, places.tls = 0 if gpus is None else gpus.count, context_of is not None
+        places.token = config.receive.token_file is not None
+        places.client_certificate = config.receive.client_ca_file is not None
         api = Api(store, live_view, admission=admission, catch_up=ingest.catch_up)
         places.web = await _serve(reloader, registry, api, state=state, spool=spool, last=last)
         # From here on the order of ending matters: senders first, then what they sent.
