@@ -132,7 +132,6 @@ class Collector:
     def _broke(self, error: Exception) -> SourceError:
         reason = getattr(error, "reason", error)
         if isinstance(reason, ssl.SSLError):
-            own = f"; {OWN_AUTHORITY}" if isinstance(reason, ssl.SSLCertVerificationError) else ""
-            return SourceError(f"{self.url}: no secure connection: {unreachable(reason)}{own}")
+            return SourceError(f"{self.url}: TLS failed: {unreachable(reason)} ({OWN_AUTHORITY})")
         why = unreachable(error)
         return SourceError(f"no {self.server_kind} responds at {self.url}: {why}; {self.fix}")

@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 
 from llmtrace.core.errors import ConfigError
 
-# Of an error with a certificate.
 OWN_AUTHORITY: Final = "if your own authority signed it, name its certificate in SSL_CERT_FILE"
 _MAX_TOKEN: Final = 4096
 _MAX_CAUSES: Final = 64

@@ -221,17 +221,17 @@ def test_each_new_problem_of_a_list_is_logged_once(tmp_path: Path, caplog):
                 listed.write_text(wrong)
                 await until(lambda n=before + 2: failures.total() >= n, "two failures")
                 [words] = scraper.source_problems.values()
-                assert "the last list stays in use" in words
+                assert "what it listed before stays in use" in words
                 listed.write_text(good)
                 await until(lambda: not scraper.source_problems, "that it is well again")
 
     with caplog.at_level(logging.INFO, "llmtrace.collector"):
         asyncio.run(main())
-    ends = [line.partition(".yaml")[2] for line in caplog.messages if "the targets of" in line]
+    ends = [line.partition(".yaml")[2] for line in caplog.messages if "file " in line]
     first, again, second, again_2 = ends
     assert "must be a list of {" in first
     assert "must be a list of texts" in second
-    assert {again, again_2} == {" are read again"}
+    assert {again, again_2} == {" is read again"}
 
 
 def test_targets_come_and_go_with_their_file(tmp_path: Path):

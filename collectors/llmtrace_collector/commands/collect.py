@@ -99,6 +99,7 @@ class State:
     """How far this process is; read by readiness checks."""
 
     clock: ClockWatch
+    began: float = 0.0
     ready: bool = False
     stopping: bool = False
 
@@ -165,19 +166,15 @@ async def running(config: Config, reloader: Reloader | None = None) -> AsyncIter
         tally = _request_metrics(config, store, registry, ingest, last)
         registry.register(TargetMetrics(scraper.states, local))
         registry.register(OwnMetrics(lambda: receive.own_metrics(admission, spool, ingest)))
-        state = State(ClockWatch(await asyncio.to_thread(read.joined_until_ns, store)))
+        state = State(ClockWatch(await asyncio.to_thread(read.joined_until_ns, store)), began)
         discard = OtlpDiscard(reloader.send_token, admission.limits.body_bytes)
         registry.register(
-            OwnMetrics(
-                lambda: _of_collector(
-                    began, recorder, tally, discard, clock=state.clock, scraper=scraper
-                )
-            )
+            OwnMetrics(lambda: _of_collector(state, recorder, tally, discard, scraper))
         )
         live_view = LiveView(
             store,
             config.budget,
-            states=scraper.states,
+            scraper=scraper,
             local=local,
             ingest=ingest,
             spool=spool,
@@ -185,12 +182,9 @@ async def running(config: Config, reloader: Reloader | None = None) -> AsyncIter
             machine=machine,
             began=began,
             unread=tally.missed.total,
-            unlisted=lambda: tuple(scraper.source_problems.values()),
         )
         places = live_view.places
         places.gpus, places.tls = 0 if gpus is None else gpus.count, context_of is not None
-        places.token = config.receive.token_file is not None
-        places.client_certificate = config.receive.client_ca_file is not None
         api = Api(store, live_view, admission=admission, catch_up=ingest.catch_up)
         places.web = await _serve(reloader, registry, api, state=state, spool=spool, last=last)
         # From here on the order of ending matters: senders first, then what they sent.
@@ -412,6 +406,7 @@ async def _receive(
 ) -> None:
     config = reloader.config
     client_ca = config.receive.client_ca_file
+    places.token, places.client_certificate = bool(config.receive.token_file), bool(client_ca)
     if (at := config.listen.otlp_http) is not None:
         access = receive.HttpAccess(
             token=reloader.send_token, origins=frozenset(config.receive.origins)
@@ -461,19 +456,17 @@ def _grpc_certificates(config: Config) -> grpc.ServerCertificateConfiguration:
 
 
 def _of_collector(
-    began: float,
+    state: State,
     recorder: Recorder,
     tally: RequestMetrics,
     discard: OtlpDiscard,
-    *,
-    clock: ClockWatch,
     scraper: Scraper,
 ) -> list[tuple[str, str, str, Samples]]:
     return [
         ("llmtrace_collector_info", "Which collector this is.",
          "gauge", [({"version": __version__}, 1)]),
         ("llmtrace_collector_up_seconds", "Since this process began.",
-         "gauge", [({}, time.monotonic() - began)]),
+         "gauge", [({}, time.monotonic() - state.began)]),
         ("llmtrace_collector_signals", "Samples of signals, by what became of them.",
          "counter",
          [({"state": "stored"}, recorder.written), ({"state": "dropped"}, recorder.dropped)]),
@@ -487,7 +480,7 @@ def _of_collector(
          "counter", [({"reason": why}, count) for why, count in dict(tally.missed).items()]),
         ("llmtrace_collector_clock_jumps",
          "Times the machine's clock was set by more than a minute.",
-         "counter", [({}, clock.jumps)]),
+         "counter", [({}, state.clock.jumps)]),
         ("llmtrace_collector_target_list_failures",
          "Times a list of targets could not be read, by its source.",
          "counter", [({"source": name}, n) for name, n in dict(scraper.source_failures).items()]),

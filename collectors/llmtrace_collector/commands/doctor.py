@@ -22,7 +22,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from llmtrace.api_clients.http_client import OWN_AUTHORITY
 from llmtrace.core.errors import DataError, SourceError
 from llmtrace.core.sanitize import printable
 from llmtrace.display.summary_tables import console_for
@@ -272,8 +271,6 @@ async def _page(
             reading = normaliser.read(text)
         except FetchError as error:
             problems.append(str(error))
-            if error.reason == "tls":
-                raise SourceError(f"{error}; {OWN_AUTHORITY}") from error
             if error.reason not in {"http", "page", "encoded"}:
                 raise  # nor will it answer at another path
         except DataError as error:

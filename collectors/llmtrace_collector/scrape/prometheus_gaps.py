@@ -27,9 +27,7 @@ _NO_SOURCE: Final = {
     "gateway": "no gateway's metrics are in this Prometheus",
     "gpu": "no GPU exporter's metrics are in this Prometheus: dcgm-exporter has them",
 }
-_BEHIND_COLLECTOR: Final = (
-    "no target of `llmtrace collect` reports it: `llmtrace doctor ADDRESS` says why"
-)
+_BEHIND: Final = "no target of `llmtrace collect` reports it: `llmtrace doctor ADDRESS` says why"
 _COLLECTOR_ALONE: Final = "only `llmtrace collect` reports it"
 _BY_THE_COLLECTOR: Final = (
     "llmtrace_target_missing_signals", "llmtrace_target_failures_total",
@@ -109,7 +107,7 @@ def engine_gaps(server: Prometheus) -> Gaps:
     for metric in ("llmtrace_target_up", "llmtrace_target_scrape_seconds"):
         why[metric] = NOT_RECORDED if found else _NO_SOURCE["engine"]
     why["llmtrace_engine_budget_seconds"] = NOT_RECORDED
-    alone = _BEHIND_COLLECTOR if behind and not found else _COLLECTOR_ALONE
+    alone = _BEHIND if behind and not found else _COLLECTOR_ALONE
     return Gaps(engines, {**why, **dict.fromkeys(_BY_THE_COLLECTOR, alone)})
 
 
@@ -142,7 +140,7 @@ def _reason(
         name for reading in found for name in reading.profiles if kinds[name] == signal.room
     }
     if not of_room:
-        return _BEHIND_COLLECTOR if signal.room in behind else _NO_SOURCE[signal.room]
+        return _BEHIND if signal.room in behind else _NO_SOURCE[signal.room]
     said: dict[str, str] = {}
     for reading in found:
         for one in reading.missing:

@@ -226,8 +226,7 @@ class Scraper:
             self._listed[key] = await source.targets(self._session)
         except Exception as error:  # noqa: BLE001 - one bad list must not keep the others away
             # What it listed before is still the best that is known.
-            kept = "; the last list stays in use" if key in self._listed else ""
-            words = f"the targets of {source.name} cannot be read{kept}: {error}"
+            words = f"{source.name} cannot be read; what it listed before stays in use: {error}"
             self.source_failures[source.name] += 1
             if not isinstance(error, LlmtraceError):
                 internal_error("collector.targets", error)
@@ -236,7 +235,7 @@ class Scraper:
             self.source_problems[source.name] = words
         else:
             if self.source_problems.pop(source.name, None):
-                logger.info("the targets of %s are read again", source.name)
+                logger.info("%s is read again", source.name)
 
     async def _watch(self, state: TargetState) -> None:
         loop = asyncio.get_running_loop()

@@ -14,8 +14,7 @@ class Places:
     Attributes:
         gpus: of this machine, that are read.
         tls: whether all of it speaks TLS.
-        token: whether senders must send one.
-        client_certificate: whether they must show one.
+        token, client_certificate: whether senders must show one.
     """
 
     web: Address | None = None

@@ -92,6 +92,14 @@ class ExpositionParser:
         self._since_reset = 0
         self._parsed = 0
 
+    @staticmethod
+    def check(text: str) -> None:
+        """Raise `DataError` if its first line is none of a metrics page, as in HTML or JSON."""
+        try:
+            list(text_families(text.lstrip()[: Limits().line].partition("\n")[0]))
+        except _PARSE_ERRORS:
+            raise DataError("not a metrics page") from None
+
     def read(self, text: str) -> list[float | None]:
         """Return the value of each series; `None` = not on this page.
 
@@ -279,19 +287,6 @@ class ExpositionParser:
         for name, words in helps(text, self._limits):
             if name in names or f"{name}_total" in names or f"{name}_count" in names:
                 self.helps[name] = words
-
-
-def check_page(text: str) -> None:
-    """Look at a page's first line, which in HTML or JSON is none of a metrics page.
-
-    Raises:
-        DataError: it is no metrics page at all.
-    """
-    line = text.lstrip()[: Limits().line].partition("\n")[0]
-    try:
-        list(text_families(line))
-    except _PARSE_ERRORS:
-        raise DataError("not a metrics page") from None
 
 
 def helps(text: str, limits: Limits) -> Iterable[tuple[str, str]]:

@@ -13,12 +13,7 @@ from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
 from llmtrace_collector.signals.definitions import SIGNALS, Signal, suffixes
-from llmtrace_collector.signals.exposition_parser import (
-    ExpositionParser,
-    Limits,
-    Series,
-    check_page,
-)
+from llmtrace_collector.signals.exposition_parser import ExpositionParser, Limits, Series
 from llmtrace_collector.signals.profile import BLOCK_SIZE, Family, Profile, Version, show_version
 
 STARTED: Final = "process_start_time_seconds"
@@ -195,7 +190,7 @@ class Normaliser:
             # A target may become another engine, or more of one, behind the same address.
             known = recognise(self._candidates, text)
             if not known:
-                check_page(text)
+                ExpositionParser.check(text)
             self._until_look = _PAGES_BETWEEN_LOOKS
             if known != self._profiles or self._reader is None:
                 self._begin(known)

@@ -9,15 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from llmtrace.api_clients.prometheus_client import Prometheus
-from llmtrace_dashboards.lint.queries import (
-    alternatives,
-    chosen,
-    expand,
-    panels,
-    selectors,
-    targets,
-    variables,
-)
+from llmtrace_dashboards.lint.queries import chosen, expand, panels, selectors, targets, variables
 from llmtrace_dashboards.rules.totals import INTERVAL
 
 _REQUESTS: Final = "llmtrace_requests_total"
@@ -102,10 +94,10 @@ def _reason(queries: Sequence[str], names: set[str], why: Mapping[str, str]) -> 
     own = [one for one in queried if ":" not in one and one != INTERVAL]  # recorded: of others
     if not own:
         return _NOTHING_COUNTED if names.issuperset(queried) else _NO_RULES
-    # Of alternatives, as of engines of different kinds, the metrics of one are enough.
-    either = [{one.metric for one in found} for q in queries for found in alternatives(q)]
     missing = [metric for metric in own if metric not in names]
-    if not missing or any(one and one <= names for one in either):
+    # Of alternatives, as of engines of different kinds, the metrics of one are enough.
+    parts = [{m for m in queried if m in part} for q in queries for part in q.split(" or ")]
+    if not missing or any(one and one <= names for one in parts):
         return _NOTHING_COUNTED
     there = f"{missing[0]} is not there, though requests are" if _REQUESTS in names else ""
     without = (words for start, words in _WITHOUT.items() if missing[0].startswith(start))

@@ -83,14 +83,6 @@ def selectors(expression: str) -> list[Selected]:
     return [*_walk(promql.parse(expression), ())]
 
 
-def alternatives(expression: str) -> list[list[Selected]]:
-    """Return the selectors of each expression between the outermost `or`s, parsed."""
-    nodes = [promql.parse(expression)]
-    while isinstance(nodes[0], promql.BinaryExpr) and str(nodes[0].op) == "or":
-        nodes[:1] = [nodes[0].lhs, nodes[0].rhs]  # they associate from the left
-    return [[*_walk(node, ())] for node in nodes]
-
-
 def _walk(node: Any, inside: tuple[str, ...]) -> Iterator[Selected]:
     match node:
         case promql.VectorSelector():
