@@ -18,7 +18,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import IO, Any, Final
 
-from llmtrace.api_clients.http_client import opener, read_token, unreachable
+from llmtrace.api_clients.http_client import OWN_AUTHORITY, opener, read_token, unreachable
 from llmtrace.core.errors import ConfigError, SourceError
 
 DEFAULT_URL: Final = "http://127.0.0.1:4319"
@@ -132,6 +132,6 @@ class Collector:
     def _broke(self, error: Exception) -> SourceError:
         reason = getattr(error, "reason", error)
         if isinstance(reason, ssl.SSLError):
-            return SourceError(f"{self.url}: TLS failed: {reason}")
+            return SourceError(f"{self.url}: TLS failed: {unreachable(reason)} ({OWN_AUTHORITY})")
         why = unreachable(error)
         return SourceError(f"no {self.server_kind} responds at {self.url}: {why}; {self.fix}")

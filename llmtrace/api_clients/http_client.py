@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import ssl
 import urllib.request
 from pathlib import Path
 from typing import Final
@@ -11,6 +10,7 @@ from urllib.parse import urlsplit
 
 from llmtrace.core.errors import ConfigError
 
+OWN_AUTHORITY: Final = "if your own authority signed it, name its certificate in SSL_CERT_FILE"
 _MAX_TOKEN: Final = 4096
 _MAX_CAUSES: Final = 64
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")  # characters a header can contain, and no space
@@ -78,8 +78,8 @@ def unreachable(error: BaseException) -> str:
     for inner in todo:  # grows as causes are found
         if len(todo) > _MAX_CAUSES or not isinstance(inner, BaseException):
             continue
-        if isinstance(inner, ssl.SSLCertVerificationError) and inner.verify_message:
-            return inner.verify_message
+        if wrong := getattr(inner, "verify_message", ""):  # of a certificate
+            return str(wrong)
         if isinstance(inner, OSError) and isinstance(inner.strerror, str):
             reason = re.sub(r"^\[[^\]]*\] | \(_ssl\.c:\d+\)$", "", inner.strerror)
             return f"{reason[:1].lower()}{reason[1:]}"

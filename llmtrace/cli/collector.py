@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from llmtrace.cli import arguments
@@ -113,6 +114,8 @@ def _collect(options: argparse.Namespace) -> None:
         ("listen", "otlp_http"): options.otlp_http,
         ("listen", "otlp_grpc"): options.otlp_grpc,
     }
+    # gRPC reads it when it is loaded; its line for each failed handshake is none of our log.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     collector_module("commands.collect", "llmtrace collect").run(
         options.config, flags, check=options.check, print_config=options.print_config
     )

@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 
 import grpc
 import pyarrow as pa
@@ -22,7 +23,10 @@ from llmtrace.api_clients.collector_client import Collector
 from llmtrace.cli import main
 from llmtrace.core.row import TURN, from_dict
 from llmtrace.core.stages import PARTITION
+from llmtrace_collector.commands.collect import State
 from llmtrace_collector.commands.top import ask
+from llmtrace_collector.receive import Spool, SpoolLimits
+from llmtrace_collector.receive.clock_watch import ClockWatch
 
 from . import pages
 from .collecting import (
@@ -410,6 +414,15 @@ def test_a_port_that_is_taken(tmp_path):
 
     assert done.returncode == 2
     assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
+
+
+def test_a_collector_without_room_is_not_ready(tmp_path):
+    """Neither on a full disk nor with a full spool: it answers all senders with 503."""
+    state = State(ClockWatch(0), ready=True)
+    with closing(Spool(tmp_path, SpoolLimits(free_bytes=0))) as spool:
+        assert state.why_not(spool) is None
+        spool.limits = SpoolLimits(free_bytes=1 << 60)
+        assert state.why_not(spool) == "this collector's disk is nearly full"
 
 
 def test_settings_without_running(tmp_path, capsys):

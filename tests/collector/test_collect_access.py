@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import ssl
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 
@@ -13,6 +16,21 @@ from tests.support.certificates import self_signed
 from .collecting import as_otlp, collecting, some_rows
 
 TOKEN = "0123456789abcdef-secret"
+
+
+def test_grpcs_own_lines_stay_out_of_the_log():
+    """It reads how much to write when it is loaded, so that this is said before."""
+    script = (
+        "import os, sys; from llmtrace import cli; before = 'grpc' in sys.modules; "
+        "cli.main(['collect', '--check']); "
+        "print(before, 'grpc' in sys.modules, os.environ['GRPC_VERBOSITY'])"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "GRPC_VERBOSITY"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, check=True, capture_output=True, text=True
+    )
+
+    assert done.stdout.splitlines()[-1] == "False True ERROR"
 
 
 def test_with_tokens_and_tls(tmp_path, capsys):

@@ -141,6 +141,16 @@ def test_systemd_takes_the_unit(name: str, tmp_path: Path):
     assert [line for line in done.stderr.splitlines() if name in line] == []
 
 
+def test_the_collectors_unit_starts_with_an_empty_file(tmp_path: Path):
+    """The file must be there; it may say nothing."""
+    text = (FILES / "systemd" / "llmtrace-collect.service").read_text()
+    (tmp_path / "collect.yaml").touch()
+    made = load(tmp_path / "collect.yaml", environment={f"{PREFIX}_DATA": str(tmp_path)})
+
+    assert made.listen.web is not None
+    assert "leave it out" not in text
+
+
 def test_the_triage_unit_starts_what_there_is():
     """The command line it has, and the one in its remarks, are understood."""
     text = (FILES / "systemd" / "llmtrace-triage.service").read_text()

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import ssl
 import sys
 from pathlib import Path
 
 import pytest
 
 from llmtrace import cli
+from llmtrace.api_clients.collector_client import Collector
 from llmtrace.core.errors import SourceError
 from llmtrace.simulator.server import ServerConfig, serve
 from llmtrace_collector.commands import doctor
 from llmtrace_collector.commands.doctor import Report, examine
+from tests.support.certificates import self_signed
 
 from . import pages, web
 
@@ -253,7 +256,7 @@ def test_a_request_that_fails_loses_no_report(models, capsys: pytest.CaptureFixt
     [
         ({}, "answered 404.*Known are.*SGLang --enable-metrics"),
         ({"/metrics": (200, "up 1\n")}, "is a page of nothing that is known here"),
-        ({"/metrics": (200, "<html>hello</html>")}, "is a page of nothing that is known here"),
+        ({"/metrics": (200, "<html>hello</html>")}, "not a metrics page"),
     ],
 )
 def test_what_is_not_known(answers, words):
@@ -269,6 +272,37 @@ def test_nothing_listens_there(capsys: pytest.CaptureFixture[str]):
 
     assert cli.main(["doctor", url]) == 1
     assert f"error: {url}/metrics: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("broken", [web.broken, web.always(b"SSH-2.0-OpenSSH_9.2\r\n")])
+def test_what_broke_is_said_in_words(broken):
+    """Not by the names of a library's errors."""
+
+    async def main() -> None:
+        async with web.listening(broken) as url:
+            await examine(url)
+
+    with pytest.raises(SourceError, match=r"the response (broke off|is not HTTP)"):
+        asyncio.run(main())
+
+
+def test_an_authority_of_ones_own(tmp_path: Path):
+    """The error names what has it trusted, here and where a collector is asked."""
+    certificate, key = self_signed(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+
+    async def main() -> None:
+        server = await asyncio.start_server(web.always(b""), "127.0.0.1", 0, ssl=context)
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        wanted = "TLS failed: .*self-signed certificate .if your .* SSL_CERT_FILE"
+        with pytest.raises(SourceError, match=wanted):
+            await examine(url)
+        with pytest.raises(SourceError, match=wanted):
+            await asyncio.to_thread(Collector(url).get, "live")
+        server.close()
+
+    asyncio.run(main())
 
 
 def test_a_server_that_hangs():

@@ -82,6 +82,8 @@ def test_a_target_is_read_again_and_again():
             web.always(web.answer('vllm:num_requests_running 5 # {x="y"} 1\n{{{ 4 5\n# EOF\n')),
             "page",
         ),
+        (web.always(web.answer("<!DOCTYPE html>\n<title>Welcome to nginx!</title>\n")), "page"),
+        (web.always(web.answer('{"detail": "Not Found"}')), "page"),
     ],
 )
 def test_every_way_to_fail_has_its_word(handle, reason, caplog):
@@ -100,6 +102,33 @@ def test_every_way_to_fail_has_its_word(handle, reason, caplog):
     with caplog.at_level(logging.WARNING, "llmtrace.collector"):
         asyncio.run(main())
     assert sum("a target is not read" in line for line in caplog.messages) == 1
+
+
+def test_an_engine_that_no_longer_serves_its_metrics(caplog):
+    """Behind HTML it is down, and still an engine; other metrics come from something else."""
+    page = good()
+
+    async def changing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.readuntil(b"\r\n\r\n"):
+            writer.write(page)
+            await writer.drain()
+
+    async def main() -> None:
+        nonlocal page
+        async with web.listening(changing) as url, Scraper(static(url), QUICK) as scraper:
+            await until(lambda: any(s.up for s in scraper.states()), "a page")
+            (state,) = scraper.states()
+            page = web.answer("<html>Welcome to nginx!</html>")
+            await until(lambda: state.up is False, "that it is down")
+            assert state.kind == "engine"
+            assert state.reading is None
+            page = web.answer("process_cpu_seconds_total 3\n")
+            await until(lambda: state.up, "that it is up")
+            assert state.kind is None
+
+    with caplog.at_level(logging.WARNING, "llmtrace.collector"):
+        asyncio.run(main())
+    assert sum("no profile knows" in line for line in caplog.messages) == 1
 
 
 def test_nothing_listens_there():
@@ -175,6 +204,34 @@ def test_tokens_are_sent_and_never_logged(tmp_path: Path, caplog):
     assert seen[0] == b"Authorization: Bearer s3cret"
     assert "s3cret" not in caplog.text
     assert "renewed" not in caplog.text
+
+
+def test_each_new_problem_of_a_list_is_logged_once(tmp_path: Path, caplog):
+    """And that it is over; nothing else says that changes to the file have no effect."""
+    listed = tmp_path / "targets.yaml"
+    good = "[{targets: ['127.0.0.1:1']}]"
+    listed.write_text(good)
+
+    async def main() -> None:
+        async with Scraper([FileTargets(listed)], QUICK) as scraper:
+            await until(scraper.states, "a list")
+            failures = scraper.source_failures
+            for wrong in ("{a: b}", "- targets: 3"):
+                before = failures.total()
+                listed.write_text(wrong)
+                await until(lambda n=before + 2: failures.total() >= n, "two failures")
+                [words] = scraper.source_problems.values()
+                assert "what it listed before stays in use" in words
+                listed.write_text(good)
+                await until(lambda: not scraper.source_problems, "that it is well again")
+
+    with caplog.at_level(logging.INFO, "llmtrace.collector"):
+        asyncio.run(main())
+    ends = [line.partition(".yaml")[2] for line in caplog.messages if "file " in line]
+    first, again, second, again_2 = ends
+    assert "must be a list of {" in first
+    assert "must be a list of texts" in second
+    assert {again, again_2} == {" is read again"}
 
 
 def test_targets_come_and_go_with_their_file(tmp_path: Path):

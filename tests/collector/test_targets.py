@@ -60,6 +60,16 @@ def test_files(tmp_path: Path, name, text):
     assert FileTargets(tmp_path / name).read() == (Target("http://a:1/metrics"),)
 
 
+def test_files_by_a_pattern(tmp_path: Path):
+    """Those there are now: one may come later, or none be there yet."""
+    listed = FileTargets(tmp_path / "*.json")
+    assert listed.read() == ()
+    for name in "ba":
+        (tmp_path / f"{name}.json").write_text(f'[{{"targets": ["{name}:1"]}}]')
+
+    assert [one.instance for one in listed.read()] == ["a:1", "b:1"]
+
+
 @pytest.mark.parametrize(
     ("name", "text"), [("t.json", "{"), ("t.yaml", "a: ["), ("t.yaml", "\ud83d"), ("gone", None)]
 )

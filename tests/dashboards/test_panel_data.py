@@ -18,6 +18,8 @@ from llmtrace_dashboards.boards import dashboards
 from llmtrace_dashboards.lint.panel_data import describe, empty_panels, panel_counts
 from tests.collector import pages
 
+BEHIND_COLLECTOR = 'llmtrace_target_up{kind="engine"} 1\n'
+
 
 class Scraped(Prometheus):
     """Answers with the last values of pages, and with no sum or rate of them.
@@ -73,6 +75,17 @@ def reasons(*, engines_only: bool = True, **by_instance: str) -> dict[str, str]:
         ("up 1\n", "Running requests",
          "no engine's metrics are in this Prometheus: have it scrape the engine's own page"),
         (pages.TGI, "Readings that failed or came late", "only `llmtrace collect` reports it"),
+        (BEHIND_COLLECTOR, "Running requests",
+         "no target of `llmtrace collect` reports it: `llmtrace doctor ADDRESS` says why"),
+        (BEHIND_COLLECTOR, "Power",
+         "no GPU exporter's metrics are in this Prometheus: dcgm-exporter has them"),
+        (
+            pages.scrape("vllm-0.32-metrics.txt")
+            + "llmtrace_engine_prefix_cache_hits_tokens_total 0\n"
+            + "llmtrace_engine_prefix_cache_queries_tokens_total 0\n",
+            "Prefix cache hits",
+            "its metrics are there, and none says anything of the last hour",
+        ),
     ],
 )  # fmt: skip
 def test_a_panel_is_empty_for_a_reason(text: str, panel: str, why: str):

@@ -99,6 +99,7 @@ class State:
     """How far this process is; read by readiness checks."""
 
     clock: ClockWatch
+    began: float = 0.0
     ready: bool = False
     stopping: bool = False
 
@@ -108,9 +109,8 @@ class State:
             return "stopping"
         if not self.ready:
             return "starting"
-        if spool.disk_bytes >= spool.limits.disk_bytes:
-            return "the spool is full: the store does not take what came"
-        return None
+        full = spool.why_full()
+        return None if full is None else full.words
 
 
 async def collect(config: Config, read: Callable[[], Config] | None = None) -> None:
@@ -166,15 +166,15 @@ async def running(config: Config, reloader: Reloader | None = None) -> AsyncIter
         tally = _request_metrics(config, store, registry, ingest, last)
         registry.register(TargetMetrics(scraper.states, local))
         registry.register(OwnMetrics(lambda: receive.own_metrics(admission, spool, ingest)))
-        state = State(ClockWatch(await asyncio.to_thread(read.joined_until_ns, store)))
+        state = State(ClockWatch(await asyncio.to_thread(read.joined_until_ns, store)), began)
         discard = OtlpDiscard(reloader.send_token, admission.limits.body_bytes)
         registry.register(
-            OwnMetrics(lambda: _of_collector(began, recorder, tally, discard, state.clock))
+            OwnMetrics(lambda: _of_collector(state, recorder, tally, discard, scraper))
         )
         live_view = LiveView(
             store,
             config.budget,
-            states=scraper.states,
+            scraper=scraper,
             local=local,
             ingest=ingest,
             spool=spool,
@@ -406,6 +406,7 @@ async def _receive(
 ) -> None:
     config = reloader.config
     client_ca = config.receive.client_ca_file
+    places.token, places.client_certificate = bool(config.receive.token_file), bool(client_ca)
     if (at := config.listen.otlp_http) is not None:
         access = receive.HttpAccess(
             token=reloader.send_token, origins=frozenset(config.receive.origins)
@@ -455,17 +456,17 @@ def _grpc_certificates(config: Config) -> grpc.ServerCertificateConfiguration:
 
 
 def _of_collector(
-    began: float,
+    state: State,
     recorder: Recorder,
     tally: RequestMetrics,
     discard: OtlpDiscard,
-    clock: ClockWatch,
+    scraper: Scraper,
 ) -> list[tuple[str, str, str, Samples]]:
     return [
         ("llmtrace_collector_info", "Which collector this is.",
          "gauge", [({"version": __version__}, 1)]),
         ("llmtrace_collector_up_seconds", "Since this process began.",
-         "gauge", [({}, time.monotonic() - began)]),
+         "gauge", [({}, time.monotonic() - state.began)]),
         ("llmtrace_collector_signals", "Samples of signals, by what became of them.",
          "counter",
          [({"state": "stored"}, recorder.written), ({"state": "dropped"}, recorder.dropped)]),
@@ -479,7 +480,10 @@ def _of_collector(
          "counter", [({"reason": why}, count) for why, count in dict(tally.missed).items()]),
         ("llmtrace_collector_clock_jumps",
          "Times the machine's clock was set by more than a minute.",
-         "counter", [({}, clock.jumps)]),
+         "counter", [({}, state.clock.jumps)]),
+        ("llmtrace_collector_target_list_failures",
+         "Times a list of targets could not be read, by its source.",
+         "counter", [({"source": name}, n) for name, n in dict(scraper.source_failures).items()]),
         ("llmtrace_collector_unwanted_requests",
          "OTLP requests of metrics and logs, which are taken and dropped.",
          "counter", [({"kind": kind}, n) for kind, n in dict(discard.requests).items()]),

@@ -30,6 +30,7 @@ from llmtrace_collector.scrape.fetch import (
     FetchError,
     checked,
     fetch,
+    how_broken,
     make_session,
     read_json,
     shown,
@@ -348,7 +349,7 @@ async def _ask(session: aiohttp.ClientSession, server: _Server) -> _Answer:
             f"{shown(url)} did not answer within {server.timeout_s:g} s (--timeout)"
         ) from None
     except (aiohttp.ClientError, OSError) as error:
-        raise SourceError(f"{shown(url)}: {type(error).__name__}") from error
+        raise SourceError(f"{shown(url)}: {how_broken(error)}") from error
 
 
 def _carries_figures(text: str) -> bool:

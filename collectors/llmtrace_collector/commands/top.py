@@ -235,7 +235,8 @@ def _engine(one: Mapping[str, Any]) -> Mapping[str, Text]:
     if one["up"] is False:
         state = Text(f"✗ {one['problem'] or 'not reached'}"[:_MAX_WORDS], "red")
     elif one["up"]:
-        state = Text(f"✓ {one['engine'] or 'no known page'}", "green")
+        known = one["engine"]
+        state = Text(f"✓ {known}", "green") if known else Text("? no known metrics", "yellow")
     return {
         "engine": Text(name),
         "is": state,

@@ -309,7 +309,8 @@ class Scrape:
     files: tuple[FileTargets, ...] = setting(
         (),
         each(target_fields.target_list),
-        "lists of targets in Prometheus's file_sd format; or `{file: ..., for_targets: {...}}`",
+        "lists of targets in Prometheus's file_sd format, such as `targets/*.json`; or "
+        "`{file: ..., for_targets: {...}}`",
     )
     http: tuple[HttpTargets, ...] = setting(
         (),

@@ -260,6 +260,8 @@ class Ingest:
         Raises:
             Exception: `error`: the store takes nothing else either.
         """
+        if isinstance(error, StoreError) and error.reason == "disk":
+            raise error  # a full disk takes small batches still: that says nothing of this one
         alone = len(batch.records) == 1
         # That bytes cannot be read is a property of these bytes. Anything else may be the store's
         # condition, now that the batch failed or for a while.

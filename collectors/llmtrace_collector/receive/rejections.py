@@ -34,6 +34,7 @@ ANSWERS: Final = {
     "encoding": Answer(415, "UNIMPLEMENTED"),
     "overloaded": Answer(429, "RESOURCE_EXHAUSTED", again=True),
     "spool_full": Answer(503, "UNAVAILABLE", again=True),
+    "disk_full": Answer(503, "UNAVAILABLE", again=True),
     "spool_error": Answer(503, "UNAVAILABLE", again=True),
     "stopping": Answer(503, "UNAVAILABLE", again=True),
 }

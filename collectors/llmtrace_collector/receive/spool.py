@@ -242,10 +242,10 @@ class Spool:
                 for piece in (spool_format.head(one.payload, one.spans, one.expanded), one.payload)
             ]
             size = sum(map(len, pieces))
-            self._check_room(size)
-            self._write(pieces, size)
-        except RejectedError as error:
-            refusal = error
+            refusal = self.why_full(size)
+            if refusal is None:
+                self._write(pieces, size)
+                self.counted.records += len(group)
         except OSError as error:
             name = errno.errorcode.get(error.errno or 0, "EIO")
             self.counted.errors[name] += 1
@@ -256,17 +256,17 @@ class Spool:
             self.counted.errors[type(error).__name__] += 1
             logger.exception("spool %s", self.folder)
             refusal = RejectedError("spool_error", "this collector cannot keep it now")
-        else:
-            self.counted.records += len(group)
         _answer(group, refusal)
 
-    def _check_room(self, size: int) -> None:
+    def why_full(self, size: int = 1) -> RejectedError | None:
+        """Return how a request of so many bytes is refused for lack of room, if it is."""
         if self.disk_bytes + size > self.limits.disk_bytes:
-            raise RejectedError("spool_full", "this collector's spool is full")
+            return RejectedError("spool_full", "this collector's spool is full")
         if self.limits.free_bytes:
             disk = os.statvfs(self.folder)
             if disk.f_bavail * disk.f_frsize - size < self.limits.free_bytes:
-                raise RejectedError("spool_full", "this collector's disk is nearly full")
+                return RejectedError("disk_full", "this collector's disk is nearly full")
+        return None
 
     def _write(self, pieces: Sequence[bytes], size: int) -> None:
         """Write all or nothing.

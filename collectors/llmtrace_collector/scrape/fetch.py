@@ -14,6 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
 
+from llmtrace.api_clients.http_client import OWN_AUTHORITY, unreachable
 from llmtrace.core.errors import ConfigError, SourceError
 
 Reason = Literal[
@@ -138,15 +139,20 @@ async def fetch(
     except TimeoutError:
         raise FetchError("timeout", f"{shown(url)} took longer than {timeout_s:g} s") from None
     except (aiohttp.ClientSSLError, ssl.SSLError) as error:
-        raise FetchError("tls", f"{shown(url)}: {type(error).__name__}") from error
+        why = f"{unreachable(error)} ({OWN_AUTHORITY})"
+        raise FetchError("tls", f"{shown(url)}: TLS failed: {why}") from error
     except (aiohttp.ClientConnectorError, ConnectionRefusedError) as error:
-        raise FetchError("connect", f"{shown(url)}: {_why(error)}") from error
+        raise FetchError("connect", f"{shown(url)}: {how_broken(error)}") from error
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        raise FetchError("protocol", f"{shown(url)}: {type(error).__name__}") from error
+        raise FetchError("protocol", f"{shown(url)}: {how_broken(error)}") from error
 
 
-def _why(error: OSError) -> str:
-    """Say why there is no connection, in the system's words: asyncio's own repeat the address."""
+def how_broken(error: Exception) -> str:
+    """Say why there is no response, in the system's words: asyncio's own repeat the address."""
+    if isinstance(error, aiohttp.ClientPayloadError | aiohttp.ServerDisconnectedError):
+        return "the response broke off"
+    if not isinstance(error, OSError):
+        return "the response is not HTTP"
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or "no connection"  # a name that is not known

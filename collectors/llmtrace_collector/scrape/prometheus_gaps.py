@@ -27,6 +27,7 @@ _NO_SOURCE: Final = {
     "gateway": "no gateway's metrics are in this Prometheus",
     "gpu": "no GPU exporter's metrics are in this Prometheus: dcgm-exporter has them",
 }
+_BEHIND: Final = "no target of `llmtrace collect` reports it: `llmtrace doctor ADDRESS` says why"
 _COLLECTOR_ALONE: Final = "only `llmtrace collect` reports it"
 _BY_THE_COLLECTOR: Final = (
     "llmtrace_target_missing_signals", "llmtrace_target_failures_total",
@@ -89,10 +90,12 @@ def engine_gaps(server: Prometheus) -> Gaps:
         if reading.profiles
     }
     found = [reading for reading in readings.values() if reading.profiles]
+    up = server.ask("query", query='{__name__=~"llmtrace_target_up"}')
+    behind = {str(from_prometheus.labels_of(one).get("kind")) for one in up}
     why = {
         metric: reason
         for signal in SIGNALS.values()
-        for reason in (_reason(signal, found, profiles),)
+        for reason in (_reason(signal, found, profiles, behind),)
         for metric in _metrics(signal)
     }
     whole = {"ttft", "queue", "prefill"} <= {
@@ -104,7 +107,8 @@ def engine_gaps(server: Prometheus) -> Gaps:
     for metric in ("llmtrace_target_up", "llmtrace_target_scrape_seconds"):
         why[metric] = NOT_RECORDED if found else _NO_SOURCE["engine"]
     why["llmtrace_engine_budget_seconds"] = NOT_RECORDED
-    return Gaps(engines, {**why, **dict.fromkeys(_BY_THE_COLLECTOR, _COLLECTOR_ALONE)})
+    alone = _BEHIND if behind and not found else _COLLECTOR_ALONE
+    return Gaps(engines, {**why, **dict.fromkeys(_BY_THE_COLLECTOR, alone)})
 
 
 def _pages(server: Prometheus, names: Sequence[str]) -> dict[str, str]:
@@ -125,7 +129,9 @@ def _metrics(signal: Signal) -> tuple[str, ...]:
     return tuple(signal.metric + suffix for suffix in suffixes(signal.kind))
 
 
-def _reason(signal: Signal, found: Sequence[Reading], profiles: Sequence[Profile]) -> str:
+def _reason(
+    signal: Signal, found: Sequence[Reading], profiles: Sequence[Profile], behind: set[str]
+) -> str:
     if any(one.signal is signal for reading in found for one in reading.measured):
         return NOT_RECORDED
     kinds = {one.engine: one.kind for one in profiles}
@@ -134,7 +140,7 @@ def _reason(signal: Signal, found: Sequence[Reading], profiles: Sequence[Profile
         name for reading in found for name in reading.profiles if kinds[name] == signal.room
     }
     if not of_room:
-        return _NO_SOURCE[signal.room]
+        return _BEHIND if signal.room in behind else _NO_SOURCE[signal.room]
     said: dict[str, str] = {}
     for reading in found:
         for one in reading.missing:

@@ -115,6 +115,7 @@ class Scraper:
 
     Attributes:
         source_failures: how often a list of targets could not be had, by its name.
+        source_problems: in words, why those that cannot be had now cannot, by the same.
         left_out: targets not read because there are too many.
     """
 
@@ -125,6 +126,7 @@ class Scraper:
         profiles: Sequence[Profile] | None = None,
     ) -> None:
         self.source_failures: Counter[str] = Counter()
+        self.source_problems: dict[str, str] = {}
         self.left_out = 0
         self._sources = tuple(sources)
         self._settings = settings or ScrapeSettings()
@@ -158,6 +160,7 @@ class Scraper:
         """Read the targets of other sources from now on, and at once."""
         self._sources = tuple(sources)
         # What one lists that stays is known until it can be read again.
+        self.source_problems = {}
         keys = {f"{place} {source.name}" for place, source in enumerate(self._sources)}
         self._listed = {key: listed for key, listed in self._listed.items() if key in keys}
         if self._refreshing is not None:
@@ -221,14 +224,18 @@ class Scraper:
         key = f"{place} {source.name}"
         try:
             self._listed[key] = await source.targets(self._session)
-        except LlmtraceError as error:
-            # What it listed before is still the best that is known.
-            self.source_failures[source.name] += 1
-            if self.source_failures[source.name] == 1:
-                logger.warning("targets of %s are not known now: %s", source.name, error)
         except Exception as error:  # noqa: BLE001 - one bad list must not keep the others away
+            # What it listed before is still the best that is known.
+            words = f"{source.name} cannot be read; what it listed before stays in use: {error}"
             self.source_failures[source.name] += 1
-            internal_error("collector.targets", error)
+            if not isinstance(error, LlmtraceError):
+                internal_error("collector.targets", error)
+            elif self.source_problems.get(source.name) != words:
+                logger.warning(words)
+            self.source_problems[source.name] = words
+        else:
+            if self.source_problems.pop(source.name, None):
+                logger.info("%s is read again", source.name)
 
     async def _watch(self, state: TargetState) -> None:
         loop = asyncio.get_running_loop()
@@ -290,11 +297,11 @@ class Scraper:
         state.reading, state.up, state.problem = reading, True, None
         state.pages += 1
         with suppress(Exception):  # a broken logging handler is no reason to stop
-            self._tell_missing(state, reading)
+            self._tell_missing(state, reading, before)
 
-    def _tell_missing(self, state: TargetState, reading: Reading) -> None:
+    def _tell_missing(self, state: TargetState, reading: Reading, before: Reading | None) -> None:
         if not reading.profiles:
-            if state.pages == 1:
+            if before is None or before.profiles:
                 logger.warning("%s: no profile knows this page", shown(state.target.url))
             return
         unexplained = {

@@ -90,10 +90,10 @@ class StaticTargets:
 
 @dataclass(frozen=True, slots=True)
 class FileTargets:
-    """Targets in a JSON or YAML file, as Prometheus's `file_sd_configs` reads it.
+    """Targets in JSON or YAML files, as Prometheus's `file_sd_configs` reads them.
 
     Attributes:
-        path: of the file.
+        path: of the file, or of all that a `*` in its name stands for, which may be none.
         for_targets: the credentials for each target in it.
     """
 
@@ -111,17 +111,22 @@ class FileTargets:
         return self.read()
 
     def read(self) -> tuple[Target, ...]:
-        """Return the targets in the file.
+        """Return the targets in the file, or files.
 
         Raises:
-            ConfigError: it cannot be read, or does not list targets.
+            ConfigError: one cannot be read, or does not list targets.
         """
-        where = str(self.path)
+        folder, name = self.path.parent, self.path.name
+        paths = sorted(folder.glob(name)) if "*" in name else [self.path]
+        return tuple(target for path in paths for target in self._read(path))
+
+    def _read(self, path: Path) -> tuple[Target, ...]:
+        where = str(path)
         try:
-            if self.path.stat().st_size > _MAX_BYTES:
+            if path.stat().st_size > _MAX_BYTES:
                 raise ConfigError(f"{where}: larger than 8 MiB, which no list of targets is")
-            text = self.path.read_text(encoding="utf-8")
-            content = json.loads(text) if self.path.suffix == ".json" else yaml.safe_load(text)
+            text = path.read_text(encoding="utf-8")
+            content = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
         except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
             raise ConfigError(f"{where}: cannot read targets: {explain_error(error)}") from error
         return parse_groups(content, where, self.for_targets)

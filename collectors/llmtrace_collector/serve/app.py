@@ -1,6 +1,6 @@
 """Put the web application together: which part answers at which address.
 
-/                  the live page; tells nothing by itself
+/                  the live page
 /requests/...      the request list, and the page of one request
 /sign-in           the form that browsers show the token by
 /metrics           for Prometheus
@@ -31,7 +31,7 @@ from llmtrace_collector.serve import sign_in
 from llmtrace_collector.serve.auth import Guard
 
 # Nothing is shown there: orchestrators have no token, and people show it by a form.
-FREE: Final = ("/", "/healthz", "/readyz", sign_in.PATH)
+FREE: Final = ("/healthz", "/readyz", sign_in.PATH)
 _SCRIPT: Final = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 _STYLE: Final = re.compile(r"<style>(.*?)</style>", re.DOTALL)
 _COLOURS: Final = "/* stages */"

@@ -14,6 +14,7 @@ class Places:
     Attributes:
         gpus: of this machine, that are read.
         tls: whether all of it speaks TLS.
+        token, client_certificate: whether senders must show one.
     """
 
     web: Address | None = None
@@ -21,6 +22,8 @@ class Places:
     otlp_grpc: Address | None = None
     gpus: int = 0
     tls: bool = False
+    token: bool = False
+    client_certificate: bool = False
 
     def url(self, at: Address) -> str:
         """Return an address as a client on this machine writes it."""
@@ -29,10 +32,13 @@ class Places:
 
 
 def how_to_send(places: Places) -> str:
-    """Return the line that points an application at it."""
-    if places.otlp_http is not None:
-        return f"export OTEL_EXPORTER_OTLP_ENDPOINT={places.url(places.otlp_http)}"
-    if places.otlp_grpc is not None:
-        url = places.url(places.otlp_grpc)
-        return f"export OTEL_EXPORTER_OTLP_ENDPOINT={url}\nexport OTEL_EXPORTER_OTLP_PROTOCOL=grpc"
-    return "listen.otlp_http and listen.otlp_grpc are off: nothing is received"
+    """Return the lines that point an application at it, with TOKEN and FILE for its own."""
+    at = places.otlp_http or places.otlp_grpc
+    if at is None:
+        return "listen.otlp_http and listen.otlp_grpc are off: nothing is received"
+    said = [f"ENDPOINT={places.url(at)}"]
+    said += ["PROTOCOL=grpc"] * (places.otlp_http is None)
+    said += ["HEADERS=authorization=Bearer%20TOKEN"] * places.token
+    if places.client_certificate:
+        said += ["CLIENT_CERTIFICATE=FILE", "CLIENT_KEY=FILE"]
+    return "\n".join(f"export OTEL_EXPORTER_OTLP_{one}" for one in said)

@@ -226,10 +226,12 @@ def problems(
 ) -> tuple[str, ...]:
     """Say what is wrong with the collector itself, for the top of the page."""
     found = []
+    late = f"rows are {lag_s:.0f} s behind" if lag_s > lag_limit_s else ""
     if ingest_problem is not None:
-        found.append(f"the store does not take what came: {ingest_problem}")
-    if lag_s > lag_limit_s:
-        found.append(f"rows are {lag_s:.0f} s behind: more comes than the store takes")
+        late = late and f", and {late}"
+        found.append(f"the store does not take what came{late}: {ingest_problem}")
+    elif late:
+        found.append(f"{late}: more comes than the store takes")
     down = [line.instance for line in engines if line.up is False]
     if down:
         more = f" and {len(down) - 3} more" if len(down) > 3 else ""  # noqa: PLR2004

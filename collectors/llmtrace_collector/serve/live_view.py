@@ -13,7 +13,7 @@ from typing import Final
 from llmtrace import __version__
 from llmtrace.budget import Budget, Budgets
 from llmtrace_collector.receive import Admission, Ingest, Spool
-from llmtrace_collector.scrape.scraper import TargetState
+from llmtrace_collector.scrape.scraper import Scraper, TargetState
 from llmtrace_collector.serve import live_model, live_queries
 from llmtrace_collector.serve.engine_status import engine_lines, gpu_lines
 from llmtrace_collector.serve.how_to_send import Places, how_to_send
@@ -38,7 +38,7 @@ class LiveView:
     Args:
         store: of the rows.
         budgets: those one may ask for; the first is the default.
-        states: what returns every target's state.
+        scraper: of the targets.
         local: what returns the signals of this machine; called in a thread.
         ingest, spool, admission: of the receiver.
         machine: what this machine is called.
@@ -53,7 +53,7 @@ class LiveView:
         store: Store,
         budgets: Budgets,
         *,
-        states: Callable[[], Sequence[TargetState]],
+        scraper: Scraper,
         local: Callable[[], Sequence[Measured]] | None,
         ingest: Ingest,
         spool: Spool,
@@ -65,7 +65,7 @@ class LiveView:
         self.places = Places()
         self._store = store
         self._budgets = {budget.name: budget for budget in budgets}
-        self._states = states
+        self._scraper = scraper
         self._local = local
         self._ingest = ingest
         self._spool = spool
@@ -96,7 +96,7 @@ class LiveView:
             at, last = self._last.get(budget.name, (0.0, None))
             if last is None or time.monotonic() - at > _FRESH_S:
                 # Targets are the event loop's: copied here, looked at there.
-                last = await asyncio.to_thread(self._make, budget, tuple(self._states()))
+                last = await asyncio.to_thread(self._make, budget, self._scraper.states())
                 self._last[budget.name] = time.monotonic(), last
         return last
 
@@ -148,7 +148,10 @@ class LiveView:
         return minutes, slowest
 
     def _left_out(self) -> Iterator[str]:
-        """Say what was acknowledged and is in no figure."""
+        """Say what is not taken now, and what was acknowledged and is in no figure."""
+        if full := self._spool.why_full():
+            yield f"{full.words}: senders are to come back later"
+        yield from tuple(self._scraper.source_problems.values())
         if count := self._unread():
             rows = "row cannot be read, and is" if count == 1 else "rows cannot be read, and are"
             yield f"{count:,} stored {rows} in no metric"

@@ -92,6 +92,14 @@ class ExpositionParser:
         self._since_reset = 0
         self._parsed = 0
 
+    @staticmethod
+    def check(text: str) -> None:
+        """Raise `DataError` if its first line is none of a metrics page, as in HTML or JSON."""
+        try:
+            list(text_families(text.lstrip()[: Limits().line].partition("\n")[0]))
+        except _PARSE_ERRORS:
+            raise DataError("not a metrics page") from None
+
     def read(self, text: str) -> list[float | None]:
         """Return the value of each series; `None` = not on this page.
 

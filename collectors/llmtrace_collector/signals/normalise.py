@@ -189,6 +189,8 @@ class Normaliser:
         if reading is None or not reading.measured:
             # A target may become another engine, or more of one, behind the same address.
             known = recognise(self._candidates, text)
+            if not known:
+                ExpositionParser.check(text)
             self._until_look = _PAGES_BETWEEN_LOOKS
             if known != self._profiles or self._reader is None:
                 self._begin(known)

@@ -60,7 +60,7 @@ _WRONG: Final = frozenset(
     {36, 43, 46, 47, 53, 60, 62, 158, 164, 184, 215, 307, 386, 396, 450, 456, 457, 497}
 )
 # Of what the engine had too little of.
-_REASONS: Final = {173: "memory", 241: "memory", 243: "disk"}
+_REASONS: Final = {75: "disk", 173: "memory", 241: "memory", 243: "disk"}
 _MAX_LENGTH: Final = 400
 
 

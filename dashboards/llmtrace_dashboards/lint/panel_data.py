@@ -95,7 +95,9 @@ def _reason(queries: Sequence[str], names: set[str], why: Mapping[str, str]) -> 
     if not own:
         return _NOTHING_COUNTED if names.issuperset(queried) else _NO_RULES
     missing = [metric for metric in own if metric not in names]
-    if not missing:
+    # Of alternatives, as of engines of different kinds, the metrics of one are enough.
+    parts = [{m for m in queried if m in part} for q in queries for part in q.split(" or ")]
+    if not missing or any(one and one <= names for one in parts):
         return _NOTHING_COUNTED
     there = f"{missing[0]} is not there, though requests are" if _REQUESTS in names else ""
     without = (words for start, words in _WITHOUT.items() if missing[0].startswith(start))

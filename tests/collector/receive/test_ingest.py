@@ -512,6 +512,29 @@ def test_a_store_that_takes_nothing_quarantines_nothing(tmp_path):
         assert own(store) == sorted(set(range(8)) - {3} - {*own(gone)})
 
 
+def test_a_full_disk_quarantines_nothing(tmp_path):
+    """Though it takes small batches still, as it does one that asks whether it takes any."""
+
+    class Full(MemoryStore):
+        full = True
+
+        def insert_otlp(self, body, token):
+            if self.full and not token.startswith("probe"):
+                raise StoreError("Code: 243. no space left", "disk")
+            super().insert_otlp(body, token)
+
+    store = Full()
+    with opened(tmp_path) as spool:
+        append(spool, *range(8))
+        ingest = Ingest(spool, store, QUICK)
+        ingest.start()
+        assert until(lambda: ingest.counted.failures["insert"] > 30)
+        store.full = False
+        assert ingest.stop()
+        assert own(store) == [*range(8)]
+        assert spool.quarantine.count == 0
+
+
 def test_what_is_in_quarantine_is_replayed(tmp_path):
     """Once the store takes it, it is stored; what it still does not take comes back."""
     store = Choosy()

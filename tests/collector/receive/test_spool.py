@@ -253,8 +253,9 @@ def test_room_is_left_on_the_disk(tmp_path):
     """Other programs need it."""
     with opened(tmp_path, free_bytes=1 << 60) as spool:
         [answer] = append(spool, 0)
+        full = spool.why_full()
 
-    assert answer.reason == "spool_full"
+    assert (answer.reason, full.reason) == ("disk_full", "disk_full")
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS, errno.EIO])
@@ -300,7 +301,7 @@ def test_a_writer_that_breaks_in_an_unknown_way_goes_on(tmp_path, monkeypatch):
     """The thread outlives it, and the sender is answered."""
     with opened(tmp_path) as spool:
         with monkeypatch.context() as patch:
-            patch.setattr(Spool, "_check_room", lambda *_: 1 / 0)
+            patch.setattr(Spool, "why_full", lambda *_: 1 / 0)
             [answer] = append(spool, 0)
 
         assert answer.reason == "spool_error"

@@ -111,13 +111,16 @@ def test_without_the_token_nothing_is_shown(path, header):
 
 
 def test_with_the_token():
-    """However the scheme is written; the page itself and health need none."""
+    """However the scheme is written; health needs none, and browsers are sent to its form."""
     with client(token=TOKEN) as one:
         for scheme in ("Bearer", "bearer"):
             answer = one.get("/api/v1/live", headers={"Authorization": f"{scheme} {TOKEN}"})
             assert answer.status_code == 200
-        for path in ("/", "/healthz", "/readyz"):
+        for path in ("/healthz", "/readyz"):
             assert one.get(path).status_code == 200
+        seen = one.get("/", headers={"Accept": "text/html"}, follow_redirects=False)
+        assert (seen.status_code, seen.headers["location"]) == (303, "./sign-in?next=")
+        assert "<script" not in one.get("/").text
 
 
 def test_a_name_that_is_not_ours():

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 from llmtrace.budget import DEFAULT, Budget
 from llmtrace.stats.quantiles import interval
+from llmtrace_collector.config.schema import Address
 from llmtrace_collector.scrape.scraper import TargetState
 from llmtrace_collector.scrape.targets import Target
 from llmtrace_collector.serve.engine_status import engine_lines, gpu_lines
+from llmtrace_collector.serve.how_to_send import Places, how_to_send
 from llmtrace_collector.serve.live_model import Counted, at_most, lines, problems, verdict
 from llmtrace_collector.signals.interval import engine_intervals
 from llmtrace_collector.signals.normalise import Normaliser
@@ -138,6 +140,19 @@ def test_gpus_of_exporters_and_of_this_machine():
     assert any(line.power_w is not None for line in found)
 
 
+def test_how_to_send_names_what_senders_need():
+    """A token and a certificate, where they are required; over gRPC where there is no HTTP."""
+    at = Address("127.0.0.1", 4318)
+    start = "export OTEL_EXPORTER_OTLP_"
+    assert how_to_send(Places(otlp_http=at)) == f"{start}ENDPOINT=http://127.0.0.1:4318"
+    required = Places(otlp_grpc=at, tls=True, token=True, client_certificate=True)
+    assert how_to_send(required).replace(start, "").split("\n") == [
+        "ENDPOINT=https://127.0.0.1:4318", "PROTOCOL=grpc", "HEADERS=authorization=Bearer%20TOKEN",
+        "CLIENT_CERTIFICATE=FILE", "CLIENT_KEY=FILE",
+    ]  # fmt: skip
+    assert "nothing is received" in how_to_send(Places())
+
+
 def test_problems_in_words():
     """The store, the backlog and engines that are gone; nothing when all is well."""
     down = engine_lines([state(f"http://h{place}:1/m") for place in range(5)])
@@ -145,7 +160,9 @@ def test_problems_in_words():
 
     assert problems([], None, 0.0, 30.0) == ()
     assert problems(gone, "insert: full", 99.0, 30.0) == (
-        "the store does not take what came: insert: full",
-        "rows are 99 s behind: more comes than the store takes",
+        "the store does not take what came, and rows are 99 s behind: insert: full",
         "not read: h0:1, h1:1, h2:1 and 2 more",
+    )
+    assert problems([], None, 99.0, 30.0) == (
+        "rows are 99 s behind: more comes than the store takes",
     )
