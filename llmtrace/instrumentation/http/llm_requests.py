@@ -90,7 +90,7 @@ def begin(sent: Sent) -> LlmRequest | None:
             "client": sent.client,
         }
         recording, filled = join_call.join(runtime, info)
-        # Until a response says what it is: one that fails was a stream as far as it was asked for.
+        # Until a response says what it is; one that fails was what the body requests.
         recording.stream, recording.usage_hidden = _requests_stream(sent.body), False
         recording.calling = True
         request_settings.note(recording, sent.body)

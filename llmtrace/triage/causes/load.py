@@ -271,7 +271,6 @@ def replica_imbalance(e: Evidence) -> Finding:
     clock = e.gauge("gpu_sm_clock_mhz")
     several = len(e.instances) > 1
     apart = [one for one in (running, waiting) if one is not None]
-    known = share is not None or bool(apart)
     # What waits on one replica may be its own slowness: where shares are known, they decide.
     uneven = share[1] if share is not None else any(one[1] for one in apart)
     # At the clock that it had, one that gets its share and keeps its requests longer is ill.
@@ -284,7 +283,7 @@ def replica_imbalance(e: Evidence) -> Finding:
     lines = [
         gate(several and (waits or (None if e.coarse else False)),
              f"{len(e.instances)} replicas: {', '.join(e.instances[:6])}"),
-        required(uneven if known else None, by_replica or "load by replica: not reported",
+        required(uneven if share or apart else None, by_replica or "load by replica: not reported",
                  "the rows' `replica`, or `running` and `waiting` by instance"),
         proof(None if share is None else
               share[1] and bool(share[2]) and not (elsewhere or fewer or scaled),
