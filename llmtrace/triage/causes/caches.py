@@ -10,7 +10,7 @@ from llmtrace.triage.causes.scoring import against, gate, judge, proof, required
 from llmtrace.triage.evidence import format_figures as say
 from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, STANDS_OUT, SURE, Shift
 from llmtrace.triage.evidence.evidence import ENGINE_STAGES, Evidence, Ratio
-from llmtrace.triage.evidence.inside_engines import at_limit, highest_p95
+from llmtrace.triage.evidence.inside_engines import at_limit, highest_p95, late_after_prefill
 from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.result import Finding
 
@@ -342,12 +342,14 @@ def disaggregated_kv(e: Evidence) -> Finding:
     failures = e.counted_in_as_long("kv_transfer_failures")
     floor, part = e.floor("first_chunk_s"), e.part_of_metric("first_chunk_kv_transfer_s")
     longer = _part_by_engines(e) if wait is None else None
+    late = wait is None and not longer and e.kv_connector and late_after_prefill(e)
     local = e.local("replica", "first_chunk_kv_transfer_s")
     lines = [
         gate(e.gate("first_chunk", "queue"), say.durations("first chunk", e.row("first_chunk_s")),
              "time to first chunk by stages"),
-        required(longer if wait is None else wait.rose(floor) or wait.grew(floor),
+        required(late or longer if wait is None else wait.rose(floor) or wait.grew(floor),
                  "transfers alone make the first chunk later" if longer else
+                 "what is added comes after the prefill, with a KV connector in use" if late else
                  say.durations("wait of the engine that decodes", wait),
                  "`first_chunk_kv_transfer_s`: spans of both engines"),
         proof(None if part is None else part >= 0.5,

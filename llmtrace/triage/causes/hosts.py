@@ -32,7 +32,7 @@ from llmtrace.triage.evidence.evidence import ENGINE_STAGES, Evidence
 from llmtrace.triage.evidence.inside_engines import (
     drafts_fail,
     front_end_part,
-    late_at_first_alone,
+    late_after_prefill,
     limit_fell,
     slow_front_end,
     waits_for_steps,
@@ -495,20 +495,9 @@ _AFTER_PREFILL = "most of the added time is after the prefill, and no proxy hold
 
 
 def _after_prefill(e: Evidence) -> str:
-    """Say that the first chunk is late by itself, by the rows, where nothing else makes it so.
-
-    A proxy that holds chunks back lets later ones come at once, and the end no later; a transfer
-    of KV blocks needs a connector, and a step that takes longer shows in all that follow.
-    """
-    part, held = e.part_of_metric("first_chunk_s"), e.row("burst_chunks")
-    flows = (held is not None and not held.grew(0.0)) or late_at_first_alone(e)[1]
+    """Say that the first chunk is late by itself; a transfer of KV blocks needs a connector."""
     moves = e.kv_connector or e.has("kv_transfer_time_count")
-    elsewhere = e.up("queue_s") or e.up("prefill_s") or e.up("gateway_s") or e.up("client_lag_s")
-    late = bool(
-        (part or 0.0) >= HALF and flows and not moves
-        and not elsewhere and waits_for_steps(e) is False and not starts(e)
-    )  # fmt: skip
-    return _AFTER_PREFILL if late else ""
+    return _AFTER_PREFILL if late_after_prefill(e) and not moves else ""
 
 
 _MET_LONG_ONES = "slow requests came while long prompts were worked on"

@@ -7,7 +7,8 @@ from typing import Final
 import numpy as np
 
 from llmtrace.triage.evidence import format_figures as say
-from llmtrace.triage.evidence.changes import MIN_COUNT
+from llmtrace.triage.evidence.changes import HALF, MIN_COUNT
+from llmtrace.triage.evidence.engine_starts import starts
 from llmtrace.triage.evidence.evidence import Evidence, kept
 from llmtrace.triage.evidence.signals import Moved
 
@@ -160,6 +161,19 @@ def late_at_first_alone(e: Evidence) -> tuple[bool | None, bool | None]:
     grew, at_first = (one.mean_change for one in (whole, first))
     longer = later and bool(e.up("e2e_s")) and grew >= 0.8 * at_first
     return later and not longer and whole.change <= 0.5 * max(first.change, 0.0), longer
+
+
+def late_after_prefill(e: Evidence) -> bool:
+    """Return whether the first chunk is late by itself, by the rows, and nothing else makes it so.
+
+    A proxy that holds chunks back lets later ones come at once, and the end no later; a step that
+    takes longer shows in all that follow.
+    """
+    part, held = e.part_of_metric("first_chunk_s"), e.row("burst_chunks")
+    flows = (held is not None and not held.grew(0.0)) or late_at_first_alone(e)[1]
+    elsewhere = e.up("queue_s") or e.up("prefill_s") or e.up("gateway_s") or e.up("client_lag_s")
+    return bool((part or 0.0) >= HALF and flows and not elsewhere
+                and waits_for_steps(e) is False and not starts(e))  # fmt: skip
 
 
 def waits_for_steps(e: Evidence) -> bool | None:
