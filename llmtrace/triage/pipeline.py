@@ -459,6 +459,9 @@ def _as_recorded(
     found: list[Window | None] = [*windows]
     odd: list[str] = []
     before, after = windows
+    if before is None and after is not None and not (case.rows.start / 1e9 < after.start).any():
+        said = "no request is older than the window after: all of the time was searched"
+        return [None, None], [said]
     if before is not None and after is not None and before.start >= after.end:
         odd.append(Doubt("the window before is later than the other: are they swapped?"))
     if before is not None and after is not None and before.start < after.start < before.end:

@@ -294,6 +294,22 @@ def test_what_breaks_one_report_does_not_end_the_desk(slow, at, tmp_path, caplog
     assert "could not be triaged" in caplog.text
 
 
+def test_pages_are_triaged_before_tickets(at, tmp_path):
+    """Whoever is woken reads the first report; tickets of the same incident can wait."""
+    begun: list[float] = []
+
+    def load(window: Window, _progress: Any) -> Case:
+        begun.append(window.start)
+        raise SourceError("away")
+
+    alerts = [firing(at + n, severity=severity) for n, severity in
+              enumerate(("ticket", "ticket", "page"))]  # fmt: skip
+    with working(load, tmp_path, attempts=1) as desk:
+        desk.take(read_alerts(notification(*alerts)))
+        until(lambda: desk.counts["failed"] == 3)
+    assert [start - begun[0] for start in begun] == pytest.approx([0.0, -2.0, -1.0])
+
+
 def test_there_is_room_for_so_many(tmp_path):
     """They are taken on; the sender hears that there are more, and comes again."""
     with working(

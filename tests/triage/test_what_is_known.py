@@ -68,6 +68,16 @@ def test_windows_that_overlap_are_an_error(of_case):
         )
 
 
+def test_a_window_older_than_all_requests_is_searched():
+    """An alert of a day's window, of a service that has recorded for minutes: nothing is before."""
+    case = day()
+    found = triage(case, replace(SETTINGS, before=None, after=Window(0.0, case.after.end)))
+    assert any("all of the time was searched" in text for text in found.quality.warnings)
+    assert (
+        found.after.window == triage(case, replace(SETTINGS, before=None, after=None)).after.window
+    )
+
+
 def test_windows_that_share_a_little_are_cut_apart():
     """Their edges are guesses: what both hold is of the time after, and the report says so."""
     case = day()

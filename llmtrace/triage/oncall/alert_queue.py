@@ -71,7 +71,7 @@ class Full(Exception):  # noqa: N818 - what the desk is
 
 
 class AlertQueue:
-    """Works alerts off, one after the other, on a thread of its own.
+    """Works alerts off, one after the other and pages first, on a thread of its own.
 
     Args:
         load: reads rows and signals.
@@ -157,7 +157,13 @@ class AlertQueue:
         with self._changed:
             self._working = None
             self._changed.wait_for(lambda: self._closing or self._waiting)
-            self._working = None if self._closing else self._waiting.popleft()
+            if self._closing:
+                return None
+            # People are woken by pages, so these are first.
+            self._working = min(
+                self._waiting, key=lambda one: one.labels.get("severity") != "page"
+            )
+            self._waiting.remove(self._working)
             return self._working
 
     def _run(self) -> None:
