@@ -28,6 +28,7 @@ MIN_COUNT: Final = 10  # requests in a window; an interval of its p95 takes more
 _ALSO: Final = (0.5, 0.8)
 _TOGETHER_S: Final = 15.0  # as the least width of a cluster
 _BINS: Final = 20  # of the shorter window, if that is less
+_CROWD: Final = 4.0  # times as many together as after
 _STRETCHES: Final = 5  # of a window, in which requests may share fate
 _FEW: Final = 150  # requests, from which on clustering is known
 _WANDERS: Final = 0.02  # chance of windows as far apart, by their fifths
@@ -182,8 +183,8 @@ _Above = tuple[float, float, float]
 def _above(both: Both, threshold: float, *, remembers: bool) -> tuple[_Above, _Above]:
     """Return how many of how many are above a threshold, by weights, and their design effect.
 
-    Of the window after, it is at least that of the one before, for as many requests as come
-    together after: what a crowd before shared, requests that come one by one do not share.
+    Of the window after, it is at least that of the one before. Where requests came in crowds then,
+    it is so for as many as come together after: what a crowd shares, single ones do not.
     """
     found = [slow(one.values, threshold) for one in both]
     times = [one.rows.start[index] / 1e9 for one, (index, _) in zip(both, found, strict=True)]
@@ -200,7 +201,7 @@ def _above(both: Both, threshold: float, *, remembers: bool) -> tuple[_Above, _A
     (k0, n0, d0), (k1, n1, d1) = counted
     width = min(_TOGETHER_S, *(one.window.seconds / _BINS for one in both))
     crowd, after = (_come_together(t, width) for t in times)
-    usual = 1 + (d0 - 1) * min(1.0, after / crowd)
+    usual = 1 + (d0 - 1) * after / crowd if crowd >= _CROWD * after else d0
     return (k0, n0, d0), (k1, n1, max((n0 * usual + n1 * d1) / max(n0 + n1, 1), usual))
 
 
