@@ -95,6 +95,12 @@ def named_causes(
         causes(evidence), verdict, blind=blind, few=few, counted=counted, given=dated
     )
     found = [_of_a_search(one) for one in found] if searched else found
+    if verdict == "new_workload":
+        found = [
+            at_most_possible(one, "much of it is new, and has nothing to be compared with")
+            if one.status == "likely" and one.id not in OF_THE_WORK | OF_TRAFFIC else one
+            for one in found
+        ]  # fmt: skip
     something = verdict in _WORSE or (verdict == "not_enough_data" and dated)
     if something and not any(one.status in NAMED for one in found):
         found = _leaning(evidence, found)

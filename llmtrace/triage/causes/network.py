@@ -301,7 +301,7 @@ def proxy_buffering(e: Evidence) -> Finding:
     own, own_text = _was_away(e)
     # A little buffering is felt in the bursts before it is in the first chunk.
     gathers = bool(bursty and faster) and not e.up("client_delay_s")
-    said = _paces(per_token, bursts)
+    said = _paces(per_token, bursts, chunks if fewer else None)
     later, longer = late_at_first_alone(e)
     local = e.local("gateway", "first_chunk_s") or e.local("region", "first_chunk_s")
     lines = [
@@ -343,7 +343,7 @@ def _was_away(e: Evidence) -> tuple[bool | None, str]:
     return away >= HALF * max(decode.before_mean - decode.after_mean, 0.0) > 0, text
 
 
-def _paces(per_token: Shift | None, bursts: Shift | None) -> str:
+def _paces(per_token: Shift | None, bursts: Shift | None, chunks: Shift | None) -> str:
     """Return how chunks came, before and after, as far as it is known."""
     said = []
     if per_token is not None:
@@ -351,6 +351,9 @@ def _paces(per_token: Shift | None, bursts: Shift | None) -> str:
     if bursts is not None:
         said.append(f"chunks that came at once, mean {say.percent(bursts.before_mean)} → "
                     f"{say.percent(bursts.after_mean)}")  # fmt: skip
+    if chunks is not None:
+        said.append(f"chunks per token, mean {say.amount(chunks.before_mean)} → "
+                    f"{say.amount(chunks.after_mean)}")  # fmt: skip
     return "; ".join(said)
 
 
