@@ -747,6 +747,8 @@ def kv_transfer_near() -> Incident:
 def kv_transfer_missing() -> Incident:
     made = kv_transfer()
     made.forget("waiting_deferred")
+    for facts in made.facts.values():
+        del facts["kv_connector"]
     return made
 
 

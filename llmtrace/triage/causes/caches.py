@@ -15,6 +15,7 @@ from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.result import Finding
 
 _FALLS_TO = 0.8
+_AT_ONCE = 0.2  # of its wait, by which others are let in before one or after it
 _PART = 0.03  # of all prompt tokens
 _LITTLE = 0.1
 _QUARTER = 0.25  # of what a stage grew by
@@ -494,7 +495,7 @@ def grammar_compilation(e: Evidence) -> Finding:
     room = one is None and _wait_with_room(e) and _only_seats(e)
     # None waits for a longer step, for an engine that stands still, or at one engine alone.
     in_line = _in_line(e) if room else None
-    computes = not e.up("prefill_s") and e.up("max_gap_s") is False
+    computes = not e.up("prefill_s") and e.up("max_gap_s") is False and in_line is not True
     left = known is None and (deferred or (room and computes)) and alone and (
         fetches is False or (fetches is None and (by_route or not deferred)))  # fmt: skip
     which = f"{say.percent(share or 0)} of waiting requests are deferred" if deferred else (
@@ -602,10 +603,10 @@ def _wait_with_room(e: Evidence) -> bool:
 
 
 def _in_line(e: Evidence) -> bool | None:
-    """Return whether those that wait are let in as they came; `None` = hardly any meet.
+    """Return whether those that wait are let in together; `None` = hardly any meet, or in turn.
 
-    Who waits for a seat, or for an engine that stands still, is let in before those behind. Who
-    waits for something of its own is overtaken.
+    Who waits for a longer step, or for an engine that stands still, is let in with those behind.
+    Who waits for something of its own is overtaken, or takes turns at it.
     """
     queue = e.row("queue_s")
     if queue is None:
@@ -614,13 +615,16 @@ def _in_line(e: Evidence) -> bool | None:
     let_in: Floats = side.t + side.number("ttft_s") - side.number("prefill_s")
     let_in -= side.number("first_chunk_s")
     came, where = let_in - waited, side.rows.words["replica"].codes
-    met, overtook = 0, 0
+    met, overtook, together = 0, 0, 0
     late = np.flatnonzero(waited > max(queue.before_p95, e.floor("queue_s")))
     for i in late[:: len(late) // _ENOUGH + 1]:
         behind = (where == where[i]) & (came > came[i]) & (came < let_in[i])
         met += int(behind.sum())
         overtook += int((behind & (let_in < let_in[i] - queue.before_p95)).sum())
-    return None if met < MIN_COUNT else overtook < HALF * met
+        together += int((behind & (np.abs(let_in - let_in[i]) <= _AT_ONCE * waited[i])).sum())
+    if met < MIN_COUNT or max(overtook, together) < HALF * met:
+        return None
+    return overtook < HALF * met
 
 
 def _others_ended(e: Evidence) -> bool:

@@ -18,6 +18,7 @@ _ROOM: Final = 0.8
 _SHRANK: Final = 0.6
 _FEWER_ACCEPTED: Final = 0.8  # of the share before
 _FEW_STEPS: Final = 8
+_AT_ONCE: Final = 0.1  # more of the chunks: a proxy lets most come together
 
 
 @kept
@@ -169,8 +170,13 @@ def late_after_prefill(e: Evidence) -> bool:
     A proxy that holds chunks back lets later ones come at once, and the end no later; a step that
     takes longer shows in all that follow.
     """
-    part, held = e.part_of_metric("first_chunk_s"), e.row("burst_chunks")
-    flows = (held is not None and not held.grew(0.0)) or late_at_first_alone(e)[1]
+    part, held, bursts = (
+        e.part_of_metric("first_chunk_s"),
+        e.row("burst_chunks"),
+        e.row("burst_share"),
+    )
+    few = bursts is None or bursts.mean_change < _AT_ONCE
+    flows = (held is not None and not held.grew(0.0)) or (few and late_at_first_alone(e)[1])
     elsewhere = e.up("queue_s") or e.up("prefill_s") or e.up("gateway_s") or e.up("client_lag_s")
     return bool((part or 0.0) >= HALF and flows and not elsewhere
                 and waits_for_steps(e) is False and not starts(e))  # fmt: skip
