@@ -18,10 +18,11 @@ from llmtrace.core.stages import PARTITION
 from llmtrace.dataset.case import Event, Signals, Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats, Mask
+from llmtrace.stats.quantiles import least_values
 from llmtrace.triage.attribution.cohorts import ATTRIBUTES
 from llmtrace.triage.attribution.components import METRICS
 from llmtrace.triage.comparison.outcomes import ENDINGS
-from llmtrace.triage.result import Metric
+from llmtrace.triage.result import Metric, Q
 from llmtrace.triage.windows.bins import MAX_BINS, MIN_BINS, Bins, bins_for
 from llmtrace.triage.windows.highest_stretch import CERTAIN, SURE, Spike, highest_stretch
 from llmtrace.triage.windows.same_work import Series
@@ -35,6 +36,7 @@ _STANDS_OUT: Final = 0.6  # of a score: noise of any kind makes that in one sear
 _NEAR: Final = 0.05  # of the time searched, by which edges that are one may differ
 _SOON: Final = 0.1  # of it, after which what an event brought about has begun
 _FEWEST: Final = 20  # requests before
+_HEAD: Final = 0.02  # of the requests, or as many as a p95 takes: with fewer it is how data begin
 _FELT: Final = 0.02  # of a typical request: what a part takes below that is no matter
 _COMMON: Final = (0.05, 0.95)  # of the requests: a kind whose share may rise
 _FALLS: Final = 1  # of a counter: its engine began anew
@@ -87,13 +89,13 @@ def candidates(
         if one.score >= _STANDS_OUT
     ]
     found.sort(key=lambda one: -one.spike.score)
-    near = _NEAR * span.seconds
+    near, fewest = _NEAR * span.seconds, max(_FEWEST, min(_HEAD * len(t), least_values(Q)))
     kept: list[Candidate] = []
     for one in (*_by_events(events, found, shown), *found):
         before = int(np.searchsorted(t, one.spike.start))
         lasts = (one.spike.end or span.end) - one.spike.start
         again = any(_alike(one.spike, other.spike, span, near) for other in kept)
-        if before >= _FEWEST and lasts > 0 and not again:
+        if before >= fewest and lasts > 0 and not again:
             kept.append(one)
     return kept[:_MAX_CANDIDATES]
 
