@@ -173,7 +173,7 @@ def client_gate(e: Evidence) -> Finding:
         against(still, _STANDS_STILL, strongly=True),
         against((_own_part(e) or 0.0) >= HALF,
                 "received data is read as late: the client itself is busy", strongly=True),
-        against(_starts_anew(e, _usual_wait(e)),
+        against(_starts_anew(e, 0.0 if wait is None else wait.before_p95),
                 "those that wait open a connection, as none did before, and not for a pool",
                 strongly=True),
         against(any_time, "who waits does not come while more requests are in progress",
@@ -218,9 +218,9 @@ def client_cold(e: Evidence) -> Finding:
     grown, waits = (0.0 if one is None else one.mean_change for one in (setup, pool))
     part = max(1 - waits / grown, 0.0) if grown > 0 else 0.0
     usual = np.inf if setup is None else max(setup.before_p95, floor)
-    fades, anew = _fades(e.after, versions, usual), _starts_anew(e, _usual_wait(e))
+    fades, anew = _fades(e.after, versions, usual), _starts_anew(e, usual)
     any_time = setup is not None and _comes_with_load(e, "client_setup_s") is False
-    some, starts = _who_starts(e, _usual_wait(e)) if anew else (False, False)
+    some, starts = _who_starts(e, usual) if anew else (False, False)
     each = fades is False and not anew and _open_connections(e, usual)
     lines = [
         gate(e.gate("network", "unattributed"),
@@ -253,18 +253,14 @@ def client_cold(e: Evidence) -> Finding:
 def _starts_anew(e: Evidence, usual: float) -> bool:
     """Return whether processes start for requests: they open connections, and import before.
 
-    Where connections are not kept alive, or wait for a pool, nothing else is set up.
+    Where connections are not kept alive, or wait for a pool, nothing else is set up. Who waits for
+    longer than `usual`, or than next to no request did before, is looked at.
     """
-    setup, own = e.row("client_setup_s"), e.row("client_s")
-    if setup is None or own is None or not _open_connections(e, usual):
+    setup, own, wait = (e.row(f"client_{name}") for name in ("setup_s", "s", "delay_s"))
+    bars = {usual, usual if wait is None else wait.before_p95}
+    if setup is None or own is None or not any(_open_connections(e, bar) for bar in bars):
         return False
     return own.mean_change >= HALF * setup.mean_change or _are_made(e)
-
-
-def _usual_wait(e: Evidence) -> float:
-    """Return what next to no request waited longer for in the client before, seconds."""
-    wait = e.row("client_delay_s")
-    return 0.0 if wait is None else wait.before_p95
 
 
 def _who_starts(e: Evidence, usual: float) -> tuple[bool, bool]:

@@ -65,10 +65,21 @@ def traffic_lost(e: Evidence) -> Finding:
         against(bool(e.moved) and not gone and _slower(e, group, come),
                 "requests take longer: who waits sends fewer", strongly=True),
         against(failing.rose(0.01), f"requests fail: {failing}"),
+        against(group is None and _engines_go_on(e),
+                "engines serve as many as before: rows are missing, not requests", strongly=True),
     ]  # fmt: skip
     place = f" It is {where}." if where and not none else ""
     action = "Check what is in front: DNS, certificates, the load balancer, the clients' release."
     return judge("traffic_lost", lines, action + place, group=group)
+
+
+def _engines_go_on(e: Evidence) -> bool:
+    """Return whether engines end nearly as many requests a second as before, by their counts."""
+    if e.ended is None:
+        return False
+    before, after = (n / max(side.window.seconds, 1e-9)
+                     for n, side in zip(e.ended, (e.before, e.after), strict=True))  # fmt: skip
+    return after >= _NEARLY * before > 0
 
 
 def traffic_surge(e: Evidence) -> Finding:
