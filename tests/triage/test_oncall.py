@@ -295,7 +295,7 @@ def test_what_breaks_one_report_does_not_end_the_desk(slow, at, tmp_path, caplog
 
 
 def test_pages_are_triaged_before_tickets(at, tmp_path):
-    """Whoever is woken reads the first report; tickets of the same incident can wait."""
+    """The person who is woken reads the first report; tickets can wait."""
     begun: list[float] = []
 
     def load(window: Window, _progress: Any) -> Case:
