@@ -257,7 +257,8 @@ def _starts_anew(e: Evidence, usual: float) -> bool:
     longer than `usual`, or than next to no request did before, is looked at.
     """
     setup, own, wait = (e.row(f"client_{name}") for name in ("setup_s", "s", "delay_s"))
-    bars = {usual, usual if wait is None else wait.before_p95}
+    busy = (_own_part(e) or 0.0) >= _LATER  # then all that it does takes longer
+    bars = {usual, usual if wait is None or busy else wait.before_p95}
     if setup is None or own is None or not any(_open_connections(e, bar) for bar in bars):
         return False
     return own.mean_change >= HALF * setup.mean_change or _are_made(e)

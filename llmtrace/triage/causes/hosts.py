@@ -268,7 +268,7 @@ def engine_paused(e: Evidence) -> Finding:
     asleep, long = slept(e), _stood_still(e)
     (before, quiet), others = engine_halts.engine_gaps(e), long_beside(e)
     # A front end that is short of CPU counts tokens late: alone this says nothing.
-    stopped = _stopped(e) and long is not False
+    stopped = (scrapes := _stopped(e)) and long is not False
     halts, text = _halts(e, _gap_text(quiet, before.seconds if before else 0.0), long=long)
     reported = [one for one in (asleep, long, stopped, halts) if one is not None]
     seen = asleep or long or halts
@@ -289,7 +289,7 @@ def engine_paused(e: Evidence) -> Finding:
         proof(None if held_up(e) or most is False else still, still_text),
         support(still, still_text),
         proof(None if halts is None else _far_halts(e), text),
-        support(stopped if seen else None, _NO_TOKENS),
+        support(bool(stopped) and (seen or scrapes != 1), f"{_NO_TOKENS}: {scrapes} scrapes"),
         support(most, slow or ""),
         support(gaps, say.durations("longest gap", gap)),
         against(None if most is None or asleep or stopped else not most, slow or "",
@@ -642,22 +642,20 @@ def _computed_long(e: Evidence) -> bool:
     return quiet is not None and quiet.prompt is not None and quiet.seconds >= _FAR * usual
 
 
-def _stopped(e: Evidence) -> bool | None:
-    """Return whether an engine gave no tokens between two samples while requests were in it."""
-    rates, running = e.rates("tokens_out"), e.series("running")
-    known = False
-    for name, rate in rates.items():
-        after = rate.within(e.after.window)
-        gauge = running.get(name)
+def _stopped(e: Evidence) -> int | None:
+    """Return for how many scrapes on end an engine gave no tokens while requests were in it."""
+    running, longest = e.series("running"), None
+    for name, rate in e.rates("tokens_out").items():
+        after, gauge = rate.within(e.after.window), running.get(name)
         if gauge is None or len(after.t) < 3 or not len(gauge.t):
             continue
-        known = True
+        longest = longest or 0
         before = rate.within(e.before.window).value
         if len(before) and (before == 0).mean() > 0.02:
             continue
         open_ = np.interp(after.t, gauge.t, gauge.value)
         if (held := e.series("waiting").get(name)) is not None and len(held.t):
             open_ += np.interp(after.t, held.t, held.value)  # a pause may put back what ran
-        if ((after.value == 0) & (open_ >= 1)).any():
-            return True
-    return False if known else None
+        gave = np.flatnonzero((after.value > 0) | (open_ < 1))
+        longest = max(longest, int(np.diff(gave, prepend=-1, append=len(after.t)).max()) - 1)
+    return longest
