@@ -446,3 +446,17 @@ def _to_a_route(made: Incident, route: str, share: Callable[[float], float]) -> 
     for row in made.rows:
         mine = dice.random() < share(row["start"] / 1e9)
         row["route"] = route if mine else "/chat"
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_another_mix_of_routes_is_no_proof_that_a_prefix_is_lost(moves: bool) -> None:
+    """Engines count fewer hits, and rows do not say whose: other routes may have other prefixes."""
+    made = hand_made.prefix_cache_collapse()
+    made.forget_rows("cached_tokens")
+    for number, row in enumerate(made.rows):
+        late = moves and row["start"] >= AFTER.start * 1e9
+        row["route"] = "summarize" if number % (5 if late else 2) else "support"
+
+    found = made.findings(metric="ttft_s")["prefix_cache_collapse"]
+
+    assert (found.status in SURE) is not moves

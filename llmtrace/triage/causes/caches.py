@@ -11,6 +11,7 @@ from llmtrace.triage.evidence import format_figures as say
 from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, STANDS_OUT, SURE, Shift
 from llmtrace.triage.evidence.evidence import ENGINE_STAGES, Evidence, Ratio
 from llmtrace.triage.evidence.inside_engines import at_limit, highest_p95, late_after_prefill
+from llmtrace.triage.evidence.kinds import moved
 from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.result import Finding
 
@@ -126,10 +127,17 @@ def _by_counters(e: Evidence, by_rows: bool | None) -> tuple[bool | None, Ratio 
     if fewer is False and worst is not None and _sank(worst, longer):
         fewer, ratio = True, worst
     others = _other_kinds(e) or e.beside("tokens_in") is not None
-    others = others or _as_many_hits(e)
+    others = others or _as_many_hits(e) or _of_another_mix(e, ratio)
     if fewer and (by_rows is False or (by_rows is None and (others or _usual(e, ratio)))):
         fewer = None
     return fewer, ratio
+
+
+def _of_another_mix(e: Evidence, ratio: Ratio | None) -> bool:
+    """Return whether enough requests are of other kinds, which may find less in the cache."""
+    if ratio is None or not ratio.before:
+        return False
+    return moved(e.before, e.after) >= HALF * max(1 - ratio.after / ratio.before, _LITTLE)
 
 
 def _as_many_hits(e: Evidence) -> bool:

@@ -19,6 +19,7 @@ _BY: Final = ("model", "route", "tenant")
 _FEW: Final = 5  # requests of a kind before, from which its mean is used
 _KNOWN: Final = 0.7  # of the requests after are of a kind that was there before
 _MAX_KINDS: Final = 400
+_TYPICAL: Final = 0.8  # standard errors, by which a share is off on average
 
 
 def at_mix(
@@ -43,6 +44,21 @@ def at_mix(
         return None
     usual -= of_after[np.isfinite(of_after)].mean()
     return value - usual[kinds[0]], after.number(name) - usual[kinds[1]]
+
+
+def moved(before: Side, after: Side) -> float:
+    """Return the share of requests that are of another kind than before, beyond chance.
+
+    The total variation distance of both mixes, less what draws from the same one make of it.
+    """
+    kinds = _kinds(before, after, by_length=False)
+    if kinds is None or not min(map(len, kinds)):
+        return 0.0
+    size = int(max(one.max() for one in kinds)) + 1
+    p, q = (np.bincount(one, minlength=size) / len(one) for one in kinds)
+    both = (p * len(kinds[0]) + q * len(kinds[1])) / sum(map(len, kinds))
+    chance = np.sqrt(both * (1 - both) * sum(1 / len(one) for one in kinds))
+    return float(max(0.5 * (np.abs(p - q) - _TYPICAL * chance).sum(), 0.0))
 
 
 def _kinds(
