@@ -128,8 +128,8 @@ def known(cell: Cell) -> set[str]:
     stages = set(_OWN[cell.stream])
     if name != "grpc":
         stages.add("network")
-    if ending == "refused" and name in RAW:
-        return {"network", "gateway", "render"}  # an error is no stream
+    if ending == "refused" and name != "grpc":
+        return stages | {"gateway"}
     if name in RAW and cell.stream:
         return stages  # no usage was requested
     if name in {"chat", "completions", "responses", *RAW} and ending in {"success", "empty"}:
@@ -140,8 +140,6 @@ def known(cell: Cell) -> set[str]:
         return (
             stages | {"gateway", "queue", "prefill"} | ({"first_chunk"} if cell.stream else set())
         )
-    if ending == "refused" and name != "grpc":
-        return stages | {"gateway"}
     return stages
 
 
@@ -153,7 +151,7 @@ def _ended(ending: str) -> bool:
 def content(cell: Cell, row: Row) -> None:
     """Check what is reported of the content."""
     refused = cell.ending.name == "refused"
-    assert row.stream == (cell.stream and not (refused and cell.protocol.name in RAW))
+    assert row.stream == cell.stream
     if not cell.stream:
         assert row.ttft_ns is None
     elif refused or cell.ending.name == "empty":
