@@ -127,8 +127,10 @@ def _by_counters(e: Evidence, by_rows: bool | None) -> tuple[bool | None, Ratio 
     if fewer is False and worst is not None and _sank(worst, longer):
         fewer, ratio = True, worst
     others = _other_kinds(e) or e.beside("tokens_in") is not None
-    others = others or _as_many_hits(e) or _of_another_mix(e, ratio)
-    if fewer and (by_rows is False or (by_rows is None and (others or _usual(e, ratio)))):
+    others = others or _as_many_hits(e)
+    if fewer and by_rows is None and not others:
+        others = _usual(e, ratio) or _of_another_mix(e, ratio)
+    if fewer and (by_rows is False or (by_rows is None and others)):
         fewer = None
     return fewer, ratio
 
@@ -258,7 +260,7 @@ def kv_transfer(e: Evidence) -> Finding:
               "the rows' `model`, to distinguish it from adapters that wait for a slot"),
         against(fetches is False, "no KV blocks are fetched from elsewhere", strongly=True),
         against(_compete(e, share), "requests of more models wait for adapters", strongly=True),
-        support(None if not e.kv_connector else True, "a KV connector is in use"),
+        support(e.kv_connector or None, "a KV connector is in use"),
         against(some, _models_text(slow, calm), strongly=True),
         against(_prefill_apart(e), "one engine prefills, another decodes", strongly=True),
         against(bool(in_steps) and not uneven, "a slower GPU does that as well"),
@@ -502,8 +504,8 @@ def grammar_compilation(e: Evidence) -> Finding:
     deferred, one = (share or 0.0) >= HALF, e.local("replica", "queue_s")
     room = one is None and _wait_with_room(e) and _only_seats(e)
     # None waits for a longer step, for an engine that stands still, or at one engine alone.
-    in_line = _in_line(e) if room else None
-    computes = not e.up("prefill_s") and e.up("max_gap_s") is False and in_line is not True
+    together = _let_in_together(e) if room else None
+    computes = not e.up("prefill_s") and e.up("max_gap_s") is False and together is not True
     left = known is None and (deferred or (room and computes)) and alone and (
         fetches is False or (fetches is None and (by_route or not deferred)))  # fmt: skip
     which = f"{say.percent(share or 0)} of waiting requests are deferred" if deferred else (
@@ -516,7 +518,7 @@ def grammar_compilation(e: Evidence) -> Finding:
         required(bool(e.gate("queue")) if left else known,
                  text if left else say.gauge("requests that wait for a grammar", waiting),
                  "the gauge `waiting_grammar` or the histogram `grammar_compile`"),
-        support(left and part >= HALF and (deferred or by_route or in_line is False),
+        support(left and part >= HALF and (deferred or by_route or together is False),
                 f"the queue is {say.percent(min(part, 1.0))} of what the metric grew by"),
         support(left and by_route, f"routes that wait more: {', '.join(routes[0][:5])}; "
                 f"as before: {', '.join(routes[1][:5])}"),
@@ -610,7 +612,7 @@ def _wait_with_room(e: Evidence) -> bool:
     return full is False and (e.part_of_metric("queue_s") or 0.0) >= HALF
 
 
-def _in_line(e: Evidence) -> bool | None:
+def _let_in_together(e: Evidence) -> bool | None:
     """Return whether those that wait are let in together; `None` = hardly any meet, or in turn.
 
     Who waits for a longer step, or for an engine that stands still, is let in with those behind.

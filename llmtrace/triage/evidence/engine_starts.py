@@ -112,6 +112,7 @@ def _seen(e: Evidence, side: Side, signal: str) -> Mapping[str, float]:
     return first
 
 
+@kept
 def restarted(e: Evidence) -> Mapping[str, float]:
     """Return when engines started again that were running before."""
     first = _seen(e, e.before, "started")

@@ -170,11 +170,8 @@ def late_after_prefill(e: Evidence) -> bool:
     A proxy that holds chunks back lets later ones come at once, and the end no later; a step that
     takes longer shows in all that follow.
     """
-    part, held, bursts = (
-        e.part_of_metric("first_chunk_s"),
-        e.row("burst_chunks"),
-        e.row("burst_share"),
-    )
+    part = e.part_of_metric("first_chunk_s")
+    held, bursts = e.row("burst_chunks"), e.row("burst_share")
     few = bursts is None or bursts.mean_change < _AT_ONCE
     flows = (held is not None and not held.grew(0.0)) or (few and late_at_first_alone(e)[1])
     elsewhere = e.up("queue_s") or e.up("prefill_s") or e.up("gateway_s") or e.up("client_lag_s")
