@@ -170,7 +170,13 @@ def _add_sources(command: argparse.ArgumentParser) -> None:
         help="store of a collector, read directly: http(s)://[user@]host:port/database of a "
         "ClickHouse, whose password is in CLICKHOUSE_PASSWORD, or the folder of a stopped one",
     )  # fmt: skip
-    add(source, "--rows", type=Path, metavar="FILE", help="rows, JSON lines (-: stdin) or Parquet")
+    add(
+        source,
+        "--rows",
+        type=Path,
+        metavar="FILE",
+        help="rows: JSON lines (-: stdin), Parquet or CSV",
+    )
     add(
         source, "--langfuse", action="store_true",
         help="the Langfuse project that the variables LANGFUSE_* name",

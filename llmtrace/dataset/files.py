@@ -1,7 +1,8 @@
 """Read rows from a file into columns, fast, and robust against anything the file contains.
 
-`rows.jsonl`, `rows.jsonl.gz` or `rows.parquet`. JSON lines are parsed in blocks: by pyarrow where
-it is installed and a block contains nothing odd, line by line otherwise, with the same result.
+`rows.jsonl`, `rows.parquet` or `rows.csv`, the first and the last also gzipped. JSON lines are
+parsed in blocks: by pyarrow where it is installed and a block contains nothing odd, line by line
+otherwise, with the same result.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from llmtrace.core.errors import DataError, SourceError, explain_error, needs_extra, suggestion
 from llmtrace.core.flat_row import flat_kinds
 from llmtrace.dataset.columns import FLAGS, IDS, NUMBERS, WORDS, Builder, Columns, as_ids, short
+from llmtrace.dataset.csv_tables import csv_tables
 from llmtrace.dataset.sampling import Sample
 from llmtrace.stats.arrays import Floats
 
@@ -41,7 +43,7 @@ _SHOWN: Final = 60  # characters of a line
 
 
 def read_columns(path: Path, progress: Progress | None = None) -> Columns:
-    """Read rows: `.parquet`, else JSON lines, gzipped if the name ends in `.gz`; `-` is stdin.
+    """Read rows: `.parquet`, `.csv`, else JSON lines, also gzipped (`.gz`); `-` is stdin.
 
     What is no row is counted in the columns' `warnings`. Of more than two million rows a sample
     is kept, each standing for those left out by its `weight`.
@@ -52,12 +54,9 @@ def read_columns(path: Path, progress: Progress | None = None) -> Columns:
     """
     builder, sample = Builder(), Sample()
     report = progress or _silent
-    pieces = (
-        _parquet(path, builder, report)
-        if path.suffix == ".parquet"
-        else _lines(path, builder, report)
-    )
-    for _ in pieces:
+    kind = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
+    read = {".parquet": _parquet, ".csv": _csv}.get(kind, _lines)
+    for _ in read(path, builder, report):
         if builder.n >= _PIECE:
             sample.add(builder.flush())
     sample.add(builder.flush())
@@ -100,7 +99,8 @@ def _no_row(first: bytes) -> str:
     """Say what rows are, and what a file's first line is instead."""
     if (row := _object(first)) is None:
         shown = short(first[:_SHOWN].decode("utf-8", "replace"))
-        wanted = "rows are JSON lines (one object per line) or Parquet: docs/on-call/triage.md"
+        kinds = "JSON lines (one object per line), Parquet or CSV"
+        wanted = f"rows are {kinds}: docs/on-call/triage.md"
         return f"its first line is {shown!r}; {wanted}"
     start = f"is {json.dumps(row['start'])[:_SHOWN]}" if "start" in row else "is missing"
     wanted = "must be a number: Unix time in nanoseconds"
@@ -284,7 +284,6 @@ def add_table(table: Any, builder: Builder) -> None:
 def _parquet(path: Path, builder: Builder, report: Progress) -> Iterator[None]:
     with needs_extra("reading rows.parquet", "triage", "pyarrow"):
         import pyarrow as pa
-        import pyarrow.compute as pc
         from pyarrow import parquet
     try:
         with parquet.ParquetFile(path) as file:
@@ -293,24 +292,47 @@ def _parquet(path: Path, builder: Builder, report: Progress) -> Iterator[None]:
             total, read = file.metadata.num_rows or 1, 0
             for batch in file.iter_batches(1 << 18, columns=columns):
                 table = pa.Table.from_batches([batch])
-                if not builder.first:
-                    row = dict.fromkeys(file.schema_arrow.names) | table.slice(0, 1).to_pylist()[0]
-                    builder.first = json.dumps(row, default=str).encode()
-                if "start" not in columns:
-                    builder.kept_out["row: no usable start"] += table.num_rows
-                    continue
-                starts = pc.cast(table["start"], pa.int64(), safe=False)
-                usable = pc.fill_null(pc.greater(starts, 0), fill_value=False)
-                odd = table.num_rows - (pc.sum(usable).as_py() or 0)
-                if odd:
-                    builder.kept_out["row: no usable start"] += odd
-                table = table.set_column(table.column_names.index("start"), "start", starts)
-                add_table(table.filter(usable), builder)
+                _quote_first(builder, file.schema_arrow.names, table)
+                _add_started(table, builder)
                 read += batch.num_rows
                 report(f"reading {path.name}", min(1.0, read / total))
                 yield
     except (OSError, pa.ArrowException) as error:
         raise SourceError(f"{path}: cannot read it: {explain_error(error)}") from error
+
+
+def _csv(path: Path, builder: Builder, report: Progress) -> Iterator[None]:
+    for names, table in csv_tables(path, builder.kept_out):
+        _quote_first(builder, names, table)
+        _add_started(table, builder)
+        report(f"reading {path.name}", 0.5)
+        yield
+
+
+def _quote_first(builder: Builder, names: Sequence[str], table: Any) -> None:
+    if not builder.first and len(table):
+        row = dict.fromkeys(names) | table.slice(0, 1).to_pylist()[0]
+        builder.first = json.dumps(row, default=str).encode()
+
+
+def _add_started(table: Any, builder: Builder) -> None:
+    """Add the rows of a table that have a `start`: a timestamp, or Unix nanoseconds."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if "start" not in table.column_names:
+        builder.kept_out["row: no usable start"] += len(table)
+        return
+    starts = table["start"]
+    if pa.types.is_timestamp(starts.type):
+        starts = pc.cast(starts, pa.timestamp("ns"), safe=False)
+    starts = pc.cast(starts, pa.int64(), safe=False)
+    usable = pc.fill_null(pc.greater(starts, 0), fill_value=False)
+    odd = len(table) - (pc.sum(usable).as_py() or 0)
+    if odd:
+        builder.kept_out["row: no usable start"] += odd
+    table = table.set_column(table.column_names.index("start"), "start", starts)
+    add_table(table.filter(usable), builder)
 
 
 def _silent(_what: str, _share: float) -> None:

@@ -139,7 +139,7 @@ def with_earlier_days(read: Read) -> Read:
 
 
 def from_file(path: Path, progress: Progress) -> cases.Case:
-    """Read rows alone: JSON lines, gzipped or not, or Parquet. There are no signals then.
+    """Read rows alone: JSON lines, Parquet or CSV. There are no signals then.
 
     Raises:
         SourceError: the file cannot be read.

@@ -296,6 +296,16 @@ def test_parquet_of_other_columns_says_which(tmp_path):
         read_columns(tmp_path / "rows.parquet")
 
 
+def test_a_timestamp_of_parquet_is_a_start(tmp_path):
+    """In whatever unit it has: data frames write microseconds and nanoseconds."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    at = pa.array([START // 1000], pa.timestamp("us"))
+    parquet.write_table(pa.table({"start": at, "ttft_s": [0.5]}), tmp_path / "rows.parquet")
+    assert read_columns(tmp_path / "rows.parquet").start.tolist() == [START // 1000 * 1000]
+
+
 DEEP = b'{"start": 1, "a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
 LONG = b'{"start": 1, "a": "' + b"x" * (2 << 20) + b'"}'
 
