@@ -261,7 +261,8 @@ def _query(query: panels.Query, name: str) -> Any:
     return made.exemplar(True) if query.exemplar else made
 
 
-def _steps(steps: Sequence[panels.Step]) -> Any:
+def _thresholds(panel: panels.Panel) -> Any:
+    steps = panel.steps or ((None, _GREY),)
     made = [model.Threshold(value=value, color=colour) for value, colour in steps]
     return dashboard.ThresholdsConfig().mode(model.ThresholdsMode.ABSOLUTE).steps(made)
 
@@ -300,7 +301,7 @@ def _timeseries(panel: panels.Panel) -> Any:
     if panel.stacked:
         made.line_width(0 if panel.bars else 1)
         made.stacking(common.StackingConfig().mode(shared.StackingMode(panel.stacked)).group("A"))
-    made.thresholds(_steps(panel.steps or ((None, _GREY),)))
+    made.thresholds(_thresholds(panel))
     if panel.least == 0 and panel.most is None and panel.stacked != "percent":
         made.axis_soft_max(_QUIET.get(panel.unit, 1))
     if panel.lines:
@@ -332,7 +333,7 @@ def _stat(panel: panels.Panel) -> Any:
         .orientation(shared.VizOrientation.AUTO)
         .wide_layout(True)
         # A neutral colour below every threshold: "no data" must not look like "all is well".
-        .thresholds(_steps(panel.steps or ((None, _GREY),)))
+        .thresholds(_thresholds(panel))
         .color_scheme(_colours(panel, model.FieldColorModeId.THRESHOLDS))
     )
 
@@ -351,7 +352,7 @@ def _bargauge(panel: panels.Panel) -> Any:
         .min_viz_width(8)
         .min_viz_height(16)
         .max_viz_height(300)
-        .thresholds(_steps(panel.steps or ((None, _GREY),)))
+        .thresholds(_thresholds(panel))
         .color_scheme(_colours(panel, model.FieldColorModeId.PALETTE_CLASSIC))
     )
 
@@ -371,7 +372,7 @@ def _table(panel: panels.Panel) -> Any:
         .cell_height(shared.TableCellHeight.SM)
         .filterable(False)
         .min_width(60)
-        .thresholds(_steps(panel.steps or ((None, _GREY),)))
+        .thresholds(_thresholds(panel))
     )
     if panel.sort is not None:
         name, largest_first = panel.sort

@@ -126,6 +126,4 @@ def describe(
 
 def panel_counts(dashboards: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Return how many panels with queries each dashboard has, by its title."""
-    return {
-        one["title"]: sum(bool([*targets(panel)]) for panel in panels(one)) for one in dashboards
-    }
+    return {one["title"]: sum(bool(targets(panel)) for panel in panels(one)) for one in dashboards}
