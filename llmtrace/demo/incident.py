@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from llmtrace.exporters.sink import Sink
+    from llmtrace.simulator.server import SimulatedServer
 
 _MARGIN_S: Final = 5.0
 _NOTE: Final = "simulated engine: its times are made up; requests and clocks are real"
@@ -47,11 +48,11 @@ _NOTE: Final = "simulated engine: its times are made up; requests and clocks are
 class DemoIncident:
     """An incident as it happens: a fault of the simulated engine, and what the collector has."""
 
-    def __init__(self, fault: Fault, target: Target, collector: EmbeddedCollector) -> None:
-        if target.engine is None:
-            raise ConfigError("only the simulated engine can have a fault")
+    def __init__(
+        self, fault: Fault, engine: SimulatedServer, collector: EmbeddedCollector
+    ) -> None:
         self._fault = fault
-        self._engine = target.engine
+        self._engine = engine
         self._collector = collector
         self._began = time.time()
         self._broke: float | None = None
@@ -158,7 +159,7 @@ def demo_incident(
     with running_collector([f"{root}/metrics", f"{root}/gpu/metrics"]) as collector:
         say(f"Collector: {collector.url} (its live page, while this runs)")
         say("Halfway through, a fault is injected; triage does not know which.")
-        yield DemoIncident(fault, target, collector)
+        yield DemoIncident(fault, target.engine, collector)
 
 
 def linger(url: str, out: Console) -> None:

@@ -154,8 +154,6 @@ def run_sides(job: Job, sendings: Sequence[Sending], blocks: int) -> int:
 
 def found_text(found: Found, budget: Budget) -> str:
     """Say what a search found, in a sentence."""
-    if not found.looks:
-        return "Nothing was measured."
     if found.rate is None:
         return f"No rate holds the budget {budget.name!r} with 95 % certainty."
     if found.limit is None:

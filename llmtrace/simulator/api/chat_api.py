@@ -29,7 +29,7 @@ def _read_completion(body: request_body.Body) -> request_body.ParsedRequest:
 
 
 async def _stream_chat(reply: wire.Reply, answer: wire.Answer) -> AsyncIterator[bytes]:
-    """Tell a chat: the role with the first token, a chunk a token, usage with figures, done."""
+    """Stream a chat: the role with the first token, a chunk a token, usage with figures, done."""
     figures = None
     before: Piece | None = None
     try:
