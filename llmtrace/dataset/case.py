@@ -303,7 +303,8 @@ def facts_from(given: Mapping[str, Any]) -> tuple[Facts, tuple[str, ...]]:
         events.append(Event(float(t), str(event.get("kind", "")), str(event.get("text", ""))))
     inner = given.pop("instances", {})
     if isinstance(inner, list):
-        inner = {f["instance"]: f for f in inner if isinstance(f, Mapping) and "instance" in f}
+        named = [one for one in inner if isinstance(one, Mapping)]
+        inner = {f["instance"]: f for f in named if isinstance(f.get("instance"), str)}
     instances: dict[str, Mapping[str, Any]] = {}
     for name, facts in {**given, **(inner if isinstance(inner, Mapping) else {})}.items():
         if not isinstance(facts, Mapping):

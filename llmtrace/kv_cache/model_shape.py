@@ -77,7 +77,8 @@ def read_shape(path: Path) -> ModelShape:
     index = path.parent / "model.safetensors.index.json"
     if not index.is_file():
         return shape
-    total = read_object(index).get("metadata", {}).get("total_size")
+    metadata = read_object(index).get("metadata")
+    total = metadata.get("total_size") if isinstance(metadata, Mapping) else None
     if not isinstance(total, int) or total <= 0:
         return shape
     stored = DTYPE_BYTES.get(shape.dtype, DTYPE_BYTES[_DEFAULT_DTYPE])
