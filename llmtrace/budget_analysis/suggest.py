@@ -116,13 +116,7 @@ def suggest(
     Raises:
         DataError: too few requests succeeded to bound their quantile.
     """
-    good = rows.words["outcome"].where("success") & ~rows.words["operation"].where(TURN)
-    rows = rows.take(good & np.isfinite(rows.numbers["e2e_s"]))
-    if rows.n < (least := least_values(objective)):
-        raise DataError(
-            f"{rows.n} requests succeeded; a p{100 * objective:g} has no upper bound with fewer "
-            f"than {least}: measure more, or take a lower objective"
-        )
+    rows = _succeeded(rows, objective)
     whole = rows.numbers["e2e_s"]
     reported = np.column_stack([rows.numbers[f"{one}_s"] for one in PARTITION])
     parts = np.nan_to_num(reported)  # time not reported is in another stage of the same request
@@ -155,6 +149,17 @@ def suggest(
         kept=kept,
         notes=notes,
     )
+
+
+def _succeeded(rows: Columns, objective: float) -> Columns:
+    good = rows.words["outcome"].where("success") & ~rows.words["operation"].where(TURN)
+    rows = rows.take(good & np.isfinite(rows.numbers["e2e_s"]))
+    if rows.n < (least := least_values(objective)):
+        raise DataError(
+            f"{rows.n} requests succeeded; a p{100 * objective:g} has no upper bound with fewer "
+            f"than {least}: measure more, or take a lower objective"
+        )
+    return rows
 
 
 def _share(

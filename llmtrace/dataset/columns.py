@@ -62,7 +62,7 @@ WORDS: Final = (
 _STAGES: Final = (*(f"{stage}_s" for stage in STAGES), "unattributed_s")
 # Of one clock, and within the request: none is longer than `e2e_s`.
 _WITHIN: Final = ("ttft_s", "tpot_s", "answered_s", "first_byte_s", "last_content_s", *_STAGES)
-# By which rounding, a clock's ticks and what an engine did after its client left exceed the whole.
+# How far parts may exceed the whole: rounding, clock ticks, work after the client has left.
 _GRANULARITY_S: Final = 0.05
 _NEARLY: Final = 1.1
 _MANY: Final = 0.05  # of the rows: if more values are kept out, the others are in doubt

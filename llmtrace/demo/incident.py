@@ -29,6 +29,7 @@ from llmtrace.simulator.engine.incidents import healthy
 
 with needs_extra("the demo's triage", "demo"):
     from llmtrace.dataset.case import Facts, Window, write_case
+    from llmtrace.dataset.files import silent
     from llmtrace.triage.pipeline import Settings, triage
     from llmtrace.triage.report.html import write_page
     from llmtrace.triage.report.terminal import screen
@@ -89,9 +90,9 @@ class DemoIncident:
             err.print(f"the collector has {found} of {rows} rows; going on with those")
         err.print("triaging")
         window = Window(since, time.time() + _MARGIN_S)
-        found_there = from_collector(Collector(self._collector.url), window, _silent)
-        facts = self._known(found_there.facts)
-        case = replace(with_replicas(found_there), note=_NOTE, facts=facts)
+        stored = from_collector(Collector(self._collector.url), window, silent)
+        facts = self._known(stored.facts)
+        case = replace(with_replicas(stored), note=_NOTE, facts=facts)
         result = triage(case, Settings())
         out.print(f"\n{'─' * min(out.width, READABLE)}\n")
         out.print("llmtrace triage, from what the collector has stored:\n")
@@ -198,7 +199,3 @@ def room_for_page(html: Path | None) -> Path:
 
 def _folder() -> Path:
     return cache_folder() / "demo"
-
-
-def _silent(_what: str, _share: float) -> None:
-    """Ignore progress: reading from this machine takes no time."""

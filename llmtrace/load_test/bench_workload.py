@@ -1,4 +1,4 @@
-"""Make the plan of a load test of what the user wrote: the requests, and when they are sent."""
+"""Turn options into the plan of a load test: the requests, and when they are sent."""
 
 from __future__ import annotations
 

@@ -137,6 +137,7 @@ def compare(
     if alike and not (before.temperature or after.temperature):
         answers = identical_answers(before.answers, after.answers)
     totals = (sum_up(rows[0], budget, before.active_s), sum_up(rows[1], budget, after.active_s))
+    notes = {run.case.note for run in (before, after) if run.case.note}
     samples = _samples(done, weights)
     varied = {
         name: pair for name, pair in samples.items() if any(one.values.any() for one in pair)
@@ -154,11 +155,7 @@ def compare(
         costs={} if price_per_hour is None else costs(totals, price_per_hour),
         signals=_signals(before.case, after.case),
         changed=_changed(before.about, after.about),
-        warnings=(
-            *before.case.warnings,
-            *after.case.warnings,
-            *sorted({run.case.note for run in (before, after) if run.case.note}),
-        ),
+        warnings=(*before.case.warnings, *after.case.warnings, *sorted(notes)),
         gpus=(before.gpus, after.gpus),
     )
 

@@ -1,8 +1,7 @@
 """Turn Prometheus's alerts into Grafana-managed ones.
 
-The same expressions, run against a data source of Grafana's: an alert fires while its expression
-has a result. For people without a ruler; recording rules must be loaded into Prometheus all the
-same.
+The same expressions, evaluated by Grafana: an alert fires while its expression has a result. For
+people whose Prometheus evaluates no alerts; it must still load the recording rules.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from llmtrace_dashboards.rules.slo import Slo, bound, plain, quoted
 BUDGET_DASHBOARD: Final = "llmtrace-budget"
 ENGINE_DASHBOARD: Final = "llmtrace-engine"
 TRIAGE_DASHBOARD: Final = "llmtrace-triage"
-_BEFORE: Final = 4  # a window is shown and compared with so many times as much before it
-_USUAL_S: Final = 21_600  # what `llmtrace triage` looks back by itself
+_BEFORE: Final = 4  # times its own length that is shown with a window
+_USUAL_S: Final = 21_600  # how far `llmtrace triage` looks back by default
 _BY: Final = ("model", "route", "service")
 _AND_SITES: Final = ", ".join((*_BY, *names.SITES))
 # Named in a text, and chosen on a dashboard, where Prometheus labels its series with them.
@@ -41,11 +41,11 @@ GIVEN_UP_SHARE: Final = 0.05
 MIN_BROKEN: Final = 5
 _BROKEN_WINDOW: Final = "10m"  # over which broken responses are counted
 MAX_LAG_S: Final = 120  # with something in the spool all the time
-# Where no collector was seen for so long, there is none to miss.
+# How recently a collector must have been there for its absence to be a fault.
 _SEEN: Final = "1d"
 _BESIDE: Final = "gateway|gpu"  # kinds of targets that are no engine
 _INSTANCE: Final = "&var-instance={{ $labels.instance | urlquery }}"
-# Most of a pile lies in one or two buckets, which are no wider than this from bound to bound.
+# Most of a pile-up lies in one or two buckets; this is the largest ratio of their bounds.
 PILE_WIDTH: Final = 1.8
 
 
@@ -57,7 +57,7 @@ class Alert:
         name: in CamelCase; its heading in docs/on-call/alerts.md.
         severity: `page` = a person, now; `ticket` = a person, in working hours.
         expression: PromQL.
-        lasting: how long it must hold, in Prometheus's notation; `None` = not at all.
+        lasting: how long it must hold before it fires, in Prometheus's notation; `None` = 0.
         labels: in addition to the severity.
         annotations: texts, which may hold Prometheus's templates.
     """
@@ -99,7 +99,7 @@ def _burn(slo: Slo, window: Window, settings: RuleSettings) -> Alert:
     return Alert(
         name=name,
         severity=window.severity,
-        # Where it burns; and over all places, where it burns in none by itself.
+        # By site; and over all sites, where no single one burns.
         expression=(
             f"{_burns(slo, window, settings, names.SITE_LEVEL)}\n"
             f"or on (budget, slo)\n{_burns(slo, window, settings, names.SLO_LEVEL)}"
@@ -184,7 +184,7 @@ def lost(settings: RuleSettings) -> Iterator[Alert]:
     yield _silent(
         "LlmtraceEngineDown",
         "page",
-        # A target that never answered may be an engine, for all one knows.
+        # The kind of a target that never answered is unknown: it may be an engine.
         f'kind!~"{_BESIDE}"',
         settings,
         lasting="1m",
@@ -394,7 +394,7 @@ def _annotations(
 def _triage(
     window: str, settings: RuleSettings, filters: Mapping[str, str | None], metric: str | None
 ) -> str:
-    """Return the command that holds a window up to now against what was before it."""
+    """Return the command that compares a window that ends now with the time before it."""
     long = seconds(window)
     if settings.managed:
         after = f"{_minutes(long)}/now"

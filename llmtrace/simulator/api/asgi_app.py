@@ -56,7 +56,7 @@ class Service:
     draws: Iterator[int] = field(default_factory=itertools.count)
 
     def change(self, config: ServerConfig) -> None:
-        """Go on under another configuration, from the next request and the next step on."""
+        """Continue with another configuration, from the next request and the next step on."""
         self.config = config
         self.live.config = config.engine
 

@@ -58,7 +58,7 @@ READINGS: Final[
 
 
 def record_step(meter: Meter, step: scheduler.Step, tokens: Sequence[scheduler.Token]) -> None:
-    """Book one step: its size, whom it admitted, the tokens it made and whom it finished.
+    """Record one step: its size, the sequences it admitted and finished, and the tokens it made.
 
     Like a real engine, what was aborted never reaches the figures of finished requests.
     """
