@@ -157,7 +157,7 @@ def _measure(
     incident: DemoIncident | None,
     trace: Arrivals | None,
 ) -> bool:
-    """Let the users ask, and return whether they were interrupted."""
+    """Let the users send their requests, and return whether they were interrupted."""
 
     def started(phase: Phase) -> None:
         progress.started(phase)

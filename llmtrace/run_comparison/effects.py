@@ -98,7 +98,7 @@ class Effect:
 
     @property
     def alone(self) -> list[float]:
-        """The quantiles whose own interval leaves out 0: of many, by chance 1 in 20 does."""
+        """The quantiles whose own interval excludes 0; by chance, 1 in 20 does."""
         return [q for q, change in self.changes.items() if change.low > 0 or change.high < 0]
 
 

@@ -1019,7 +1019,7 @@ def _lose(work: Any, fate: Any, fleet: Fleet, i: int, now: float, heap: Any) -> 
 
 @njit(cache=True)
 def _boot(fleet: Fleet, r: int, now: float) -> None:
-    """Start a process anew: empty caches, counters from zero."""
+    """Start a process again: empty caches, counters from zero."""
     fleet.engines[r, STARTED] = now
     fleet.replicas[r].used = 0.0
     fleet.replicas[r].shared = 0.0
