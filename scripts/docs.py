@@ -39,7 +39,7 @@ def pages(root: Path) -> list[Path]:
 
 
 def generated(page: Path, text: str, whole: str = "") -> str:
-    """Return a page with all that is generated in it made anew.
+    """Return a page with its generated parts made again.
 
     Args:
         page: its file.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from runbook_index import PAGES as RUNBOOKS
 from llmtrace.budget import DEFAULT
 from llmtrace.budget.file import as_plain
 from llmtrace.cli import make_parser
+from llmtrace.cli.parser import Parser
 from llmtrace.core.engine_figures import REPORTS
 from llmtrace.core.flat_row import flat_kinds
 from llmtrace.core.row import from_dict
@@ -52,27 +52,18 @@ def cli() -> str:
     """Print the help of every command."""
     width, os.environ["COLUMNS"] = os.environ.get("COLUMNS"), _WIDTH
     try:
-        parser = make_parser()
-        actions = parser._actions  # noqa: SLF001 - argparse has no other way to its commands
-        commands = next(a for a in actions if isinstance(a, argparse._SubParsersAction))  # noqa: SLF001
-        parts = [_help("llmtrace", parser)]
-        for name, one in commands.choices.items():
-            parts.append(_help(f"llmtrace {name}", one))
-            below = [a for a in one._actions if isinstance(a, argparse._SubParsersAction)]  # noqa: SLF001
-            parts += [
-                _help(f"llmtrace {name} {what}", kind)
-                for action in below
-                for what, kind in action.choices.items()
-            ]
+        return "\n\n".join(_helps("llmtrace", make_parser()))
     finally:
         del os.environ["COLUMNS"]
         if width is not None:
             os.environ["COLUMNS"] = width
-    return "\n\n".join(parts)
 
 
-def _help(title: str, parser: argparse.ArgumentParser) -> str:
-    return f"## `{title}`\n\n```text\n{parser.format_help().strip()}\n```"
+def _helps(title: str, parser: Parser) -> Iterator[str]:
+    """Yield the help of a command, and of the commands below it."""
+    yield f"## `{title}`\n\n```text\n{parser.format_help().strip()}\n```"
+    for name, command in parser.commands.items():
+        yield from _helps(f"{title} {name}", command)
 
 
 def metrics() -> str:

@@ -3,7 +3,7 @@
 Run as `python scripts/install_contact.py`. Standard library only. Takes about a minute and 0.5 GB
 in `${XDG_CACHE_HOME:-~/.cache}/llmtrace`; does nothing where that is done already. An environment
 of its own, because the packages want other versions of the SDKs than the tests do. `--where`
-prints its folder; `--renew` resolves the versions anew and writes tests/contact/constraints.txt.
+prints its folder; `--renew` resolves the versions again and writes tests/contact/constraints.txt.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Install, or do what the arguments say, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--where", action="store_true", help="print the folder")
-    parser.add_argument("--renew", action="store_true", help="write the list of versions anew")
+    parser.add_argument("--renew", action="store_true", help="resolve the versions again")
     given = parser.parse_args(arguments)
     folder = environment_folder()
     if given.where:

@@ -78,17 +78,17 @@ def check_data(
     engines: Mapping[str, str],
     why: Mapping[str, str],
     engines_only: bool,
-    as_json: bool = False,
+    as_json: bool,
 ) -> None:
     """Print which panels a Prometheus has no data for, and why.
 
     Args:
         server: the Prometheus.
         out: where to print.
-        engines: what it scrapes, by instance.
-        why: for metrics that it may not have, the reason.
-        engines_only: look at the dashboards that need engines' metrics alone.
-        as_json: print one object a panel that is empty.
+        engines: the engines that it scrapes, by instance.
+        why: the reason why a metric may be missing, by its name.
+        engines_only: only the dashboards that need nothing but engines' metrics.
+        as_json: print an object for each empty panel instead of lines.
 
     Raises:
         SourceError: it does not answer, or rejects a query.
@@ -102,7 +102,7 @@ def check_data(
     out.writelines(f"{line}\n" for line in describe(empty, panel_counts(made), engines))
 
 
-def bring(
+def import_dashboards(
     url: str,
     token_file: Path,
     out: TextIO,
@@ -122,16 +122,16 @@ def bring(
     Args:
         url: of the Grafana.
         token_file: holds a service account's token.
-        out: where to say what is done.
-        warnings: where to say what a budget leaves without an alert.
+        out: where the changes are printed.
+        warnings: where limits of a budget that get no alert are printed.
         wanted: fields of `DesiredState`, except dashboards and alerts.
         alerts: make the alerts of a budget Grafana-managed ones.
-        budget: the budget they are of; default: the bundled one.
+        budget: file of the budget of the alerts; default: the bundled budget.
         runbooks: the address of docs/on-call/runbooks.
         ca_file: certificates to trust.
         timeout_s: for each response.
-        dry_run: say what would be done, and do nothing.
-        engines_only: only the dashboards that need engines' metrics alone.
+        dry_run: print what would be done, and do nothing.
+        engines_only: only the dashboards that need nothing but engines' metrics.
 
     Raises:
         ConfigError: an option is wrong.
@@ -184,7 +184,9 @@ def _alert_rules(
     return [rule for group in groups for rule in group["rules"]]
 
 
-def save(folder: Path, out: TextIO, *, form: Form, namespace: str, runbooks: str | None) -> None:
+def export_dashboards(
+    folder: Path, out: TextIO, *, form: Form, namespace: str, runbooks: str | None
+) -> None:
     """Write dashboards to files.
 
     Raises:

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import yaml
-
 from llmtrace.core.errors import ConfigError, explain_error
 from llmtrace_dashboards.boards import text
+from llmtrace_dashboards.rules.recording_rules import as_yaml
 
 Form = Literal["files", "provisioning", "configmap", "sharing"]
 
@@ -60,9 +59,8 @@ def files(
     if form == "files":
         return written
     if form == "provisioning":
-        provider = yaml.safe_dump(_PROVIDER, sort_keys=False)
         return {
-            "dashboards/llmtrace.yaml": provider,
+            "dashboards/llmtrace.yaml": as_yaml(_PROVIDER),
             **{f"dashboards/llmtrace/{name}": content for name, content in written.items()},
         }
     return {"llmtrace-dashboards.yaml": _config_maps(written, namespace)}
@@ -114,25 +112,10 @@ def _config_maps(written: Mapping[str, str], namespace: str) -> str:
                     "labels": dict(_SIDECAR),
                     "annotations": dict(_IN_FOLDER),
                 },
-                "data": {name: _Text(content)},
+                "data": {name: content},
             }
         )
-    return yaml.dump_all(made, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
-
-
-class _Text(str):
-    """A text that YAML writes line by line."""
-
-    __slots__ = ()
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes JSON so that a person can read it in the YAML."""
-
-
-_Dumper.add_representer(
-    _Text, lambda dumper, value: dumper.represent_scalar("tag:yaml.org,2002:str", value, "|")
-)
+    return as_yaml(made)
 
 
 def write(folder: Path, made: Mapping[str, str]) -> list[Path]:

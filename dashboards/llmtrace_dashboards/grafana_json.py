@@ -1,7 +1,7 @@
 """Turn a board into the JSON that Grafana imports.
 
-With Grafana's own builders: the classic format (schemaVersion 42), which goes in by hand and by
-API. Every panel queries the variable `datasource`, so that no uid is written anywhere.
+With Grafana's own builders: the classic format (schemaVersion 42), which can be imported by hand
+and by API. Every panel queries the variable `datasource`, so that no uid is hard-coded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from llmtrace.core.errors import needs_extra
 from llmtrace_dashboards import panels
 
 with needs_extra("llmtrace dashboards", "dashboards"), warnings.catch_warnings():
-    # It would rather make the v2 format, which goes in neither by hand nor by every API.
+    # The builders recommend the v2 format, which not every import accepts.
     warnings.simplefilter("ignore", DeprecationWarning)
     from grafana_foundation_sdk.builders import (
         bargauge,
@@ -38,8 +38,8 @@ with needs_extra("llmtrace dashboards", "dashboards"), warnings.catch_warnings()
 
 TAG: Final = "llmtrace"
 DATASOURCE: Final = shared.DataSourceRef("prometheus", "${datasource}")
-# Of a graph, however wide the screen: each costs Prometheus as much as the panel that shows one
-# number, and a line does not look different with more.
+# Of a graph, however wide the screen: Prometheus evaluates the query at each point, and a line
+# does not look different with more.
 MAX_POINTS: Final = 400
 _GRID: Final = 24
 _CAUSE: Final = re.compile(r"(?<!\$)\{(\w+)\}")
@@ -56,8 +56,8 @@ _NAN: Final = {
     "type": "special",
     "options": {"match": "nan", "result": {"text": _NONE, "index": 0}},
 }
-# How far an axis goes at least, by unit, else to 1: Grafana draws a flat line of zeros from 0 to
-# 100, which is 1.67 minutes, or 10000 %.
+# Least upper end of an axis, by unit; 1 for others. Without one, Grafana draws a flat line of
+# zeros on an axis from 0 to 100, which is 1.67 minutes, or 10000 %.
 _QUIET: Final = {"s": 0.001, "percentunit": 0.01, "ops": 0.1, "reqps": 0.1}
 
 
@@ -93,14 +93,20 @@ def as_json(
         made.with_variable(_variable(variable))
     for annotation in board.annotations:
         made.annotation(_annotation(annotation))
-    plain: dict[str, Any] = json.loads(json.dumps(made.build(), cls=JSONEncoder))
+    plain = _plain(made)
     plain["panels"] = _panels(board.rows, runbooks)
     _tidy(plain)
     return plain
 
 
+def _plain(builder: Any) -> dict[str, Any]:
+    """Return what a builder builds, as plain JSON."""
+    plain: dict[str, Any] = json.loads(json.dumps(builder.build(), cls=JSONEncoder))
+    return plain
+
+
 def _tidy(plain: dict[str, Any]) -> None:
-    """Leave out what the builders write and Grafana never does."""
+    """Remove what the builders write and Grafana itself never does."""
     for variable in plain["templating"]["list"]:
         for noise in ("auto", "auto_count", "auto_min", "skipUrlSync"):
             variable.pop(noise, None)
@@ -142,7 +148,7 @@ def _variable(variable: panels.Variable) -> Any:
         .datasource(DATASOURCE)
         .query({"query": variable.query, "refId": "variable"})
         .definition(variable.query)
-        # Again with every change of the time range: replicas come and go.
+        # Query again when the time range changes: replicas come and go.
         .refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED)
         .sort(model.VariableSort.ALPHABETICAL_ASC)
     )
@@ -192,9 +198,7 @@ def _panels(rows: Sequence[panels.Row], runbooks: str | None) -> list[dict[str, 
             number += 1
             if x + panel.width > _GRID:
                 x, y, tallest = 0, y + tallest, 0
-            made = json.loads(
-                json.dumps(_panel(panel, runbooks).id(number).build(), cls=JSONEncoder)
-            )
+            made = _plain(_panel(panel, runbooks).id(number))
             if panel.link is not None:
                 made["fieldConfig"]["defaults"]["links"] = [_data_link(panel.link)]
             made["gridPos"] = {"x": x, "y": y, "w": panel.width, "h": panel.height}
@@ -261,7 +265,8 @@ def _query(query: panels.Query, name: str) -> Any:
     return made.exemplar(True) if query.exemplar else made
 
 
-def _steps(steps: Sequence[panels.Step]) -> Any:
+def _thresholds(panel: panels.Panel) -> Any:
+    steps = panel.steps or ((None, _GREY),)
     made = [model.Threshold(value=value, color=colour) for value, colour in steps]
     return dashboard.ThresholdsConfig().mode(model.ThresholdsMode.ABSOLUTE).steps(made)
 
@@ -295,12 +300,12 @@ def _timeseries(panel: panels.Panel) -> Any:
     elif panel.stacked:
         made.fill_opacity(70)
     else:
-        # Fades downwards: many lines on top of each other stay lines.
+        # The area fades downwards, so that lines stay visible on top of each other.
         made.fill_opacity(12).gradient_mode(shared.GraphGradientMode.OPACITY).line_width(2)
     if panel.stacked:
         made.line_width(0 if panel.bars else 1)
         made.stacking(common.StackingConfig().mode(shared.StackingMode(panel.stacked)).group("A"))
-    made.thresholds(_steps(panel.steps or ((None, _GREY),)))
+    made.thresholds(_thresholds(panel))
     if panel.least == 0 and panel.most is None and panel.stacked != "percent":
         made.axis_soft_max(_QUIET.get(panel.unit, 1))
     if panel.lines:
@@ -332,7 +337,7 @@ def _stat(panel: panels.Panel) -> Any:
         .orientation(shared.VizOrientation.AUTO)
         .wide_layout(True)
         # A neutral colour below every threshold: "no data" must not look like "all is well".
-        .thresholds(_steps(panel.steps or ((None, _GREY),)))
+        .thresholds(_thresholds(panel))
         .color_scheme(_colours(panel, model.FieldColorModeId.THRESHOLDS))
     )
 
@@ -351,7 +356,7 @@ def _bargauge(panel: panels.Panel) -> Any:
         .min_viz_width(8)
         .min_viz_height(16)
         .max_viz_height(300)
-        .thresholds(_steps(panel.steps or ((None, _GREY),)))
+        .thresholds(_thresholds(panel))
         .color_scheme(_colours(panel, model.FieldColorModeId.PALETTE_CLASSIC))
     )
 
@@ -359,7 +364,7 @@ def _bargauge(panel: panels.Panel) -> Any:
 def _table(panel: panels.Panel) -> Any:
     made = (
         table.Panel()
-        # What one line does not have is a dash; why the whole table is empty is said in words.
+        # A missing cell is a dash; that the whole table is empty is explained in words.
         .override_by_field_type(
             "number",
             [
@@ -371,7 +376,7 @@ def _table(panel: panels.Panel) -> Any:
         .cell_height(shared.TableCellHeight.SM)
         .filterable(False)
         .min_width(60)
-        .thresholds(_steps(panel.steps or ((None, _GREY),)))
+        .thresholds(_thresholds(panel))
     )
     if panel.sort is not None:
         name, largest_first = panel.sort

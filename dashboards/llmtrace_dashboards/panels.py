@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Kind = Literal["timeseries", "stat", "bargauge", "table", "heatmap", "text"]
-Step = tuple[float | None, str]  # from which value on, which colour; `None` = from the lowest
+Step = tuple[float | None, str]  # a colour, and the lowest value that has it; `None` = any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,11 +19,11 @@ class Query:
     """One query of Prometheus.
 
     Attributes:
-        legend: how its series are called, as in `{{stage}}`.
-        instant: query one moment, the end of the time shown.
+        legend: the names of its series, as in `{{stage}}`.
+        instant: query only the end of the time shown.
         form: how the result is laid out.
         exemplar: query the trace ids of single requests too.
-        bound: what other series are compared with: a dashed line that the legend leaves out.
+        bound: a limit for other series: a dashed line, not in the legend.
     """
 
     expr: str
@@ -39,10 +39,10 @@ class Link:
     """Where a click on a value leads, with the time and the data source kept.
 
     Attributes:
-        title: in the menu of the value.
-        board: uid of the board.
-        chosen: a variable there, and what of the value it is set to, as Grafana writes it.
-        kept: other variables that stay as they are.
+        title: its text in the menu of the value.
+        board: uid of the target.
+        chosen: a variable of the target, and what it is set to, in Grafana's notation.
+        kept: other variables whose values are passed on.
     """
 
     title: str
@@ -53,7 +53,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """How one column of a table is shown; the name is the one it has after all renaming."""
+    """How one column of a table is shown; `name` is its name after all renaming."""
 
     name: str
     unit: str | None = None
@@ -71,16 +71,16 @@ class Panel:
 
     Attributes:
         description: how to read it, and what to do about it.
-        unit: Grafana's id of it; durations are seconds.
-        empty: what it says when there is nothing to show, and why that may be.
+        unit: Grafana's id of the unit; durations are in seconds.
+        empty: text shown when there are no data, with the likely reason.
         width, height: in cells of Grafana's grid, which is 24 wide.
         colours: of series, by their name.
         steps: thresholds; drawn into a graph if `lines`.
         stacked: pile the series up, to their sum or to 100 %.
-        bars: bars in place of lines.
+        bars: draw bars instead of lines.
         calcs: summaries of each series in the legend, which is then a table.
         columns: of a table.
-        transformations: Grafana's, id and options.
+        transformations: id and options of each, as Grafana has them.
         text: of a text panel, as Markdown.
     """
 
@@ -124,9 +124,9 @@ class Variable:
     Attributes:
         query: of Prometheus, as `label_values(...)`.
         choices: values to choose from, where they are not queried; the first is the default.
-        several: whether more than one may be chosen, and all of them.
-        regex: of a result of `query_result`, the part that is the value.
-        hidden: it is computed, and not chosen.
+        several: whether several values, or all, can be chosen.
+        regex: extracts the value from a result of `query_result`.
+        hidden: it is computed, not chosen by people.
     """
 
     name: str
@@ -156,7 +156,7 @@ class Board:
     """One dashboard.
 
     Attributes:
-        uid: by which it is found again, in links and when it is imported a second time.
+        uid: identifies it in links, and when it is imported again.
     """
 
     uid: str

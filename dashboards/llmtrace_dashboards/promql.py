@@ -1,10 +1,11 @@
 """Write the PromQL of each number on the dashboards.
 
-Strings in, strings out: the few expressions all panels are made of. Percentiles are of requests
-that succeeded (an error after 2 ms is no fast response); outcomes are shown next to them.
+Strings in, strings out: the few expressions that all panels are made of. Percentiles are of
+requests that succeeded (an error after 2 ms is no fast response); outcomes are shown next to them.
 
-`RATE` goes with the step of a graph; `RANGE` is the whole time shown, for panels with one number.
-`rate` in the one and `increase` in the other come to the same where they are divided.
+`RATE` is the window of a graph, which follows its step; `RANGE` is the whole time shown, for
+panels with one number. Ratios may use either, since `rate` and `increase` differ by a factor that
+cancels out.
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ from llmtrace_dashboards.rules.totals import INTERVAL, P95S, TOTALS, Total, p95_
 RATE: Final = "$__rate_interval"
 RANGE: Final = "$__range"
 
-# Which requests are shown: the variables at the top. An unknown label is an empty one, which `.*`
-# matches.
+# Which requests are shown: the variables at the top. A series without a label is matched by `.*`.
 PLACES: Final = 'cluster=~"$cluster", namespace=~"$namespace", job=~"$job"'
 REQUESTS: Final = (
     f'{PLACES}, service=~"$service", model=~"$model", route=~"$route", region=~"$region"'
@@ -32,9 +32,9 @@ ENGINES: Final = f'{PLACES}, instance=~"$instance", model=~"$model"'
 INSTANCES: Final = f'{PLACES}, instance=~"$instance"'
 
 
-# A label that no series has: it matches a regular expression as the empty text does. All choices
-# put together do match that as long as nothing is chosen, which is `.*`, and as the last variable
-# is `*`: sums over all label sets have been recorded for the whole time shown.
+# No series has the label `selection`, so it is compared as an empty text. The regular expression
+# of all variables together matches that only while nothing is chosen (each variable is `.*`) and
+# `$recorded` is `*`: sums over all label sets were recorded for the whole time shown.
 _NOTHING_CHOSEN: Final = {
     REQUESTS: 'selection=~"$cluster$namespace$job$service$model$route$region-$recorded"',
     TURNS: 'selection=~"$cluster$namespace$job$service$region$agent-$recorded"',
@@ -43,21 +43,21 @@ _NOTHING_CHOSEN: Final = {
 }
 
 
-_RECORDED_Q: Final = 0.95
+_P95: Final = 0.95  # the quantile that is recorded
 _GROWTH: Final = {RATE: "rate", RANGE: "increase"}
 
 
 def total(series: str, *by: str, window: str = RATE, before: str = "") -> str:
-    """Add up how much counters, or recorded rates, grew, by labels: a second, or over a window.
+    """Sum counters or recorded rates, by labels: their growth per second, or over the time shown.
 
-    Reads the sums that are recorded if nothing is chosen at the top of the dashboard, and the
-    series themselves if something is.
+    Reads recorded sums while nothing is chosen at the top of the dashboard, and otherwise the
+    series themselves.
 
     Args:
         series: a selector.
         by: labels to keep.
         window: a graph's `RATE`, or `RANGE`.
-        before: as `1d`: a window that lies so far back.
+        before: as `1d`: how much earlier the window lies.
     """
     past = f" offset {before}" if before else ""
 
@@ -72,20 +72,28 @@ def total(series: str, *by: str, window: str = RATE, before: str = "") -> str:
     metric, _, where = series.partition("{")
     is_rate = ":" in metric
     live = recorded if is_rate else partial(added, function=_GROWTH[window])
-    chosen = next((one for one in _NOTHING_CHOSEN if one in where), None)
+    chosen = _choices_in(where)
     kept = _recorded(TOTALS.get(metric), where, by)
     if chosen is None or kept is None:
         return live(series)
-    unchosen = _NOTHING_CHOSEN[chosen]
-    sums = recorded(f"{kept}{{{where.replace(chosen, unchosen)}")
+    sums = recorded(f"{kept}{{{where.replace(chosen, _NOTHING_CHOSEN[chosen])}")
     if window == RANGE and not is_rate:
         sums += f" * scalar(max({INTERVAL}))"
-    something = f"{chosen}, {unchosen.replace('=~', '!~', 1)}"
-    return f"({sums} or {live(series.replace(chosen, something))})"
+    return f"({sums} or {live(series.replace(chosen, _something_chosen(chosen)))})"
+
+
+def _choices_in(where: str) -> str | None:
+    """Return the matchers of a dashboard's variables in a selector; `None` = there are none."""
+    return next((choices for choices in _NOTHING_CHOSEN if choices in where), None)
+
+
+def _something_chosen(choices: str) -> str:
+    """Return the matchers of series that are read only while something is chosen."""
+    return f"{choices}, {_NOTHING_CHOSEN[choices].replace('=~', '!~', 1)}"
 
 
 def _recorded(kept: Total | None, where: str, by: tuple[str, ...]) -> str | None:
-    """Name the recorded sum that has all labels of a query; `None` = there is none."""
+    """Return the name of the recorded sum that has all labels of a query, if there is one."""
     if kept is None or kept.only not in where:
         return None
     more = [label for label in by if label not in kept.own]
@@ -99,24 +107,22 @@ def _recorded(kept: Total | None, where: str, by: tuple[str, ...]) -> str | None
 def quantile(
     q: float, metric: str, *by: str, where: str = SUCCEEDED, window: str = RATE, before: str = ""
 ) -> str:
-    """Ask for a quantile of a histogram, by labels: the one that is recorded, if there is one."""
-    of_graph = (q, window, before) == (_RECORDED_Q, RATE, "")
-    chosen = next((one for one in _NOTHING_CHOSEN if one in where), None)
+    """Query a quantile of a histogram, by labels: the recorded one, if there is one."""
+    of_graph = (q, window, before) == (_P95, RATE, "")
+    chosen = _choices_in(where)
     if of_graph and chosen is not None and metric in P95S and by == P95S[metric][:1]:
-        unchosen = _NOTHING_CHOSEN[chosen]
-        rest = where.replace(chosen, f"{chosen}, {unchosen.replace('=~', '!~', 1)}")
+        rest = where.replace(chosen, _something_chosen(chosen))
         buckets = f"sum by (le, {', '.join(by)}) (rate({metric}_bucket{{{rest}}}[{window}]))"
-        return f"({p95_of(metric)}{{{unchosen}}} or histogram_quantile({q:g}, {buckets}))"
+        recorded = f"{p95_of(metric)}{{{_NOTHING_CHOSEN[chosen]}}}"
+        return f"({recorded} or histogram_quantile({q:g}, {buckets}))"
     buckets = total(f"{metric}_bucket{{{where}}}", "le", *by, window=window, before=before)
     return f"histogram_quantile({q:g}, {buckets})"
 
 
-def mean(
-    metric: str, *by: str, where: str = SUCCEEDED, window: str = RATE, before: str = ""
-) -> str:
-    """Ask for the mean of a histogram, by labels."""
-    sums = total(f"{metric}_sum{{{where}}}", *by, window=window, before=before)
-    counts = total(f"{metric}_count{{{where}}}", *by, window=window, before=before)
+def mean(metric: str, *by: str, where: str = SUCCEEDED, window: str = RATE) -> str:
+    """Query the mean of a histogram, by labels."""
+    sums = total(f"{metric}_sum{{{where}}}", *by, window=window)
+    counts = total(f"{metric}_count{{{where}}}", *by, window=window)
     return f"{sums} / {counts}"
 
 
@@ -131,25 +137,24 @@ def stage_mean(*by: str) -> str:
     return f"{sums} / {on} group_left () {requests}"
 
 
-def anatomy(q: float = 0.95, window: str = RATE, *, before: str = "") -> str:
-    """Ask where the time of the request at a quantile goes, by stage; adds up to the quantile.
+def anatomy(before: str = "") -> str:
+    """Query where the time of the p95 request goes, by stage; the stages add up to the p95.
 
-    Of the requests of the band that the quantile falls into, each stage's share of their time.
+    Each stage's share of the time of the requests in the p95's bucket, over the time shown.
+
+    Args:
+        before: as `1d`: the time shown, so much earlier.
     """
-    cumulated = total(
-        f"llmtrace_e2e_seconds_bucket{{{SUCCEEDED}}}", "le", window=window, before=before
-    )
-    counted = total(f"llmtrace_e2e_seconds_count{{{SUCCEEDED}}}", window=window, before=before)
-    reached = f"{cumulated} >= {q:g} * scalar({counted})"
-    spent = total(
-        f"llmtrace_anatomy_seconds_total{{{SUCCEEDED}}}",
-        "stage", "over", "le", window=window, before=before,
-    )  # fmt: skip
+    past = partial(total, window=RANGE, before=before)
+    cumulated = past(f"llmtrace_e2e_seconds_bucket{{{SUCCEEDED}}}", "le")
+    counted = past(f"llmtrace_e2e_seconds_count{{{SUCCEEDED}}}")
+    reached = f"{cumulated} >= {_P95:g} * scalar({counted})"
+    spent = past(f"llmtrace_anatomy_seconds_total{{{SUCCEEDED}}}", "stage", "over", "le")
     band = (
         f"({spent} and on (le) ({reached})) "
         f'unless on (over) label_replace({reached}, "over", "$1", "le", "(.*)")'
     )
-    value = quantile(q, "llmtrace_e2e_seconds", window=window, before=before)
+    value = quantile(_P95, "llmtrace_e2e_seconds", window=RANGE, before=before)
     return (
         f"sum by (stage) ({band}) / on () group_left () (sum ({band}) > 0) "
         f"* on () group_left () {value}"
@@ -157,7 +162,7 @@ def anatomy(q: float = 0.95, window: str = RATE, *, before: str = "") -> str:
 
 
 def limit(which: str = ".+") -> str:
-    """Query the budget's limits of metrics and stages, from whichever process exposes them."""
+    """Query the budget's limits of metrics and stages, from any process that exposes them."""
     return f'max by (stage) (llmtrace_budget_seconds{{budget="$budget", stage=~"{which}"}})'
 
 
@@ -166,10 +171,10 @@ _SLO: Final = {"total": "e2e"}
 
 
 def within(limited: str, *by: str, window: str = RATE) -> str:
-    """Ask for the share of the requests that kept a budget's promise, by labels.
+    """Query the share of requests within one limit of a budget, by labels.
 
-    Of what the recording rules count as bad and valid, as the alerts do: exact, of the models and
-    routes that the budget is for, and of no request for which it is not reported.
+    Counted by the recording rules, as for the alerts: exactly, for the models and routes that the
+    budget covers, and without requests that do not report the limited duration.
 
     Args:
         limited: `total`, `ttft`, `tpot` or `availability`.
@@ -180,7 +185,7 @@ def within(limited: str, *by: str, window: str = RATE) -> str:
 
 
 def least_within(*by: str, window: str = RATE) -> str:
-    """Ask for the same of whichever promise of the budget is kept least."""
+    """Query the same for the limit that the fewest requests are within."""
     worst = _bad_share('slo!=""', ("slo", *by), window)
     return f"1 - max{_by(by)} ({worst})"
 
@@ -193,22 +198,22 @@ def _bad_share(slo: str, by: tuple[str, ...], window: str) -> str:
     return share(bad, valid)
 
 
-def stage_within(window: str = RATE) -> str:
-    """Ask for the share of requests, of those that know it, that are within each stage's limit.
+def stage_within() -> str:
+    """Query the share of requests within each stage's limit, over the time shown.
 
-    The limit carries the bucket bound that it became, so that the share is exact and no threshold
-    is written here.
+    Requests that do not report the stage are not counted. The limit's series is labelled with the
+    bucket bound that it became, so the share is exact.
     """
     name = "llmtrace_stage_duration_seconds"
     limits = 'max by (stage, bound) (llmtrace_budget_seconds{budget="$budget"})'
     edges = f'label_replace(topk by (stage) (1, {limits}), "le", "$1", "bound", "(.*)")'
-    good = total(f"{name}_bucket{{{SUCCEEDED}}}", "stage", "le", window=window)
-    known = total(f"{name}_count{{{SUCCEEDED}}}", "stage", window=window)
+    good = total(f"{name}_bucket{{{SUCCEEDED}}}", "stage", "le", window=RANGE)
+    known = total(f"{name}_count{{{SUCCEEDED}}}", "stage", window=RANGE)
     return f"sum by (stage) ({good} and on (stage, le) {edges}) / {known}"
 
 
 def stage_share(stage: str) -> str:
-    """Ask which share of all the time requests took was in one stage."""
+    """Query one stage's share of the time of all requests."""
     sums = f'llmtrace_stage_duration_seconds_sum{{{SUCCEEDED}, stage="{stage}"}}'
     return share(total(sums), total(f"llmtrace_e2e_seconds_sum{{{SUCCEEDED}}}"))
 
@@ -219,7 +224,7 @@ def share(part: str, whole: str) -> str:
 
 
 def or_zero(part: str, whole: str) -> str:
-    """Take 0 for a part that is missing where the whole is there: nothing failed, say."""
+    """Use 0 for a part that has no series although the whole has: nothing failed, say."""
     return f"({part} or {whole} * 0)"
 
 
@@ -228,10 +233,10 @@ def _by(labels: tuple[str, ...]) -> str:
 
 
 def named(expression: str, name: str, label: str = "stage") -> str:
-    """Give what has no such label one."""
+    """Add a label to series that lack it."""
     return f'label_replace({expression}, "{label}", "{name}", "", "")'
 
 
 def either(*expressions: str) -> str:
-    """Put series of different labels next to each other."""
+    """Combine series that have different labels."""
     return " or ".join(expressions)

@@ -120,7 +120,7 @@ TOOL: Final = _label(
     "The tool whose calls are shown.",
 )
 
-# A share of what is allowed; below nothing is said by colour.
+# A share of what is allowed.
 USED: Final[tuple[Step, ...]] = ((None, WITHIN), (0.8, NEAR), (1.0, OVER))
 # A share of requests that are good, for an objective of 95 %.
 GOOD: Final[tuple[Step, ...]] = ((None, OVER), (0.95, NEAR), (0.97, WITHIN))

@@ -214,12 +214,12 @@ def as_text(arithmetic: Arithmetic) -> str:
 
 
 def _for(budget: Budget) -> str:
-    whom = [
+    covered = [
         f"{label} {', '.join(patterns)}"
         for label, patterns in (("model", budget.model), ("route", budget.route))
         if patterns
     ]
-    return f" ({'; '.join(whom)})" if whom else ""
+    return f" ({'; '.join(covered)})" if covered else ""
 
 
 def number(seconds: float) -> str:

@@ -6,7 +6,7 @@ white and without a mouse.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from importlib.resources import files
 from typing import Final
@@ -47,8 +47,9 @@ def page(reports: Sequence[Report], source: str) -> str:
 def _section(report: Report) -> str:
     budget = report.budget
     high = f"p{100 * budget.objective:g}"
-    whom = report.scope
-    head = f"<h2>{escape(budget.name)}</h2>" + (f'<p class="soft">{escape(whom)}</p>' * bool(whom))
+    head = f"<h2>{escape(budget.name)}</h2>"
+    if report.scope:
+        head += f'<p class="soft">{escape(report.scope)}</p>'
     if report.high_s is None:
         return f"<section>{head}<p>{escape(report.why_none)}</p></section>"
     whole = report.metrics[0]
@@ -70,39 +71,33 @@ def _bars(report: Report, high: str) -> str:
     """Draw what is allowed and what is spent as two bars of one scale, the total as a line."""
     spent = [(one.name, one.spent_s or 0.0) for one in report.stages]
     allowed = [(one.name, one.allowed_s or 0.0) for one in report.stages]
-    budget, total = report.budget, report.budget.total_s
-    free = (budget.buffer_s, "buffer") if budget.buffer_s else (0.0, "")
-    ends = [sum(s for _, s in spent), sum(s for _, s in allowed) + free[0], total or 0.0]
-    scale = max(ends) or 1.0
-    bars = [f"{high} request", _bar(spent, scale, (0.0, "")), ""]
-    rows = [(bars[0], bars[1])]
-    if ends[1]:
-        rows.insert(0, ("allowed", _bar(allowed, scale, free)))
-    mark = ""
-    if total is not None:
-        at = 100 * total / scale
-        late = " late" if at > 80 else ""  # noqa: PLR2004 - percent: no room to the right
-        mark = f'<div class="mark{late}" style="left:{at:.2f}%"><b>total {ms(total)}</b></div>'
-    drawn = "".join(
-        f'<div class="bar"><div class="name">{name}</div><div class="track">{bar}'
-        f"{mark if i == len(rows) - 1 else mark.replace(_label(mark), '')}</div></div>"
-        for i, (name, bar) in enumerate(rows)
-    )
+    buffer_s, total = report.budget.buffer_s, report.budget.total_s
+    allowed_s = sum(seconds for _, seconds in allowed) + buffer_s
+    scale = max(sum(seconds for _, seconds in spent), allowed_s, total or 0.0) or 1.0
+    # Only the last bar has the total's label.
+    drawn = ""
+    if allowed_s:
+        drawn += _bar("allowed", _pieces(allowed, scale, buffer_s), _mark(total, scale))
+    label = "" if total is None else f"<b>total {ms(total)}</b>"
+    drawn += _bar(f"{high} request", _pieces(spent, scale), _mark(total, scale, label))
     return f'<div class="whole" role="img" aria-label="{_aloud(report, high)}">{drawn}</div>'
 
 
-def _label(mark: str) -> str:
-    """Return the text of a mark, which the last bar alone carries."""
-    start = mark.find("<b>")
-    return mark[start : mark.find("</b>") + 4] if start >= 0 else "\0"
+def _bar(name: str, pieces: Iterable[str], mark: str) -> str:
+    track = f'<div class="track">{"".join(pieces)}{mark}</div>'
+    return f'<div class="bar"><div class="name">{name}</div>{track}</div>'
 
 
-def _bar(parts: Sequence[tuple[str, float]], scale: float, free: tuple[float, str]) -> str:
-    return "".join(_pieces(parts, scale, free))
+def _mark(total: float | None, scale: float, label: str = "") -> str:
+    if total is None:
+        return ""
+    at = 100 * total / scale
+    late = " late" if at > 80 else ""  # noqa: PLR2004 - percent: no room to the right
+    return f'<div class="mark{late}" style="left:{at:.2f}%">{label}</div>'
 
 
 def _pieces(
-    parts: Sequence[tuple[str, float]], scale: float, free: tuple[float, str]
+    parts: Sequence[tuple[str, float]], scale: float, buffer_s: float = 0.0
 ) -> Iterator[str]:
     for name, seconds in parts:
         if seconds > 0:
@@ -112,12 +107,11 @@ def _pieces(
                 f'<span style="width:{100 * share:.3f}%;background:{STAGE_COLOURS[name]}" '
                 f'title="{name} {ms(seconds)} ms">{text}</span>'
             )
-    seconds, name = free
-    if seconds:
-        text = name if seconds / scale > _NARROW else ""
+    if buffer_s:
+        text = "buffer" if buffer_s / scale > _NARROW else ""
         yield (
-            f'<span class="free" style="width:{100 * seconds / scale:.3f}%" '
-            f'title="{name} {ms(seconds)} ms">{text}</span>'
+            f'<span class="free" style="width:{100 * buffer_s / scale:.3f}%" '
+            f'title="buffer {ms(buffer_s)} ms">{text}</span>'
         )
 
 

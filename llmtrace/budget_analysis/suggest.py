@@ -66,7 +66,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """An allocation and how it was come by. Durations in seconds.
+    """An allocation, and what it is based on. Durations in seconds.
 
     Attributes:
         budget: the suggested one; it adds up.
@@ -92,15 +92,6 @@ class Suggestion:
     notes: tuple[str, ...]
 
 
-def _expect_enough(rows: Columns, objective: float) -> None:
-    least = least_values(objective)
-    if rows.n < least:
-        raise DataError(
-            f"{rows.n} requests succeeded; a p{100 * objective:g} has no upper bound with fewer "
-            f"than {least}: measure more, or take a lower objective"
-        )
-
-
 def suggest(
     rows: Columns,
     *,
@@ -110,7 +101,6 @@ def suggest(
     name: str = "suggested",
     model: tuple[str, ...] = (),
     route: tuple[str, ...] = (),
-    seed: int = 0,
 ) -> Suggestion:
     """Allocate a total to the stages, by what requests spend in them.
 
@@ -120,15 +110,13 @@ def suggest(
         objective: the quantile the total is for, 0 to 1.
         buffer: share of the total that is kept free, 0 to 1.
         name: of the budget.
-        model: whom the budget is for; the rows are theirs already.
-        route: the same of routes.
-        seed: of the draws.
+        model: models that the budget covers; all rows are requests to them.
+        route: the same for routes.
 
     Raises:
         DataError: too few requests succeeded to bound their quantile.
     """
-    rows = _countable(rows)
-    _expect_enough(rows, objective)
+    rows = _succeeded(rows, objective)
     whole = rows.numbers["e2e_s"]
     reported = np.column_stack([rows.numbers[f"{one}_s"] for one in PARTITION])
     parts = np.nan_to_num(reported)  # time not reported is in another stage of the same request
@@ -141,7 +129,7 @@ def suggest(
     euler = _whole_ms(spent * (allocated / measured), allocated, limited.astype(np.float64))
     common_p, common = _common(parts, allocated)
     scale = np.divide(euler, spent, out=np.ones_like(spent), where=spent > 0)
-    drawn, kept = _draw(parts, whole, scale, (allocated, goal), objective=objective, seed=seed)
+    drawn, kept = _draw(parts, whole, scale, (allocated, goal), objective=objective)
     highs = np.quantile(parts, objective, axis=0)
     share = partial(
         _share, reported, objective=objective, spent=spent, euler=euler, drawn=drawn, common=common
@@ -163,9 +151,15 @@ def suggest(
     )
 
 
-def _countable(rows: Columns) -> Columns:
+def _succeeded(rows: Columns, objective: float) -> Columns:
     good = rows.words["outcome"].where("success") & ~rows.words["operation"].where(TURN)
-    return rows.take(good & np.isfinite(rows.numbers["e2e_s"]))
+    rows = rows.take(good & np.isfinite(rows.numbers["e2e_s"]))
+    if rows.n < (least := least_values(objective)):
+        raise DataError(
+            f"{rows.n} requests succeeded; a p{100 * objective:g} has no upper bound with fewer "
+            f"than {least}: measure more, or take a lower objective"
+        )
+    return rows
 
 
 def _share(
@@ -200,16 +194,15 @@ def _draw(
     totals: tuple[float, float],
     *,
     objective: float,
-    seed: int,
 ) -> tuple[Floats, tuple[float, float, float]]:
     """Draw whole requests with replacement; return allocations, and the share within the total.
 
-    `totals` are what is allocated out, and the total: that and the buffer.
+    `totals` are what is allocated, and the whole budget: that and the buffer.
     """
     allocated, goal = totals
     n = len(whole)
     draws = max(min(_DRAWS, _MAX_DRAWN // n), 50)
-    chance = np.random.default_rng(seed)
+    chance = np.random.default_rng(0)
     weights = harrell_davis(n, objective)
     inside = parts @ scale <= goal * (1 + 1e-9)
     allocations = np.empty((draws, parts.shape[1]))
@@ -225,7 +218,7 @@ def _draw(
 
 
 def _common(parts: Floats, allocated: float) -> tuple[float | None, Floats | None]:
-    """Return the p at which the stages' quantiles come to what is allocated out, and these."""
+    """Return the p at which the stages' quantiles add up to what is allocated, and these."""
     low, top = 0.0, 1.0
     if not parts.min(axis=0).sum() <= allocated <= parts.max(axis=0).sum():
         return None, None
@@ -248,8 +241,8 @@ def _common(parts: Floats, allocated: float) -> tuple[float | None, Floats | Non
 def _whole_ms(seconds: Floats, total: float, least: Floats) -> Floats:
     """Round to milliseconds, or to hundredths of them where the total is short.
 
-    They come to the total, less what of it is no whole unit. A stage gets its `least`, 1 or 0 of
-    them: with none it would have no limit, and not a low one.
+    They add up to the total, rounded down to whole units. A stage gets at least `least` units, 1
+    or 0: a stage with none would have no limit instead of a low one.
     """
     unit = 1e-3 if total >= _SHORT_S else _FINE_S
     there = math.floor(round(total / unit, 6))
@@ -307,8 +300,7 @@ def _budget(
         ttft = _ttft(rows, goal, objective)
         ttft = None if ttft is None else min(max(ttft, round(front, 5)), goal)
     tokens, tpot = _tokens(rows, allocated.get("decode"), weights)
-    weight = rows.weights
-    if rows.n and np.ptp(weight) > 0:
+    if np.ptp(rows.weights) > 0:
         notes.append("rows stand for different numbers of requests; each was counted once")
     return (
         Budget(

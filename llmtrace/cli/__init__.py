@@ -84,7 +84,7 @@ def _run(arguments: Sequence[str] | None) -> int | None:
 
 
 def _drop_output() -> None:
-    """Lose what is still to be written to stdout: it must not fail once more at exit."""
+    """Discard buffered output: writing it must not fail again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

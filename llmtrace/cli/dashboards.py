@@ -97,7 +97,7 @@ def _add_prometheus(command: argparse.ArgumentParser, *, required: bool = False)
 
 
 def _add_import(kinds: Commands) -> None:
-    bring = add_command(
+    importing = add_command(
         kinds,
         "import",
         _dashboards,
@@ -111,43 +111,43 @@ def _add_import(kinds: Commands) -> None:
         ),
         docs=_DOCS,
     )
-    _add_grafana(bring)
-    _add_data_source(bring)
-    bring.add_argument(
+    _add_grafana(importing)
+    _add_data_source(importing)
+    importing.add_argument(
         "--alerts", action="store_true", help="add the budget's alerts as Grafana-managed ones"
     )
-    add_budget_option(bring)
-    _add_prometheus(bring)
-    bring.add_argument(
+    add_budget_option(importing)
+    _add_prometheus(importing)
+    importing.add_argument(
         "--rules", type=Path, metavar="DIR",
         help="folder of that Prometheus's rules to write those of `llmtrace slo engines` to; it "
         "then reloads them",
     )  # fmt: skip
-    bring.add_argument(
+    importing.add_argument(
         "--ca-file", type=Path, metavar="FILE", help="certificates to trust, as PEM"
     )
-    add_timeout(bring)
-    _add_runbooks(bring)
+    add_timeout(importing)
+    _add_runbooks(importing)
 
 
-def _add_grafana(bring: argparse.ArgumentParser) -> None:
-    bring.add_argument(
+def _add_grafana(importing: argparse.ArgumentParser) -> None:
+    importing.add_argument(
         "--url", required=True, metavar="URL", help="address of the Grafana's start page"
     )
-    bring.add_argument(
+    importing.add_argument(
         "--token-file", type=Path, required=True, metavar="FILE",
         help="file with a service account's token",
     )  # fmt: skip
-    bring.add_argument(
+    importing.add_argument(
         "--dry-run", action="store_true", help="show what would change, and change nothing"
     )
-    bring.add_argument(
+    importing.add_argument(
         "--folder",
         default="llmtrace",
         metavar="TITLE",
         help="title of the folder (default: llmtrace)",
     )
-    bring.add_argument(
+    importing.add_argument(
         "--folder-uid",
         default="llmtrace",
         metavar="UID",
@@ -155,26 +155,26 @@ def _add_grafana(bring: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_data_source(bring: argparse.ArgumentParser) -> None:
-    bring.add_argument(
+def _add_data_source(importing: argparse.ArgumentParser) -> None:
+    importing.add_argument(
         "--datasource-url", metavar="URL", help="address of a Prometheus to add as a data source"
     )
-    bring.add_argument(
+    importing.add_argument(
         "--datasource-uid", metavar="UID",
         help="uid of that data source, or of an existing one that alerts are to query",
     )  # fmt: skip
-    bring.add_argument(
+    importing.add_argument(
         "--scrape", default="15s", metavar="TIME",
         help="scrape interval of that Prometheus (default: 15s)",
     )  # fmt: skip
-    bring.add_argument(
+    importing.add_argument(
         "--trace-url", metavar="URL",
         help="address of a trace, with ${__value.raw} for its id: exemplars link to it",
     )  # fmt: skip
 
 
 def _add_export(kinds: Commands) -> None:
-    save = add_command(
+    export = add_command(
         kinds,
         "export",
         _dashboards,
@@ -187,16 +187,16 @@ def _add_export(kinds: Commands) -> None:
         ),
         docs=_DOCS,
     )
-    save.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write")
-    save.add_argument(
+    export.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write")
+    export.add_argument(
         "--format", choices=("files", "provisioning", "configmap", "sharing"), default="files",
         help="kind of files (default: files)",
     )  # fmt: skip
-    save.add_argument(
+    export.add_argument(
         "--namespace", default="monitoring", metavar="NAME",
         help="namespace of the ConfigMaps (default: monitoring)",
     )  # fmt: skip
-    _add_runbooks(save)
+    _add_runbooks(export)
 
 
 def _add_runbooks(command: argparse.ArgumentParser) -> None:
@@ -217,7 +217,7 @@ def _dashboards(options: argparse.Namespace) -> None:
             as_json=options.json,
         )
     elif options.what == "export":
-        commands.save(
+        commands.export_dashboards(
             options.out,
             sys.stdout,
             form=options.format,
@@ -238,7 +238,7 @@ def _import(options: argparse.Namespace, commands: Any) -> None:
         _check(options, prometheus)
     elif options.engines_only:
         sys.stdout.write("which panels stay empty is not known: --prometheus URL asks it\n")
-    commands.bring(
+    commands.import_dashboards(
         options.url,
         options.token_file,
         sys.stdout,

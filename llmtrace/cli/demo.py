@@ -53,8 +53,8 @@ def _add_fault(demo: argparse.ArgumentParser) -> None:
 
 
 def _add_engine(demo: argparse.ArgumentParser) -> None:
-    whom = demo.add_argument_group("engine")
-    either = whom.add_mutually_exclusive_group()
+    engine = demo.add_argument_group("engine")
+    either = engine.add_mutually_exclusive_group()
     either.add_argument(
         "--endpoint",
         metavar="URL",
@@ -63,8 +63,8 @@ def _add_engine(demo: argparse.ArgumentParser) -> None:
     either.add_argument(
         "--vllm", action="store_true", help="use a real vLLM, started for this (`make vllm` once)"
     )
-    whom.add_argument("--model", metavar="NAME", help="model to request of the endpoint")
-    whom.add_argument(
+    engine.add_argument("--model", metavar="NAME", help="model to request of the endpoint")
+    engine.add_argument(
         "--api-key-env",
         metavar="VARIABLE",
         help="environment variable that holds the endpoint's key; without it none is sent",

@@ -19,11 +19,10 @@ def dashboards_module(module: str, feature: str) -> Any:
 
 
 def _module(package: str, module: str, feature: str) -> Any:
-    """Return a module of what is built on this package, and so known by name alone."""
     try:
         return import_module(f"{package}.{module}")
     except ImportError as error:
         if (error.name or "").startswith(f"{package}."):
-            raise  # the package is there: a module of it is not, and that is a fault of ours
+            raise  # the package is there and lacks a module: that is our own mistake
         extra = package.removeprefix("llmtrace_")
         raise missing_extra(feature, extra, error.name or package) from error

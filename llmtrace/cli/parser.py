@@ -129,7 +129,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message}\nTry '{self.prog} --help'.\n")
 
     def _wanted(self, name: str) -> str:
-        """Return what is to be given for a missing argument: its name, or what there is."""
+        """Return what is to be given for a missing argument: its name, or its choices."""
         for action in self._actions:
             if name in {action.metavar, action.dest} and action.choices:
                 return f"one of {', '.join(map(str, action.choices))}"

@@ -94,7 +94,7 @@ def _simulate(options: argparse.Namespace) -> None:
     faults = [(name, options.severity) for name in options.fault if name != "none"]
     write_day(
         options.out, faults, options.seed,
-        shift=options.shift, drop=options.drop, arrivals=options.arrivals,
+        shift=options.shift, drop=options.drop, arrivals=options.arrivals, say=sys.stderr,
     )  # fmt: skip
     if options.alert is not None:
         _rehearse(options.out, options)

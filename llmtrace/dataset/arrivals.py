@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,6 +27,9 @@ from llmtrace.stats.arrays import Floats
 
 BLOCK_TOKENS: Final = 512  # of a Mooncake block
 _HEAD: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+# Of 2023 without an offset and with seven digits of a second, which `datetime` would cut; of 2024
+# with an offset.
+_TIME: Final = re.compile(r"^(.*?)(\.\d+)?(Z|[+-]\d\d:\d\d)?$")
 _MAX_TOKENS: Final = 10_000_000
 _Line = tuple[float, int, int, Sequence[int]]
 
@@ -112,9 +116,9 @@ def _check_head(text: str) -> None:
 
 def _azure(text: str) -> _Line:
     at, prompt, output = next(csv.reader([text.strip()]))
-    whole, _, fraction = at.partition(".")
-    moment = datetime.fromisoformat(f"{whole}+00:00").timestamp()
-    return moment + float(f"0.{fraction or 0}"), _tokens(prompt), _tokens(output), ()
+    whole, fraction, offset = _TIME.findall(at)[0]
+    moment = datetime.fromisoformat(whole + (offset or "+00:00")).timestamp()
+    return moment + float(fraction or 0), _tokens(prompt), _tokens(output), ()
 
 
 def _mooncake(text: str) -> _Line:

@@ -24,7 +24,7 @@ from llmtrace.budget import Budget, read_budget
 from llmtrace.core.errors import DataError, SourceError, writes
 from llmtrace.core.json_object import read_object
 from llmtrace.dataset.columns import Columns, Words, short
-from llmtrace.dataset.files import Progress, blocks, objects, read_columns, write_columns
+from llmtrace.dataset.files import Progress, blocks, objects, read_columns, silent, write_columns
 from llmtrace.exporters.row_files.read_back import CASE_ROWS, case_rows
 from llmtrace.stats.arrays import Floats, Mask
 
@@ -186,7 +186,7 @@ def samples_of(signals: Signals) -> Iterator[dict[str, Any]]:
         yield sample
 
 
-def read_case(folder: str | Path, progress: Progress | None = None) -> Case:
+def read_case(folder: str | Path, progress: Progress = silent) -> Case:
     """Read a case folder.
 
     Raises:
@@ -303,7 +303,8 @@ def facts_from(given: Mapping[str, Any]) -> tuple[Facts, tuple[str, ...]]:
         events.append(Event(float(t), str(event.get("kind", "")), str(event.get("text", ""))))
     inner = given.pop("instances", {})
     if isinstance(inner, list):
-        inner = {f["instance"]: f for f in inner if isinstance(f, Mapping) and "instance" in f}
+        named = [one for one in inner if isinstance(one, Mapping)]
+        inner = {f["instance"]: f for f in named if isinstance(f.get("instance"), str)}
     instances: dict[str, Mapping[str, Any]] = {}
     for name, facts in {**given, **(inner if isinstance(inner, Mapping) else {})}.items():
         if not isinstance(facts, Mapping):

@@ -62,7 +62,7 @@ WORDS: Final = (
 _STAGES: Final = (*(f"{stage}_s" for stage in STAGES), "unattributed_s")
 # Of one clock, and within the request: none is longer than `e2e_s`.
 _WITHIN: Final = ("ttft_s", "tpot_s", "answered_s", "first_byte_s", "last_content_s", *_STAGES)
-# By which rounding, a clock's ticks and what an engine did after its client left exceed the whole.
+# How far parts may exceed the whole: rounding, clock ticks, work after the client has left.
 _GRANULARITY_S: Final = 0.05
 _NEARLY: Final = 1.1
 _MANY: Final = 0.05  # of the rows: if more values are kept out, the others are in doubt
@@ -361,19 +361,19 @@ class Builder:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is doubted, and what was kept out so far, a text for each reason."""
+        """The doubts, and what was kept out so far: a text for each reason."""
         said: list[str] = [*map(Doubt, self.doubts)]
         for why, count in sorted(self.kept_out.items()):
-            unit = why.partition(":")[0]  # what is no line and no row is a value of one
+            unit = why.partition(":")[0]  # `line`, `row`, or the name of a value
             unit = f"{unit if unit in {'line', 'row'} else 'value'}{'s' if count > 1 else ''}"
             kind = Doubt if count > _MANY * self._seen else str
             said.append(kind(f"{why}: {count:,} {unit} kept out"))
         return tuple(said)
 
     def flush(self) -> Columns:
-        """Return what was added since the last time, and forget it."""
+        """Return what was added since the last call, and forget it."""
         n, self.n = self.n, 0
-        columns = Columns(
+        return Columns(
             n=n,
             start=_joined(self._start, np.int64),
             numbers={name: _joined(parts, np.float64) for name, parts in self._numbers.items()},
@@ -383,12 +383,6 @@ class Builder:
             },
             ids={name: _joined(parts, "S1") for name, parts in self._ids.items()},
         )
-        stores: list[list[Any]] = [self._start]
-        for by_name in (self._numbers, self._codes, self._ids):
-            stores += by_name.values()
-        for parts in stores:
-            parts.clear()
-        return columns
 
 
 def as_ids(values: Sequence[str | None]) -> NDArray[np.bytes_]:
@@ -398,7 +392,7 @@ def as_ids(values: Sequence[str | None]) -> NDArray[np.bytes_]:
 
 
 def bounds(name: str) -> tuple[float, float]:
-    """Return the least and the most that a number may be to be believed."""
+    """Return the bounds within which a number is plausible."""
     if name in FLAGS:
         return 0.0, 1.0
     if name in COUNTS:
@@ -411,16 +405,17 @@ def bounds(name: str) -> tuple[float, float]:
 def short(word: str) -> str:
     """Return a word as it is kept: not too long, on one line, and writable as UTF-8.
 
-    What drives terminals is taken out: words are shown to people as they are.
+    Control characters are removed, since words are printed on terminals.
     """
     return printable(word[:_WORD_LENGTH].encode("utf-8", "replace").decode("utf-8"))
 
 
 def _joined(parts: list[NDArray[Any]], kind: Any) -> NDArray[Any]:
+    """Return parts as one array, and empty the list: only one column is in memory twice."""
     if len(parts) == 1:
-        return parts[0]
+        return parts.pop()
     joined = np.concatenate(parts) if parts else np.empty(0, kind)
-    parts.clear()  # a column is in memory twice, but never all of them
+    parts.clear()
     return joined
 
 

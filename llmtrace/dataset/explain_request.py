@@ -21,7 +21,7 @@ from llmtrace.stats.quantiles import quantile
 HOUR_NS: Final = 3600 * 1_000_000_000
 # Fewer requests do not show what is usual.
 MIN_PEERS: Final = 20
-# A stage is unusual above this share of its peers, if it is longer by this share of the request.
+# A stage is unusual if it took longer than this share of its peers, by this share of the request.
 _UNUSUAL_RANK: Final = 0.9
 _UNUSUAL_SHARE: Final = 0.05
 _SIZE_FACTOR: Final = 2
@@ -36,7 +36,7 @@ ENGINE_SIGNALS: Final[Mapping[str, tuple[str, bool]]] = {
     "gpu_sm_clock": ("clock", False),
     "gpu_throttled": ("throttled", False),
 }
-# Scrapes are seconds apart: what was sampled so shortly before and after counts as during.
+# Scrapes are seconds apart: samples so shortly before or after a request count as during it.
 _MARGIN_S: Final = 15.0
 
 

@@ -33,7 +33,7 @@ _LINE_BYTES: Final = 1 << 20
 _PLAIN_LINE: Final = 1 << 16
 _DEPTH: Final = 64  # of brackets: no row nests deeper, and a parser may recurse
 _STDIN: Final = Path("/dev/stdin")
-_PIECE: Final = 500_000  # rows between two thinnings
+_PIECE: Final = 500_000  # rows that are added to the sample at once
 _YEAR_NS: Final = 31_557_600_000_000_000
 _NO_TIME_YET_NS: Final = 10**18  # the year 2001: what is earlier counts in another unit
 _LONG_S: Final = {"ttft_s": 100.0, "e2e_s": 1000.0}  # typical requests take less
@@ -42,7 +42,11 @@ _ALIKE: Final = 0.75  # keys as alike as `e2e` and `e2e_s`, but not `user` and `
 _SHOWN: Final = 60  # characters of a line
 
 
-def read_columns(path: Path, progress: Progress | None = None) -> Columns:
+def silent(_what: str, _share: float) -> None:
+    """Ignore how far a file has been read."""
+
+
+def read_columns(path: Path, progress: Progress = silent) -> Columns:
     """Read rows: `.parquet`, `.csv`, else JSON lines, also gzipped (`.gz`); `-` is stdin.
 
     What is no row is counted in the columns' `warnings`. Of more than two million rows a sample
@@ -53,10 +57,9 @@ def read_columns(path: Path, progress: Progress | None = None) -> Columns:
         DataError: it contains lines, and none of them is a row; or most starts are of other units.
     """
     builder, sample = Builder(), Sample()
-    report = progress or _silent
     kind = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
     read = {".parquet": _parquet, ".csv": _csv}.get(kind, _lines)
-    for _ in read(path, builder, report):
+    for _ in read(path, builder, progress):
         if builder.n >= _PIECE:
             sample.add(builder.flush())
     sample.add(builder.flush())
@@ -115,13 +118,12 @@ def write_columns(path: Path, columns: Columns) -> None:
             file.write(b"\n")
 
 
-def blocks(path: Path, progress: Progress | None = None) -> Iterator[bytes]:
+def blocks(path: Path, progress: Progress = silent) -> Iterator[bytes]:
     """Yield a file's whole lines, many at once; an overlong line is cut, and so will not parse.
 
     Raises:
         SourceError: the file cannot be read, or is not of the kind that its name implies.
     """
-    report = progress or _silent
     path = _STDIN if str(path) == "-" else path
     try:
         size = path.stat().st_size or 1
@@ -130,7 +132,7 @@ def blocks(path: Path, progress: Progress | None = None) -> Iterator[bytes]:
             rest = b""
             while block := file.read(_BLOCK_BYTES):
                 if raw.seekable():  # what is piped has no size
-                    report(f"reading {path.name}", min(1.0, raw.tell() / size))
+                    progress(f"reading {path.name}", min(1.0, raw.tell() / size))
                 lines, newline, tail = block.rpartition(b"\n")
                 if newline:
                     yield rest + lines + newline
@@ -173,8 +175,8 @@ def _depth(line: bytes) -> int:
     return deepest
 
 
-def _lines(path: Path, builder: Builder, report: Progress) -> Iterator[None]:
-    for block in blocks(path, report):
+def _lines(path: Path, builder: Builder, progress: Progress) -> Iterator[None]:
+    for block in blocks(path, progress):
         builder.first = builder.first or block[:_LINE_BYTES].lstrip().partition(b"\n")[0]
         _add_json(block, builder)
         yield
@@ -281,7 +283,7 @@ def add_table(table: Any, builder: Builder) -> None:
     builder.add_arrays(table["start"].to_numpy().astype(np.int64), number, word, identity)
 
 
-def _parquet(path: Path, builder: Builder, report: Progress) -> Iterator[None]:
+def _parquet(path: Path, builder: Builder, progress: Progress) -> Iterator[None]:
     with needs_extra("reading rows.parquet", "triage", "pyarrow"):
         import pyarrow as pa
         from pyarrow import parquet
@@ -295,17 +297,17 @@ def _parquet(path: Path, builder: Builder, report: Progress) -> Iterator[None]:
                 _quote_first(builder, file.schema_arrow.names, table)
                 _add_started(table, builder)
                 read += batch.num_rows
-                report(f"reading {path.name}", min(1.0, read / total))
+                progress(f"reading {path.name}", min(1.0, read / total))
                 yield
     except (OSError, pa.ArrowException) as error:
         raise SourceError(f"{path}: cannot read it: {explain_error(error)}") from error
 
 
-def _csv(path: Path, builder: Builder, report: Progress) -> Iterator[None]:
+def _csv(path: Path, builder: Builder, progress: Progress) -> Iterator[None]:
     for names, table in csv_tables(path, builder.kept_out):
         _quote_first(builder, names, table)
         _add_started(table, builder)
-        report(f"reading {path.name}", 0.5)
+        progress(f"reading {path.name}", 0.5)
         yield
 
 
@@ -333,7 +335,3 @@ def _add_started(table: Any, builder: Builder) -> None:
         builder.kept_out["row: no usable start"] += odd
     table = table.set_column(table.column_names.index("start"), "start", starts)
     add_table(table.filter(usable), builder)
-
-
-def _silent(_what: str, _share: float) -> None:
-    pass

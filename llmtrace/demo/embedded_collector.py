@@ -33,7 +33,7 @@ _SAID: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedCollector:
-    """A collector that runs: where rows are sent to, and queried."""
+    """A running collector: where rows are sent to, and where they are queried."""
 
     otlp: str
     url: str
@@ -57,7 +57,7 @@ def running_collector(pages: Sequence[str]) -> Iterator[EmbeddedCollector]:
     """Run a collector that reads these metrics pages.
 
     Raises:
-        SourceError: it did not start; the text has what it said.
+        SourceError: it did not start; the message has its output.
     """
     with tempfile.TemporaryDirectory(prefix="llmtrace-demo-") as name:
         folder = Path(name)

@@ -29,6 +29,7 @@ from llmtrace.simulator.engine.incidents import healthy
 
 with needs_extra("the demo's triage", "demo"):
     from llmtrace.dataset.case import Facts, Window, write_case
+    from llmtrace.dataset.files import silent
     from llmtrace.triage.pipeline import Settings, triage
     from llmtrace.triage.report.html import write_page
     from llmtrace.triage.report.terminal import screen
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from llmtrace.exporters.sink import Sink
+    from llmtrace.simulator.server import SimulatedServer
 
 _MARGIN_S: Final = 5.0
 _NOTE: Final = "simulated engine: its times are made up; requests and clocks are real"
@@ -47,11 +49,11 @@ _NOTE: Final = "simulated engine: its times are made up; requests and clocks are
 class DemoIncident:
     """An incident as it happens: a fault of the simulated engine, and what the collector has."""
 
-    def __init__(self, fault: Fault, target: Target, collector: EmbeddedCollector) -> None:
-        if target.engine is None:
-            raise ConfigError("only the simulated engine can have a fault")
+    def __init__(
+        self, fault: Fault, engine: SimulatedServer, collector: EmbeddedCollector
+    ) -> None:
         self._fault = fault
-        self._engine = target.engine
+        self._engine = engine
         self._collector = collector
         self._began = time.time()
         self._broke: float | None = None
@@ -88,9 +90,9 @@ class DemoIncident:
             err.print(f"the collector has {found} of {rows} rows; going on with those")
         err.print("triaging")
         window = Window(since, time.time() + _MARGIN_S)
-        found_there = from_collector(Collector(self._collector.url), window, _silent)
-        facts = self._known(found_there.facts)
-        case = replace(with_replicas(found_there), note=_NOTE, facts=facts)
+        stored = from_collector(Collector(self._collector.url), window, silent)
+        facts = self._known(stored.facts)
+        case = replace(with_replicas(stored), note=_NOTE, facts=facts)
         result = triage(case, Settings())
         out.print(f"\n{'─' * min(out.width, READABLE)}\n")
         out.print("llmtrace triage, from what the collector has stored:\n")
@@ -158,7 +160,7 @@ def demo_incident(
     with running_collector([f"{root}/metrics", f"{root}/gpu/metrics"]) as collector:
         say(f"Collector: {collector.url} (its live page, while this runs)")
         say("Halfway through, a fault is injected; triage does not know which.")
-        yield DemoIncident(fault, target, collector)
+        yield DemoIncident(fault, target.engine, collector)
 
 
 def linger(url: str, out: Console) -> None:
@@ -197,7 +199,3 @@ def room_for_page(html: Path | None) -> Path:
 
 def _folder() -> Path:
     return cache_folder() / "demo"
-
-
-def _silent(_what: str, _share: float) -> None:
-    """Ignore progress: reading from this machine takes no time."""

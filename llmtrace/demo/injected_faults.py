@@ -13,19 +13,18 @@ from typing import Final
 from llmtrace.core.errors import ConfigError
 from llmtrace.demo.simulated_users import MAX_PROMPT, Job, lengthened
 from llmtrace.simulator.api.reply_plan import ServerConfig
-from llmtrace.simulator.engine.incidents import INCIDENTS, incident
+from llmtrace.simulator.engine.incidents import INCIDENTS, MILD, SEVERE, incident
 from llmtrace.simulator.fleet.faults import find
 
 NONE: Final = "none"
 DEFAULT: Final = "gpu_throttle"
-_SEVERITIES: Final = (1.0, 3.0)
 _LONGER_PROMPT: Final = 2 * MAX_PROMPT  # characters
 _Jobs = Callable[[Iterator[Job], float], Iterator[Job]]
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One cause at a severity, from 1 (hardly felt) to 3."""
+    """One cause at a severity, from 1 (hardly noticed) to 3."""
 
     cause: str
     severity: float
@@ -55,9 +54,8 @@ def named(cause: str, severity: float) -> Fault:
     """
     if cause not in FAULTS:
         raise ConfigError(f"--fault {cause}: no such fault; see `llmtrace demo --list`")
-    low, high = _SEVERITIES
-    if not low <= severity <= high:
-        raise ConfigError(f"--severity is from {low:g} to {high:g}, not {severity:g}")
+    if not MILD <= severity <= SEVERE:
+        raise ConfigError(f"--severity is from {MILD:g} to {SEVERE:g}, not {severity:g}")
     return Fault(cause, severity)
 
 

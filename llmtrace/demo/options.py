@@ -73,7 +73,7 @@ class Phase:
     """A part of the run: so many users at once, until so many seconds or requests are over.
 
     Attributes:
-        both: it is over when both are, and not when one of them is.
+        both: whether it ends when both limits are reached, and not at the first.
     """
 
     name: str

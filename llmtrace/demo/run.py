@@ -125,8 +125,7 @@ def _rows_file(path: Path | None) -> Iterator[TextIO | None]:
     try:
         file = path.open("a", encoding="utf-8")
     except OSError as error:
-        msg = f"--rows-out {path}: cannot be written: {error.strerror}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"--rows-out {path}: cannot be written: {error.strerror}") from error
     with file:
         yield file
 
@@ -143,8 +142,7 @@ def _target(options: DemoOptions, tell: Callable[[str], None]) -> AbstractContex
     if options.endpoint is None:
         return targets.simulated()
     if options.model is None:
-        msg = "--endpoint needs --model: the name of the model to ask it for"
-        raise ConfigError(msg)
+        raise ConfigError("--endpoint needs --model: the name of the model to ask it for")
     return targets.named(options.endpoint, options.model, options.api_key_env)
 
 
@@ -157,7 +155,7 @@ def _measure(
     incident: DemoIncident | None,
     trace: Arrivals | None,
 ) -> bool:
-    """Let the users ask, and return whether they were interrupted."""
+    """Let the users send their requests, and return whether they were interrupted."""
 
     def started(phase: Phase) -> None:
         progress.started(phase)

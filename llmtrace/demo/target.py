@@ -45,7 +45,7 @@ class Target:
         name: what reports call it.
         notes: what a reader of the figures must know about it, a line each.
         api_key: never shown.
-        limit: how the endpoint calls the most output tokens it may write.
+        limit: the endpoint's name for the limit of output tokens.
         longest_prompt: characters of the longest prompt it takes.
         simulated: whether its rows are marked as such.
         ours: started by the demo on loopback, so that no proxy is used.

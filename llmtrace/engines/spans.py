@@ -29,11 +29,11 @@ INFERENCE: Final = "gen_ai.latency.time_in_model_inference"
 TTFT: Final = "gen_ai.latency.time_to_first_token"
 E2E: Final = "gen_ai.latency.e2e"
 
-# SGLang's spans of one stage each, and whose they are.
+# SGLang's spans of one stage each, and the stage.
 SGLANG_SCOPE: Final = "sglang server"
 SLICES: Final = {one.path: one.stage for one in SGLANG_SLICES.figures if one.stage is not None}
 
-# What rows have too goes by the same names.
+# Attributes that rows have too have the same names.
 NAMES: Final = {attribute.field: attribute.name for attribute in PLAIN}
 
 _NS: Final = 1_000_000_000

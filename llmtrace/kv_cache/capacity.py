@@ -146,17 +146,17 @@ def fit(shape: ModelShape, holds: Capacity, lengths: Sequence[int]) -> Fit | Non
 
     `None` where it is not known how many blocks there are, or no length is given.
     """
-    return None if holds.blocks is None else fit_blocks(
-        holds.blocks, holds.block_tokens, lengths, shape
-    )  # fmt: skip
+    if holds.blocks is None:
+        return None
+    return fit_blocks(holds.blocks, holds.block_tokens, lengths, shape)
 
 
 def fit_blocks(
-    total: int, size: int, lengths: Sequence[int], shape: ModelShape | None = None
+    total: int, size: int, lengths: Sequence[int], shape: ModelShape | None
 ) -> Fit | None:
     """Return how many requests of these lengths fit in so many blocks of a size at once.
 
-    `None` where no length is given. Without a shape, every layer keeps every token.
+    `None` where no length is given. Without a shape, every layer is taken to keep every token.
     """
     lengths = sorted(length for length in lengths if length > 0)
     if not lengths:

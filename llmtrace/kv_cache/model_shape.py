@@ -77,12 +77,15 @@ def read_shape(path: Path) -> ModelShape:
     index = path.parent / "model.safetensors.index.json"
     if not index.is_file():
         return shape
-    total = read_object(index).get("metadata", {}).get("total_size")
+    metadata = read_object(index).get("metadata")
+    total = metadata.get("total_size") if isinstance(metadata, Mapping) else None
     if not isinstance(total, int) or total <= 0:
         return shape
     stored = DTYPE_BYTES.get(shape.dtype, DTYPE_BYTES[_DEFAULT_DTYPE])
-    return _with_parameters(
-        shape, round(total / stored), f"{index.name}, at {stored:g} bytes each"
+    return replace(
+        shape,
+        parameters=round(total / stored),
+        parameters_from=f"{index.name}, at {stored:g} bytes each",
     )
 
 
@@ -125,9 +128,9 @@ def shape_from(config: Mapping[str, Any], *, name: str = "", where: str) -> Mode
         name=name,
     )
     counted = _count_parameters(inner, fields, shape, layers, heads)
-    return (
-        shape if counted is None else _with_parameters(shape, counted, "counted from its layers")
-    )
+    if counted is None:
+        return shape
+    return replace(shape, parameters=counted, parameters_from="counted from its layers")
 
 
 class _Fields:
@@ -173,9 +176,9 @@ def _dtype(config: Mapping[str, Any]) -> str:
 
 
 def _layer_kinds(config: Mapping[str, Any], layers: int) -> tuple[int, int]:
-    """Return how many layers keep every token, and how many the last ones alone.
+    """Return how many layers keep every token, and how many only the last ones.
 
-    Layers that keep a state of fixed size are neither.
+    Layers that keep a state of fixed size count as neither.
     """
     kinds = config.get("layer_types")
     if isinstance(kinds, list) and len(kinds) == layers:
@@ -185,7 +188,7 @@ def _layer_kinds(config: Mapping[str, Any], layers: int) -> tuple[int, int]:
     if config.get("use_sliding_window") is False or config.get("sliding_window") is None:
         return layers, 0
     pattern = config.get("sliding_window_pattern")
-    if isinstance(pattern, int) and pattern > 1:  # every so-manieth layer keeps all
+    if isinstance(pattern, int) and pattern > 1:  # each n-th layer keeps all tokens
         return layers // pattern, layers - layers // pattern
     return 0, layers
 
@@ -208,7 +211,3 @@ def _count_parameters(
     embedding = vocabulary * hidden * (1 if config.get("tie_word_embeddings") is True else 2)
     norms = (2 * layers + 1) * hidden
     return layers * (attention + feed_forward) + embedding + norms
-
-
-def _with_parameters(shape: ModelShape, count: int, where: str) -> ModelShape:
-    return replace(shape, parameters=count, parameters_from=where)

@@ -152,7 +152,7 @@ class ArrivalTransport(http.AsyncBaseTransport):  # type: ignore[misc]
         """Send a request; return its response once the head is there."""
         trace, url = request.extensions.get("trace", _untraced), request.url
         idle = self._idle.setdefault((url.scheme, url.host, url.port), [])
-        while idle and idle[-1].at_eof():
+        while idle and (idle[-1].at_eof() or idle[-1].exception() is not None):
             idle.pop()
         timeout_s = request.extensions["timeout"]["read"]
         connection = idle.pop() if idle else await self._connect(url, trace, timeout_s)

@@ -154,8 +154,6 @@ def run_sides(job: Job, sendings: Sequence[Sending], blocks: int) -> int:
 
 def found_text(found: Found, budget: Budget) -> str:
     """Say what a search found, in a sentence."""
-    if not found.looks:
-        return "Nothing was measured."
     if found.rate is None:
         return f"No rate holds the budget {budget.name!r} with 95 % certainty."
     if found.limit is None:
@@ -163,7 +161,9 @@ def found_text(found: Found, budget: Budget) -> str:
             f"{found.rate:.4g} requests/s hold the budget {budget.name!r}, and so may more: it "
             "was not broken at any rate."
         )
-    broken = min((look for look in found.looks if not look.holds), key=lambda look: look.rate)
+    broken = min(
+        (trial for trial in found.trials if not trial.holds), key=lambda trial: trial.rate
+    )
     why = f"its {broken.worst} is the first to break" if broken.keeps_up else "requests pile up"
     return (
         f"{found.rate:.4g} requests/s hold the budget {budget.name!r} with 95 % certainty; the "

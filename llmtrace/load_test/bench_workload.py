@@ -1,7 +1,8 @@
-"""Make the plan of a load test of what the user wrote: the requests, and when they are sent."""
+"""Turn options into the plan of a load test: the requests, and when they are sent."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -121,7 +122,8 @@ def read_sweep(text: str) -> tuple[str, Sequence[float]]:
     except ValueError:
         found = []
     whole = name == "rate" or all(value.is_integer() for value in found)
-    if name not in SWEPT or not found or found[0] <= 0 or not whole:
+    measurable = all(0 < value < math.inf for value in found)
+    if name not in SWEPT or not found or not measurable or not whole:
         raise ConfigError(
             f"--sweep {text!r}: write what is varied and its settings, as concurrency=1,2,4; "
             f"what is varied is one of {', '.join(SWEPT)}"

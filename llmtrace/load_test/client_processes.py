@@ -73,7 +73,8 @@ def _collect(pipes: Sequence[Connection], done: Done) -> list[Measured]:
             pipe.send(begin)
         while open_pipes:
             with suppress(KeyboardInterrupt):  # the processes get it, too, and report
-                for pipe in _ready(open_pipes):
+                ready = wait(open_pipes)
+                for pipe in [one for one in open_pipes if one in ready]:
                     message = pipe.recv()
                     if isinstance(message, Answered):
                         done(message)
@@ -83,11 +84,6 @@ def _collect(pipes: Sequence[Connection], done: Done) -> list[Measured]:
     except (EOFError, ConnectionError):
         raise SourceError("a process of the client ended before it had reported") from None
     return found
-
-
-def _ready(pipes: Sequence[Connection]) -> list[Connection]:
-    ready = wait(pipes)
-    return [pipe for pipe in pipes if pipe in ready]
 
 
 def _work(pipe: Connection, plan: Plan, budget: Budget) -> None:

@@ -54,7 +54,7 @@ class Sending:
 
 
 class _RejectedError(Exception):
-    """A response with a status that is an error; says what its body does."""
+    """A response that reports an error; the message has its body."""
 
 
 async def check(sending: Sending) -> Sending:
@@ -125,24 +125,17 @@ async def respond(client: Any, sending: Sending, request: Request) -> str:
 @llmtrace.trace
 async def _exchange(client: Any, sending: Sending, request: Request, message: Any) -> bytes:
     """Return the body of a response, once all of it is there."""
-    _annotate(sending, request)
-    response = await client.send(message, stream=sending.stream)
-    try:
-        if response.is_error:
-            await _raise(response)
-        return bytes(await response.aread())
-    finally:
-        await response.aclose()
-
-
-def _annotate(sending: Sending, request: Request) -> None:
     route = WARM_UP if request.number < 0 else ROUTE
     llmtrace.annotate(route=route, request=request.number, simulated=sending.target.simulated)
-
-
-async def _raise(response: Any) -> None:
-    text = (await response.aread()).decode(errors="replace")
-    raise _RejectedError(f"HTTP {response.status_code}: {text}")
+    response = await client.send(message, stream=sending.stream)
+    try:
+        body = bytes(await response.aread())
+        if response.is_error:
+            text = body.decode(errors="replace")
+            raise _RejectedError(f"HTTP {response.status_code}: {text}")
+        return body
+    finally:
+        await response.aclose()
 
 
 def _message(sending: Sending, request: Request) -> tuple[str, bytes]:

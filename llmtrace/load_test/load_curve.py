@@ -41,12 +41,8 @@ class Point:
 
     def samples(self) -> dict[str, Sample]:
         """Return each duration that the requests report, by its name."""
-        found = {}
-        for name, values in durations(self.rows).items():
-            known = values[~np.isnan(values)]
-            if known.any():
-                found[name] = Sample(known, np.ones(len(known)))
-        return found
+        samples = {name: Sample.of_known(values) for name, values in durations(self.rows).items()}
+        return {name: sample for name, sample in samples.items() if sample.values.any()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +65,7 @@ class Curve:
     points: Sequence[Point]
 
     def names(self) -> list[str]:
-        """Return the durations that any point has; one that is another by definition is not."""
+        """Return the durations that any point reports, without one that duplicates another."""
         found = {name for point in self.points for name in point.samples()}
         if all((point.rows.numbers["stream"] == 1).all() for point in self.points):
             found.discard("first_content")  # it is TTFT

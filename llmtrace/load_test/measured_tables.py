@@ -15,12 +15,11 @@ from llmtrace.dataset.columns import from_rows
 from llmtrace.dataset.summary import summarise
 from llmtrace.display import summary_tables as tables
 from llmtrace.load_test.send_plan import Measured, bottleneck
-from llmtrace.run_comparison.durations import durations
+from llmtrace.run_comparison.durations import METRICS, durations
 from llmtrace.run_comparison.effects import QUANTILES, Sample
 from llmtrace.run_comparison.run_totals import Totals, succeeded, sum_up
 from llmtrace.run_comparison.wording import LABELS, QUANTILE_NAMES
 
-_METRICS: Final = ("first_content", "ttft", "tpot", "itl", "e2e")
 _WIDEST: Final = 100
 DEFINITIONS: Final = (
     "TTFT: start to the first chunk with content. TPOT: (last - first content) / (output tokens "
@@ -59,16 +58,15 @@ def _metrics(rows: Sequence[Row]) -> Table:
     if (columns.numbers["stream"] == 1).all():
         del named["first_content"]  # it is TTFT
     for name, values in named.items():
-        known = values[values == values]  # noqa: PLR0124 - not NaN
-        if name not in _METRICS or not len(known):
+        sample = Sample.of_known(values)
+        if name not in METRICS or not len(sample.values):
             continue
-        sample = Sample(known, known * 0 + 1)
         table.add_row(
             LABELS.get(name, name),
             tables.ms(sample.mean),
             *(tables.ms(sample.quantile(q)) for q in QUANTILES),
-            tables.ms(float(known.max())),
-            f"{len(known):,}",
+            tables.ms(float(sample.values.max())),
+            f"{len(sample.values):,}",
         )
     return table
 

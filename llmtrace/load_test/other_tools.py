@@ -1,4 +1,4 @@
-"""Work out of a row what other load generators would have called its figures.
+"""Compute from a row the figures that other load generators would have reported.
 
 Each defines TTFT and the time of a token differently. What a row cannot give stays apart: where
 their clocks start (docs/reference/definitions.md).
@@ -82,9 +82,9 @@ def summary(rows: Iterable[Row]) -> list[dict[str, Any]]:
     """
     done, found = [row for row in rows if row.outcome == "success"], []
     for figure in FIGURES:
-        known = np.array([value for value in map(figure.of, done) if value is not None])
-        if len(known):
-            sample = Sample(known, np.ones(len(known)))
+        known = [value for value in map(figure.of, done) if value is not None]
+        if known:
+            sample = Sample.of_known(np.array(known))
             figures = {f"{QUANTILE_NAMES[q]}_s": sample.quantile(q) for q in QUANTILES}
             found.append({"tool": figure.tool, "figure": figure.name, "definition": figure.means,
                           "requests": len(known), "mean_s": sample.mean, **figures})  # fmt: skip

@@ -49,9 +49,9 @@ class RateTrial:
     """What was seen at one rate.
 
     Attributes:
-        rate: requests a second that came, on average: by chance it is some per cent beside the one
-            that was to be sent, and a limit shows clearest over what the endpoint really got.
-        requests: that count: those of the first fifth of the time do not.
+        rate: requests a second that were sent, on average; by chance it differs by some per cent
+            from the rate that was intended.
+        requests: that count: those after the first fifth of the time.
         share: of them inside the limit that holds worst.
         spread: variance of one request's worth of that share.
         worst: the limit that holds worst, by its name.
@@ -82,12 +82,12 @@ class Found:
     Attributes:
         rate: requests a second at which the budget holds with 95 % certainty; `None` = none.
         limit: the rate at which it is as likely as not to hold; `None` = not reached, or none.
-        looks: every rate that was measured, in that order.
+        trials: every rate that was measured, in that order.
     """
 
     rate: float | None
     limit: float | None
-    looks: Sequence[RateTrial]
+    trials: Sequence[RateTrial]
 
 
 def find_rate(measure: Measure, budget: Budget, start: float, count: int) -> Found:
@@ -98,35 +98,35 @@ def find_rate(measure: Measure, budget: Budget, start: float, count: int) -> Fou
         budget: its limits for requests as their users see them (TTFT, TPOT, e2e), each for the
             budget's objective, and its availability.
         start: rate to begin with, a second.
-        count: requests of one look.
+        count: requests of one trial.
     """
-    looks: list[RateTrial] = []
+    trials: list[RateTrial] = []
 
-    def look(rate: float) -> bool:
-        looks.append(judge(measure(rate, count), budget, rate))
-        return looks[-1].holds
+    def holds_at(rate: float) -> bool:
+        trials.append(judge(measure(rate, count), budget, rate))
+        return trials[-1].holds
 
-    low, high = _bracket(look, start)
+    low, high = _bracket(holds_at, start)
     if low is None or high is None:
-        return Found(rate=low, limit=None, looks=looks)
+        return Found(rate=low, limit=None, trials=trials)
     while high / low > _BRACKET:
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if look(middle) else (low, middle)
+        low, high = (middle, high) if holds_at(middle) else (low, middle)
     limit = math.sqrt(low * high)
     for i in range(_MAX_AROUND):
-        certain, limit = crossing(looks, limit)
+        certain, limit = crossing(trials, limit)
         if i >= _MIN_AROUND and limit <= _CLOSE * certain:
             break
-        look(_AROUND[i % len(_AROUND)] * limit)
-    certain, limit = crossing(looks, limit)
-    return Found(rate=certain or None, limit=limit, looks=looks)
+        holds_at(_AROUND[i % len(_AROUND)] * limit)
+    certain, limit = crossing(trials, limit)
+    return Found(rate=certain or None, limit=limit, trials=trials)
 
 
-def _bracket(look: Callable[[float], bool], rate: float) -> tuple[float | None, float | None]:
+def _bracket(holds_at: Callable[[float], bool], rate: float) -> tuple[float | None, float | None]:
     """Return a rate that holds and a higher one that does not, by doubling or halving."""
     low, high = None, None
     for _ in range(_DOUBLINGS):
-        if look(rate):
+        if holds_at(rate):
             low = rate
         else:
             high = rate
@@ -136,13 +136,13 @@ def _bracket(look: Callable[[float], bool], rate: float) -> tuple[float | None, 
     return low, high
 
 
-def crossing(looks: Sequence[RateTrial], about: float) -> tuple[float, float]:
+def crossing(trials: Sequence[RateTrial], about: float) -> tuple[float, float]:
     """Return the highest rate that holds with 95 % certainty, and the limit itself.
 
-    By a logistic curve through the looks near the limit; where no rate near it is certain, the
+    By a logistic curve through the trials near the limit; where no rate near it is certain, the
     lowest near it is returned as the limit, and 0 as certain.
     """
-    near = [one for one in looks if about / _NEAR <= one.rate <= about * _NEAR]
+    near = [one for one in trials if about / _NEAR <= one.rate <= about * _NEAR]
     at = np.log([one.rate / about for one in near])
     x = np.stack([np.ones(len(near)), at], axis=1)
     requests = np.array([one.requests for one in near], float)
@@ -153,7 +153,7 @@ def crossing(looks: Sequence[RateTrial], about: float) -> tuple[float, float]:
     for _ in range(_PASSES):
         curve, spread = _logistic(x, offset, share, requests / alike)
         fitted = _share(x @ curve + offset)
-        # Looks are runs apart: what they differ by shows how far requests of one share fate.
+        # Trials are separate runs: their differences show how far requests of one run share fate.
         alone = np.maximum(fitted * (1 - fitted), _RARE * (1 - _RARE))
         apart = requests * (share - fitted) ** 2 / alone
         alike = max(alike, float(apart.sum()) / max(len(near) - 2, 1))
@@ -231,10 +231,10 @@ def _spread(inside: Mask) -> float:
     return max(alone, float(np.var(means, ddof=1)) * n / batches)
 
 
-def design(looks: Sequence[RateTrial]) -> float:
+def design(trials: Sequence[RateTrial]) -> float:
     """Return how many requests are worth one that shares fate with no other, at least 1."""
-    alone = sum(one.requests * one.share * (1 - one.share) for one in looks)
-    return max(1.0, sum(one.requests * one.spread for one in looks) / alone) if alone else 1.0
+    alone = sum(one.requests * one.share * (1 - one.share) for one in trials)
+    return max(1.0, sum(one.requests * one.spread for one in trials) / alone) if alone else 1.0
 
 
 def _keeps_up(rows: Columns, t: Floats) -> bool:

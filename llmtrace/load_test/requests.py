@@ -146,7 +146,7 @@ def hash_of(requests: Sequence[Request], **settings: Any) -> str:
 
 
 def user(text: str) -> Message:
-    """Return the message of a user who says a text."""
+    """Return a message of the user with this text."""
     return {"role": "user", "content": text}
 
 

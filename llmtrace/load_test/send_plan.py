@@ -24,7 +24,7 @@ _LATE_SHARE: Final = 0.1  # of the median wait that the median request started l
 _LATE_S: Final = 0.005
 _BUSY: Final = 0.9  # of a core, above which a process of the client is late itself
 _BEAT_S: Final = 0.02
-_USUAL: Final = 0.9  # share of the looks at its loop that a client is to be in time for
+_USUAL: Final = 0.9  # quantile of how late the client's own loop is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Measured:
         interrupted: whether it was ended by Ctrl-C.
         cpu: share of a core that each process of the client used meanwhile.
         active_s: seconds in which requests were sent and read.
-        behind_s: how late the client's own loop was, each time it was looked at.
+        behind_s: how late the client's own loop was, at each check.
     """
 
     rows: list[Row]
@@ -77,7 +77,7 @@ class Measured:
 
     @property
     def often_behind_s(self) -> float | None:
-        """How late the client's own loop was in one of ten looks; `None` = there was no look."""
+        """How late the client's own loop was in a tenth of the checks; `None` = there was none."""
         ordered = sorted(self.behind_s)
         return ordered[int(_USUAL * len(ordered))] if ordered else None
 
@@ -168,7 +168,7 @@ def send(
 
 
 async def _beat(behind: list[float]) -> None:
-    """Note how late the loop is, again and again: what arrives meanwhile waits as long."""
+    """Note again and again how late the loop is: what arrives is then read as late."""
     while True:
         due = time.monotonic() + _BEAT_S
         await asyncio.sleep(_BEAT_S)

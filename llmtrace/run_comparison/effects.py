@@ -46,6 +46,12 @@ class Sample:
     values: Floats
     weights: Floats
 
+    @classmethod
+    def of_known(cls, values: Floats) -> Sample:
+        """Return the values that are not NaN, each standing for one request."""
+        known = values[~np.isnan(values)]
+        return cls(known, np.ones(len(known)))
+
     def quantile(self, q: float) -> float | None:
         """Return a quantile in seconds; `None` where it would be no more than the maximum."""
         if len(self.values) * (1 - q) < _MIN_ABOVE:
@@ -92,7 +98,7 @@ class Effect:
 
     @property
     def alone(self) -> list[float]:
-        """The quantiles whose own interval leaves out 0: of many, by chance 1 in 20 does."""
+        """The quantiles whose own interval excludes 0; by chance, 1 in 20 does."""
         return [q for q, change in self.changes.items() if change.low > 0 or change.high < 0]
 
 

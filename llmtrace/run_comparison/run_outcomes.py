@@ -1,4 +1,4 @@
-"""Decide whether two runs' outcomes and answers differ, which durations alone do not show."""
+"""Decide whether the outcomes and answers of two runs differ; durations alone do not show it."""
 
 from __future__ import annotations
 

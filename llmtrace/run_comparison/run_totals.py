@@ -74,16 +74,19 @@ def costs(
     totals: tuple[Totals, Totals], price_per_hour: float
 ) -> dict[str, tuple[float | None, float | None]]:
     """Return what a million output tokens and a thousand requests inside the budget cost."""
+    first, second = totals
     found = {
-        "a million output tokens": tuple(
-            cost_of(_MILLION, side.tokens_per_s, price_per_hour) for side in totals
+        "a million output tokens": (
+            cost_of(_MILLION, first.tokens_per_s, price_per_hour),
+            cost_of(_MILLION, second.tokens_per_s, price_per_hour),
         )
     }
-    if totals[0].inside is not None:
-        found["a thousand requests inside the budget"] = tuple(
-            cost_of(1000, side.goodput, price_per_hour) for side in totals
+    if first.inside is not None:
+        found["a thousand requests inside the budget"] = (
+            cost_of(1000, first.goodput, price_per_hour),
+            cost_of(1000, second.goodput, price_per_hour),
         )
-    return {name: (first, second) for name, (first, second) in found.items()}
+    return found
 
 
 def cost_of(count: float, rate: float | None, price_per_hour: float) -> float | None:
@@ -96,14 +99,14 @@ def cost_of(count: float, rate: float | None, price_per_hour: float) -> float | 
     return price_per_hour / _HOUR_S / rate * count if rate else None
 
 
-def sum_up(rows: Columns, budget: Budget | None, active_s: float | None = None) -> Totals:
+def sum_up(rows: Columns, budget: Budget | None, active_s: float | None) -> Totals:
     """Return what a run's requests came to, with those inside a budget if there is one.
 
     Args:
         rows: of all requests.
         budget: what a request may take.
-        active_s: seconds in which requests were sent, where that is not from the first one's
-            start to the last one's end: other runs were in between.
+        active_s: seconds in which requests were sent; `None` = from the start of the first to
+            the end of the last.
     """
     done = rows.take(succeeded(rows))
     ends = rows.start / _NS + np.nan_to_num(rows.numbers["e2e_s"])

@@ -137,8 +137,11 @@ def compare(
     if alike and not (before.temperature or after.temperature):
         answers = identical_answers(before.answers, after.answers)
     totals = (sum_up(rows[0], budget, before.active_s), sum_up(rows[1], budget, after.active_s))
+    notes = {run.case.note for run in (before, after) if run.case.note}
     samples = _samples(done, weights)
-    varied = {name: pair for name, pair in samples.items() if any(map(_varies, pair))}
+    varied = {
+        name: pair for name, pair in samples.items() if any(one.values.any() for one in pair)
+    }
     return Comparison(
         before=before.name,
         after=after.name,
@@ -152,7 +155,7 @@ def compare(
         costs={} if price_per_hour is None else costs(totals, price_per_hour),
         signals=_signals(before.case, after.case),
         changed=_changed(before.about, after.about),
-        warnings=_warnings(before, after),
+        warnings=(*before.case.warnings, *after.case.warnings, *sorted(notes)),
         gpus=(before.gpus, after.gpus),
     )
 
@@ -185,10 +188,6 @@ def _alike(one: Sample, other: Sample) -> bool:
     return len(one.values) == len(other.values) and np.allclose(one.values, other.values, 1e-3)
 
 
-def _varies(sample: Sample) -> bool:
-    return bool(sample.values.any())
-
-
 def _signals(before: Case, after: Case) -> dict[str, tuple[float | None, float | None]]:
     """Return each signal's figure in both runs, without those that are 0 in both."""
     first, second = signal_figures(before.signals), signal_figures(after.signals)
@@ -200,11 +199,6 @@ def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[
     """Return what both runs state, and state differently."""
     both = [name for name in before if name in after]
     return [(name, before[name], after[name]) for name in both if before[name] != after[name]]
-
-
-def _warnings(before: Run, after: Run) -> list[str]:
-    notes = {run.case.note for run in (before, after) if run.case.note}
-    return [*before.case.warnings, *after.case.warnings, *sorted(notes)]
 
 
 def share_interval(answers: tuple[float, int]) -> tuple[float, float]:

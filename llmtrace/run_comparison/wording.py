@@ -1,4 +1,4 @@
-"""Say what a comparison shows, in the words and figures that every form of it uses."""
+"""Put a comparison into the words and figures that the terminal, the page and JSON share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from llmtrace.display.summary_tables import JOINED, ms
-from llmtrace.run_comparison.effects import QUANTILES, Effect
+from llmtrace.run_comparison.effects import QUANTILES, Effect, Sample
 from llmtrace.run_comparison.run_totals import Totals
 from llmtrace.run_comparison.runs import Comparison, share_interval
 
@@ -173,12 +173,15 @@ def _pair(
 def per_gpu(comparison: Comparison) -> tuple[float | None, float | None] | None:
     """Return output tokens a second and GPU, before and after; `None` = GPUs are not known."""
     first, second = comparison.totals
-    if comparison.gpus[0] is None or comparison.gpus[1] is None:
+    gpus_before, gpus_after = comparison.gpus
+    if gpus_before is None or gpus_after is None:
         return None
-    rates = [side.tokens_per_s for side in (first, second)]
-    one, other = (None if rate is None else rate / (count or 1)
-                  for rate, count in zip(rates, comparison.gpus, strict=True))  # fmt: skip
-    return one, other
+    rates = (first.tokens_per_s, second.tokens_per_s)
+    before, after = (
+        None if rate is None else rate / count
+        for rate, count in zip(rates, (gpus_before, gpus_after), strict=True)
+    )
+    return before, after
 
 
 def as_dict(comparison: Comparison) -> dict[str, Any]:
@@ -221,16 +224,15 @@ def _effect(effect: Effect) -> dict[str, Any]:
         "direction": effect.direction,
         "p_value": effect.p_value,
         "smallest_relative_change": effect.smallest,
-        "before": _quantiles(effect, "before"),
-        "after": _quantiles(effect, "after"),
+        "before": _quantiles(effect.before),
+        "after": _quantiles(effect.after),
         "changes": {
             f"{QUANTILE_NAMES[q]}_s": asdict(change) for q, change in effect.changes.items()
         },
     }
 
 
-def _quantiles(effect: Effect, side: str) -> dict[str, Any]:
-    sample = effect.before if side == "before" else effect.after
+def _quantiles(sample: Sample) -> dict[str, Any]:
     return {
         "count": len(sample.values),
         "mean_s": sample.mean,

@@ -78,7 +78,7 @@ class SimulatedServer:
         return self._service.config
 
     def change(self, config: ServerConfig) -> None:
-        """Go on under another configuration, such as one of `llmtrace.simulator.engine.incidents`.
+        """Continue with another configuration, as of `llmtrace.simulator.engine.incidents`.
 
         The model's name stays: clients ask for it.
 

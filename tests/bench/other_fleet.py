@@ -58,7 +58,6 @@ class World:
     leaves: str
     connector: str | None
     throttle_told: bool
-    pool_known: bool
     unary: float
     render_s: float
     seen: Seen
@@ -148,7 +147,7 @@ def draw_world(draw: Random, needs: Mapping[str, Any]) -> World:
         agents=needs.get("agents", False), adapters=bool(needs.get("loras")),
         daily=draw.choice([0.0, 0.0, 0.3, 0.6]), bursts=draw.choice([0.0, 0.0, 0.3, 0.6]),
         patience=_spread(draw, 60, 300), leaves=draw.choice(["cancelled", "cancelled", "timeout"]),
-        connector=needs.get("connector"), throttle_told=draw.random() < 0.5, pool_known=True,
+        connector=needs.get("connector"), throttle_told=draw.random() < 0.5,
         unary=draw.choice([0.0, 0.0, 0.1]),
         render_s=needs.get("render", draw.choice([0.0, 0.0, 0.002, 0.006])),
         seen=seen,

@@ -10,14 +10,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tests.bench.other_engine import Engine, Job, Loop, Station
-
-TRIES: Final = 3  # as many as OpenAI's client makes
 
 
 @dataclass(slots=True, kw_only=True)

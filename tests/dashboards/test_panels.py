@@ -106,7 +106,7 @@ def test_a_stage_is_held_against_the_bound_its_limit_became(tmp_path):
     outcome_of(
         tmp_path, {}, [*limits, *counted], "59m", every="1m",
         expected=[
-            (asked(promql.stage_within(promql.RANGE), recorded=""), {'{stage="render"}': 0.8}),
+            (asked(promql.stage_within(), recorded=""), {'{stage="render"}': 0.8}),
         ],
     )  # fmt: skip
 
@@ -184,7 +184,7 @@ def test_requests_of_minutes_have_a_percentile_and_an_anatomy(tmp_path, recorded
         asked(expression, recorded=recorded)
         for expression in (
             promql.quantile(0.95, "llmtrace_e2e_seconds", window=promql.RANGE),
-            promql.anatomy(window=promql.RANGE),
+            promql.anatomy(),
             promql.mean("llmtrace_e2e_seconds", window=promql.RANGE),
         )
     )

@@ -91,6 +91,15 @@ def test_odd_facts_are_left_out_and_counted():
     assert warnings == ("event: no usable time: 2 kept out", "facts: not an object: 1 kept out")
 
 
+def test_a_listed_instance_whose_name_is_no_text_is_left_out():
+    """Its facts belong to no engine; those listed beside it are read."""
+    listed = [{"instance": ["vllm-0"]}, {"instance": "vllm-1", "version": "0.32.0"}]
+
+    found, _ = facts_from({"instances": listed})
+
+    assert found.instances == {"vllm-1": {"instance": "vllm-1", "version": "0.32.0"}}
+
+
 @pytest.mark.parametrize(
     "sample",
     [

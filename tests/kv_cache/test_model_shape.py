@@ -99,6 +99,13 @@ def test_the_index_beside_it_counts_the_weights(tmp_path):
     assert "index" in shape.parameters_from
 
 
+def test_an_index_without_metadata_counts_no_weights(tmp_path):
+    """The number is then not known, as without an index."""
+    (tmp_path / "config.json").write_text(json.dumps(GPT2))
+    (tmp_path / "model.safetensors.index.json").write_text('{"metadata": null}')
+    assert read_shape(tmp_path).parameters is None
+
+
 @pytest.mark.parametrize(
     ("config", "problem"),
     [

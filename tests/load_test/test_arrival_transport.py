@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
+import struct
 import sys
 import time
 from contextlib import suppress
@@ -12,6 +14,7 @@ import pytest
 
 from llmtrace.load_test.arrival_transport import ArrivalTransport, arrived, clock, http
 from tests.support.certificates import needs_openssl, self_signed
+from tests.support.waiting import auntil
 
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -90,6 +93,39 @@ def test_a_response_that_breaks_off_is_an_error(answer, problem):
     """As httpx's own transport has it."""
     with pytest.raises(http.RemoteProtocolError, match=problem):
         exchange(answer)
+
+
+def test_an_idle_connection_that_was_reset_is_not_used_again():
+    """As by a proxy that forgets it: the next request opens another one."""
+    linger = struct.pack("ii", 1, 0)  # so that closing sends a reset
+
+    async def run():
+        opened = []
+
+        async def serve(reader, writer):
+            opened.append(writer)
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi")
+            await writer.drain()
+            await answered.wait()
+            sock = writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            writer.transport.abort()
+            answered.clear()
+
+        answered = asyncio.Event()
+        transport = ArrivalTransport()
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        async with server, http.AsyncClient(transport=transport, timeout=5.0) as client:
+            for _ in range(2):
+                assert (await client.get(url)).content == b"hi"
+                answered.set()
+                [[connection]] = transport._idle.values()
+                await auntil(lambda connection=connection: connection.exception() is not None)
+        return len(opened)
+
+    assert asyncio.run(run()) == 2
 
 
 def test_a_server_that_is_not_there_is_an_error():

@@ -14,6 +14,7 @@ import pytest
 from llmtrace import Timeline
 from llmtrace.budget import DEFAULT
 from llmtrace.cli import main
+from llmtrace.core.errors import ConfigError
 from llmtrace.demo.target import Target
 from llmtrace.display.summary_tables import console_for
 from llmtrace.exporters.row_files.read_back import read_rows
@@ -300,3 +301,10 @@ def test_a_sweep_is_read():
     assert math.isclose(read_sweep("rate=0.5,2")[1][0], 0.5)
     made = at_setting(Workload(rate=3.0), "concurrency", 4.0)
     assert (made.concurrency, made.rate) == (4, None)
+
+
+@pytest.mark.parametrize("text", ["rate=1,inf", "rate=nan", "rate=0", "turns=1.5", "rate=", "x=1"])
+def test_a_sweep_without_settings_to_measure_is_refused(text):
+    """The message shows what a sweep looks like."""
+    with pytest.raises(ConfigError, match="concurrency=1,2,4"):
+        read_sweep(text)

@@ -97,23 +97,23 @@ def test_the_rate_of_the_simulated_engine_is_found():
 
 
 def test_an_endpoint_that_never_holds_the_budget_has_no_rate():
-    """Nor is one made up; the looks say what was seen."""
+    """Nor is one made up; the trials say what was seen."""
     found = find_rate(queue(0), Budget(total_s=0.04), 1.0, 50)
     assert found.rate is None
-    assert not any(look.holds for look in found.looks)
+    assert not any(trial.holds for trial in found.trials)
 
 
 def test_a_backlog_that_grows_is_no_rate_that_holds():
     """Where limits are so wide that a run ends before they are broken."""
     budget = Budget(total_s=60.0)
-    look = judge(queue(1)(30.0, 600), budget, 30.0)
-    assert look.share == 1.0
-    assert not look.keeps_up
-    assert not look.holds
+    trial = judge(queue(1)(30.0, 600), budget, 30.0)
+    assert trial.share == 1.0
+    assert not trial.keeps_up
+    assert not trial.holds
     assert judge(queue(1)(15.0, 600), budget, 15.0).holds
 
 
 def test_a_look_is_at_the_rate_that_came():
     """By chance, or from a late client, it is not the one that was to be sent."""
-    look = judge(rows_of(np.arange(101) / 9.0, np.full(101, 0.01)), Budget(total_s=1.0), 10.0)
-    assert abs(look.rate - 9.0) < 1e-6
+    trial = judge(rows_of(np.arange(101) / 9.0, np.full(101, 0.01)), Budget(total_s=1.0), 10.0)
+    assert abs(trial.rate - 9.0) < 1e-6

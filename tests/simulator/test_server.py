@@ -237,6 +237,7 @@ def test_taken_port_is_refused(engine: SimulatedServer) -> None:
         ("/chat/completions", chat(max_tokens=0), 400, "max_tokens"),
         ("/chat/completions", chat(max_tokens=100_000), 400, "max_tokens"),
         ("/chat/completions", chat(n=2), 400, "n"),
+        ("/chat/completions", chat(tools=7), 400, "tools"),
         ("/completions", {"prompt": ["a", "b"]}, 400, "prompt"),
         ("/responses", {"input": []}, 400, "input"),
         ("/chat/completions", chat() | {"model": "gpt"}, 404, "model"),

@@ -40,6 +40,16 @@ def test_an_azure_trace_is_read_in_order_of_time(tmp_path):
     assert found.group.tolist() == [-1, -1]
 
 
+def test_an_azure_trace_of_2024_is_read(tmp_path):
+    """Its times have a UTC offset, and some have no fraction of a second."""
+    path = tmp_path / "azure.csv"
+    head = AZURE.splitlines()[0]
+    times = ["2024-05-10 00:00:00+00:00", "2024-05-10 00:00:00.250000+00:00"]
+    path.write_text("\n".join([head, *(f"{at},2162,5" for at in times)]))
+
+    assert read_arrivals(path).start_s.tolist() == pytest.approx([0.0, 0.25])
+
+
 def test_equal_blocks_of_a_mooncake_trace_are_shared_prefixes(tmp_path):
     """Two prompts share their first two blocks of 512 tokens; the third shares nothing."""
     path = tmp_path / "mooncake.jsonl.gz"

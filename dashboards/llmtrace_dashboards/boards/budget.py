@@ -40,7 +40,7 @@ _P95: Final = either(
     quantile(0.95, _STAGE, "stage", window=RANGE),
 )
 _WITHIN: Final = either(
-    *(named(within(name, window=RANGE), name) for name, _ in _PROMISES), promql.stage_within(RANGE)
+    *(named(within(name, window=RANGE), name) for name, _ in _PROMISES), promql.stage_within()
 )
 
 _QUESTION: Final = Row(
@@ -99,7 +99,7 @@ _EATEN: Final = Row(
             "that stage. Above 100 % the stage takes time from the others. Start with the longest "
             "bar; the stage breakdown says since when.",
             Query(
-                expr=f"sort_desc(({promql.anatomy(window=RANGE)}) / on (stage) {limit()})",
+                expr=f"sort_desc(({promql.anatomy()}) / on (stage) {limit()})",
                 legend="{{stage}}",
                 instant=True,
             ),

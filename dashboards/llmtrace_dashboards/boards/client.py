@@ -19,14 +19,8 @@ _PHASES: Final = f"llmtrace_network_phase_seconds_total{{{SUCCEEDED}}}"
 _REQUESTS: Final = f"llmtrace_requests_total{{{SUCCEEDED}}}"
 
 
-def _stage(stage: str, q: float) -> Query:
-    return Query(
-        expr=quantile(q, _STAGE, where=f'{SUCCEEDED}, stage="{stage}"'), legend=f"p{100 * q:g}"
-    )
-
-
-def _gaps(which: str) -> str:
-    return total(f"{_GAP}_{which}")
+def _stage(stage: str, q: float, legend: str) -> Query:
+    return Query(expr=quantile(q, _STAGE, where=f'{SUCCEEDED}, stage="{stage}"'), legend=legend)
 
 
 _READER: Final = Row(
@@ -37,8 +31,8 @@ _READER: Final = Row(
             "Time in which the application, or the browser, did not ask the stream "
             "for more. A slow consumer is not a slow server: if this grows, batch what is drawn "
             "(every 50 ms, say) and parse Markdown once a batch, not once a token.",
-            _stage("render", 0.5),
-            _stage("render", 0.95),
+            _stage("render", 0.5, "p50"),
+            _stage("render", 0.95, "p95"),
             unit="s",
             empty="This stage is not reported",
             colours={"p50": NEUTRAL, "p95": STAGE_COLOURS["render"]},
@@ -52,8 +46,10 @@ _READER: Final = Row(
             "engine.",
             Query(expr=promql.stage_share("render"), legend="render"),
             Query(
-                expr=f"{total(f'llmtrace_client_lag_seconds_total{{{SUCCEEDED}}}')} "
-                f"/ ({total(f'llmtrace_e2e_seconds_sum{{{SUCCEEDED}}}')} > 0)",
+                expr=promql.share(
+                    total(f"llmtrace_client_lag_seconds_total{{{SUCCEEDED}}}"),
+                    total(f"llmtrace_e2e_seconds_sum{{{SUCCEEDED}}}"),
+                ),
                 legend="received, not read",
             ),
             unit=_FRACTION,
@@ -91,11 +87,14 @@ _READER: Final = Row(
             "preemptions; regular ones a proxy that buffers.",
             *(
                 Query(
-                    expr=f"1 - {_gaps(f'bucket{{{SUCCEEDED}, {edge}}}')} "
-                    f"/ ({_gaps(f'count{{{SUCCEEDED}}}')} > 0)",
+                    expr="1 - "
+                    + promql.share(
+                        total(f'{_GAP}_bucket{{{SUCCEEDED}, le="{edge}"}}'),
+                        total(f"{_GAP}_count{{{SUCCEEDED}}}"),
+                    ),
                     legend=legend,
                 )
-                for edge, legend in (('le="0.5"', "> 0.5 s"), ('le="1.0"', "> 1 s"))
+                for edge, legend in (("0.5", "> 0.5 s"), ("1.0", "> 1 s"))
             ),
             unit=_FRACTION,
             decimals=2,
@@ -126,13 +125,7 @@ _NETWORK: Final = Row(
             "Network and gateway, p95",
             "Each by itself; they do not add. Gateway time is what gateways report of "
             "themselves, and attempts they rejected with the wait after them.",
-            *(
-                Query(
-                    expr=quantile(0.95, _STAGE, where=f'{SUCCEEDED}, stage="{stage}"'),
-                    legend=stage,
-                )
-                for stage in ("network", "gateway")
-            ),
+            *(_stage(stage, 0.95, stage) for stage in ("network", "gateway")),
             unit="s",
             empty="These stages are not reported",
             colours={stage: STAGE_COLOURS[stage] for stage in ("network", "gateway")},

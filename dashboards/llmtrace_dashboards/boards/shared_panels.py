@@ -65,7 +65,7 @@ ANATOMY: Final = graph(
     "Of the requests about as slow as the p95: where their time went. Unlike the "
     "stages' own p95s these add up, to the p95 of the whole request. The longest bar is what a "
     "slow request waits for.",
-    Query(expr=f"sort_desc({promql.anatomy(window=RANGE)})", legend="{{stage}}", instant=True),
+    Query(expr=f"sort_desc({promql.anatomy()})", legend="{{stage}}", instant=True),
     kind="bargauge",
     unit="s",
     empty=NO_REQUESTS,

@@ -154,7 +154,7 @@ _SPREAD: Final = Row(
         ),
         shared_panels.heat(
             "Stage: $stage",
-            f"{_STAGE}",
+            _STAGE,
             "The stage chosen at the top, of every request that succeeded and knows it.",
             where=f'{SUCCEEDED}, stage="$stage"',
         ),
@@ -176,7 +176,7 @@ _KNOWN: Final = f"{_STAGE}_count{{{SUCCEEDED}}}"
 def _known(window: str) -> str:
     known = total(_KNOWN, "stage", window=window)
     unknown = total(_UNKNOWN, "stage", window=window)
-    return f"{known} / ({known} + {unknown} > 0)"
+    return promql.share(known, f"{known} + {unknown}")
 
 
 _SOURCES: Final = Row(

@@ -101,8 +101,8 @@ def _moved(title: str, metric: str, what: str) -> Panel:
     )
 
 
-_STAGES_NOW: Final = anatomy(window=RANGE)
-_STAGES_BEFORE: Final = anatomy(window=RANGE, before=_BEFORE)
+_STAGES_NOW: Final = anatomy()
+_STAGES_BEFORE: Final = anatomy(before=_BEFORE)
 _STAGE_CHANGE: Final = f"{_STAGES_NOW} - on (stage) ({_STAGES_BEFORE})"
 
 _WHAT_MOVED: Final = Row(

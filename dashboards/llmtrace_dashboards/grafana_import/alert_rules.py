@@ -1,8 +1,7 @@
 """Turn Prometheus's alerts into Grafana-managed ones.
 
-The same expressions, run against a data source of Grafana's: an alert fires while its expression
-has a result. For people without a ruler; recording rules must be loaded into Prometheus all the
-same.
+The same expressions, evaluated by Grafana: an alert fires while its expression has a result. For
+people whose Prometheus evaluates no alerts; it must still load the recording rules.
 """
 
 from __future__ import annotations
@@ -17,58 +16,55 @@ from llmtrace_dashboards.rules.sloth import dns_name
 
 _GROUP: Final = "llmtrace"
 _EXPRESSIONS: Final = "__expr__"
-_ASKED_S: Final = 600
+_INTERVAL_S: Final = 60  # between two evaluations
+_QUERIED_S: Final = 600
 _QUERY, _NUMBER, _FIRES = "query", "number", "fires"
-# There `$value` is a text about all queries; the number is that of a query.
+# In Grafana `$value` is a text about all queries; a query's number has another name.
 _VALUE: Final = re.compile(r"\$value\b")
 _NUMERIC: Final = f"$values.{_QUERY}.Value"
 _IS_NUMBER: Final = f"is_number(${_QUERY}) || is_nan(${_QUERY}) || is_inf(${_QUERY})"
 
 
 def rule_groups(
-    rules: Sequence[Mapping[str, Any]], folder: str, datasource: str, interval_s: int = 60
+    rules: Sequence[Mapping[str, Any]], folder: str, datasource: str
 ) -> list[dict[str, Any]]:
     """Return groups of Grafana-managed rules: one for each budget, one for all other rules.
 
-    A group is saved as a whole, in place of the one of its name: so each budget has its own, and
-    a second one takes nothing from the first.
+    Saving a group replaces the whole group of that name: each budget has its own, so that
+    importing a second budget keeps the rules of the first.
 
     Args:
         rules: as in a Prometheus rule file: `alert`, `expr`, `for`, `labels`, `annotations`; made
             with `RuleSettings.managed`.
         folder: uid of the folder they go to.
-        datasource: uid of the Prometheus they ask.
-        interval_s: between two looks.
+        datasource: uid of the Prometheus to query.
     """
     groups: dict[str, list[dict[str, Any]]] = {}
     for rule in rules:
         budget = rule.get("labels", {}).get("budget")
         title = _GROUP if budget is None else f"{_GROUP}-{dns_name(str(budget))}"
-        made = _rule(rule, folder, datasource, title, interval_s)
-        groups.setdefault(title, []).append(made)
+        groups.setdefault(title, []).append(_rule(rule, folder, datasource, title))
     return [
-        {"title": title, "folderUid": folder, "interval": interval_s, "rules": made}
+        {"title": title, "folderUid": folder, "interval": _INTERVAL_S, "rules": made}
         for title, made in groups.items()
     ]
 
 
-def _rule(
-    rule: Mapping[str, Any], folder: str, datasource: str, group: str, interval_s: int
-) -> dict[str, Any]:
+def _rule(rule: Mapping[str, Any], folder: str, datasource: str, group: str) -> dict[str, Any]:
     name = str(rule["alert"])
     labels = {key: str(value) for key, value in rule.get("labels", {}).items()}
     identity = " ".join([name, *(f"{key}={labels[key]}" for key in sorted(labels))])
     distinct = " ".join(labels[key] for key in ("budget", "slo", "window") if key in labels)
     lasting = rule.get("for", "0s")
     return {
-        "uid": _uid(f"{folder} {identity}"),  # they are of the whole organisation
+        "uid": _uid(f"{folder} {identity}"),  # uids are unique in the whole organisation
         "title": f"{name} {distinct}".strip(),
         "ruleGroup": group,
         "folderUID": folder,
         "orgID": 1,
         "condition": _FIRES,
         "data": [
-            _asked(str(rule["expr"]), datasource),
+            _queried(str(rule["expr"]), datasource),
             _computed(_NUMBER, {"type": "math", "expression": _IS_NUMBER}),
             _computed(
                 _FIRES,
@@ -80,7 +76,7 @@ def _rule(
             ),
         ],
         # In whole intervals, and as Grafana writes it back.
-        "for": _duration(int(seconds(lasting)) // interval_s * interval_s),
+        "for": _duration(int(seconds(lasting)) // _INTERVAL_S * _INTERVAL_S),
         "noDataState": "OK",  # no answer = nothing is wrong, as in Prometheus
         "execErrState": "Error",
         "isPaused": False,
@@ -104,11 +100,11 @@ def _annotations(texts: Mapping[str, str]) -> dict[str, str]:
     return {key: _VALUE.sub(_NUMERIC, text) for key, text in texts.items()}
 
 
-def _asked(expression: str, datasource: str) -> dict[str, Any]:
+def _queried(expression: str, datasource: str) -> dict[str, Any]:
     return {
         "refId": _QUERY,
         "queryType": "",
-        "relativeTimeRange": {"from": _ASKED_S, "to": 0},
+        "relativeTimeRange": {"from": _QUERIED_S, "to": 0},
         "datasourceUid": datasource,
         "model": {"refId": _QUERY, "expr": expression, "instant": True, "range": False},
     }

@@ -1,7 +1,7 @@
 """Compare what a Grafana has with what it should have.
 
-Grafana adds to what it is given: ids, versions, defaults. So what is wanted is marked with a
-fingerprint, and is there if the mark is and everything that was given is as it was given.
+Grafana adds ids, versions and defaults. So a dashboard carries a fingerprint of its content, and
+is up to date if the fingerprint is the same and nothing that was given has changed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def difference(found: Mapping[str, Any] | None, wanted: Mapping[str, Any], name:
 
 
 def _seen_as(found: Any, wanted: Any) -> Any:
-    """Leave out what is of no interest: what Grafana added to what it was given."""
+    """Leave out what Grafana has added."""
     if isinstance(found, Mapping) and isinstance(wanted, Mapping):
         return {
             key: _seen_as(found[key], value)

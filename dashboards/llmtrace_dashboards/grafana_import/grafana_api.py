@@ -38,7 +38,7 @@ class Remote(Grafana):
     ) -> None:
         super().__init__(url, token, _OPTIONS, ca_file=ca_file, timeout_s=timeout_s)
 
-    # What there is; `None` = it is not there.
+    # Reading.
 
     def folder(self, uid: str) -> dict[str, Any] | None:
         """Return a folder by its uid; `None` = there is none."""
@@ -62,7 +62,7 @@ class Remote(Grafana):
             silently=True,  # Grafana gives no reason for this one
         )
 
-    # What there shall be.
+    # Writing.
 
     def make_folder(self, uid: str, title: str) -> None:
         """Make a folder with a uid and a title."""

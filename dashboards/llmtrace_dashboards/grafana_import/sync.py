@@ -1,7 +1,7 @@
 """Plan and carry out the changes that bring a Grafana up to date.
 
-First everything is read, then the plan printed, then carried out: a run that cannot succeed
-changes little, and a second one nothing.
+First everything is read, then the changes are planned, then made: a run that cannot succeed
+changes little, and a second run changes nothing.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class DesiredState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One thing that is, or is to be made, as wanted; or that Grafana would not let be changed.
+    """One thing in Grafana: as wanted already, to be changed, or not changeable.
 
     Attributes:
         diff: what changes, as a unified diff; empty if nothing does.
-        apply: does it.
-        why: it is skipped.
+        apply: makes the change.
+        why: the reason why it is skipped.
     """
 
     what: str
@@ -151,7 +151,7 @@ def _datasource(remote: Remote, wanted: DesiredState, url: str) -> Change:
         )  # fmt: skip
     merged = source
     if found is not None:
-        # Whatever else it is set to, such as how to log in, stays.
+        # Other settings, such as how to log in, are kept.
         kept = found.get("jsonData")
         settings = {**(kept if isinstance(kept, Mapping) else {}), **_mapping(source["jsonData"])}
         merged = {**found, **source, "jsonData": settings}
@@ -169,7 +169,7 @@ def _alerts(remote: Remote, folder: str, group: dict[str, Any]) -> Change:
     there = _mapping(found).get("rules") or ()
     paused = {rule.get("uid") for rule in there if rule.get("isPaused")}
     for rule in group["rules"]:
-        rule["isPaused"] = rule["uid"] in paused  # it is theirs to say
+        rule["isPaused"] = rule["uid"] in paused  # as people have set it
     if found is not None and holds(found, group):
         return _as_wanted(what)
     return Change(

@@ -14,7 +14,7 @@ from llmtrace_dashboards.rules.totals import INTERVAL
 
 _REQUESTS: Final = "llmtrace_requests_total"
 _VALUES: Final = re.compile(r"label_values\((.+),\s*(\w+)\)", re.DOTALL)
-# An hour for everything: a panel with a value in it is not empty.
+# All windows are an hour: a panel with a value in that time is not empty.
 _AN_HOUR: Final = {"__rate_interval": "1h", "__range": "1h", "__range_s": "3600"}
 _NOT_RECORDED: Final = {"recorded": ""}
 _NO_REQUESTS: Final = "no requests: neither an application's metrics nor the collector's are there"
@@ -126,6 +126,4 @@ def describe(
 
 def panel_counts(dashboards: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Return how many panels with queries each dashboard has, by its title."""
-    return {
-        one["title"]: sum(bool([*targets(panel)]) for panel in panels(one)) for one in dashboards
-    }
+    return {one["title"]: sum(bool(targets(panel)) for panel in panels(one)) for one in dashboards}

@@ -138,25 +138,26 @@ def chosen(dashboard: Mapping[str, Any]) -> dict[str, str]:
 def variables(dashboard: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return a dashboard's variables."""
     templating = dashboard.get("templating")
-    return _list(templating, "list") if isinstance(templating, Mapping) else []
+    return objects(templating, "list") if isinstance(templating, Mapping) else []
 
 
 def panels(dashboard: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield every panel, those inside rows too; rows themselves are none."""
-    for panel in _list(dashboard, "panels"):
+    for panel in objects(dashboard, "panels"):
         if panel.get("type") == "row":
-            yield from _list(panel, "panels")
+            yield from objects(panel, "panels")
         else:
             yield panel
-    for row in _list(dashboard, "rows"):  # of Grafana before 5
-        yield from _list(row, "panels")
+    for row in objects(dashboard, "rows"):  # of Grafana before 5
+        yield from objects(row, "panels")
 
 
-def targets(panel: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the queries of a panel, as its JSON has them."""
-    yield from _list(panel, "targets")
+def targets(panel: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the queries of a panel, as its JSON has them."""
+    return objects(panel, "targets")
 
 
-def _list(content: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+def objects(content: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    """Return the objects in a list of a dashboard's JSON; anything else counts as none."""
     listed = content.get(key)
     return [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []

@@ -92,8 +92,7 @@ def panel_datasource(dashboard: Json) -> Classification:
         if one.get("type") == "datasource"
     }
     for panel in _of(dashboard, _WITH_DATA):
-        source = panel.get("datasource")
-        uid = source.get("uid") if isinstance(source, Mapping) else source
+        uid = _source_uid(panel)
         if str(uid) in {"-- Mixed --", _DASHBOARD_SOURCE, "-- Grafana --"}:
             continue
         if not isinstance(uid, str) or uid.strip("${}[]") not in names or not _is_variable(uid):
@@ -119,7 +118,7 @@ def panel_units(dashboard: Json) -> Classification:
         units += [
             one.get("value")
             for override in _overrides(panel)
-            for one in _dicts(override, "properties")
+            for one in queries.objects(override, "properties")
             if one.get("id") == "unit"
         ]
         if (
@@ -138,7 +137,7 @@ def panel_units(dashboard: Json) -> Classification:
 def panel_no_targets(dashboard: Json) -> Classification:
     """A panel without a query shows nothing."""
     for panel in _of(dashboard, _WITH_DATA):
-        if not any(queries.targets(panel)) and "libraryPanel" not in panel:
+        if not queries.targets(panel) and "libraryPanel" not in panel:
             yield _panel(panel), "has no query"
 
 
@@ -156,7 +155,7 @@ def panel_type(dashboard: Json) -> Classification:
 def panel_ignored(dashboard: Json) -> Classification:
     """Grafana ignores an override or transformation it does not know, and says nothing."""
     for panel in queries.panels(dashboard):
-        for one in _dicts(panel, "transformations"):
+        for one in queries.objects(panel, "transformations"):
             if str(one.get("id")) not in grafana_names.TRANSFORMATIONS:
                 yield _panel(panel), f"transformation {one.get('id')!r} is none of Grafana's"
         custom = grafana_names.CUSTOM.get(str(panel.get("type")))
@@ -164,7 +163,7 @@ def panel_ignored(dashboard: Json) -> Classification:
             matcher = _at(override, "matcher").get("id")
             if str(matcher) not in grafana_names.MATCHERS:
                 yield _panel(panel), f"an override's matcher {matcher!r} is none of Grafana's"
-            for one in _dicts(override, "properties"):
+            for one in queries.objects(override, "properties"):
                 name = str(one.get("id"))
                 own = name.removeprefix("custom.")
                 if name in grafana_names.PROPERTIES or (
@@ -191,14 +190,14 @@ def panel_legend(dashboard: Json) -> Classification:
     """Lines without names mean nothing."""
     for panel in _of(dashboard, frozenset({"timeseries"})):
         legend = _at(panel, "options", "legend")
-        if legend.get("showLegend") is False and len(list(queries.targets(panel))) > 1:
+        if legend.get("showLegend") is False and len(queries.targets(panel)) > 1:
             yield _panel(panel), "hides the legend of several queries (legend.showLegend)"
 
 
 def panel_no_data_green(dashboard: Json) -> Classification:
     """A tile that is green when there are no data says that all is well."""
     for panel in _of(dashboard, frozenset({"stat"})):
-        steps = _dicts(_at(panel, "fieldConfig", "defaults", "thresholds"), "steps")
+        steps = queries.objects(_at(panel, "fieldConfig", "defaults", "thresholds"), "steps")
         filled = str(_at(panel, "options").get("colorMode", "value")).startswith("background")
         if filled and steps and "green" in str(steps[0].get("color")):
             yield _panel(panel), "is green without data: begin its thresholds with another colour"
@@ -217,7 +216,9 @@ def panel_id(dashboard: Json) -> Classification:
 def panel_grid(dashboard: Json) -> Classification:
     """Panels off the grid or on top of each other are moved about by Grafana."""
     taken: list[tuple[int, int, int, int, Json]] = []
-    for panel in _list_of_panels(dashboard):
+    for panel in queries.objects(dashboard, "panels"):
+        if panel.get("type") == "row":
+            continue  # the panels of a collapsed row are on a grid of their own
         place = _at(panel, "gridPos")
         cells = [place.get(key) for key in "xywh"]
         if not all(isinstance(cell, int) for cell in cells):
@@ -241,7 +242,7 @@ def target_promql(dashboard: Json) -> Classification:
     values = queries.chosen(dashboard)
     ids = {str(panel.get("id")) for panel in queries.panels(dashboard)}
     for panel, target in _queries(dashboard):
-        if _asks_a_panel(panel):
+        if _queries_a_panel(panel):
             if str(target.get("panelId")) not in ids:
                 yield (
                     _query(panel, target),
@@ -372,17 +373,10 @@ def _of(dashboard: Json, kinds: frozenset[str]) -> Iterator[Json]:
     yield from (panel for panel in queries.panels(dashboard) if str(panel.get("type")) in kinds)
 
 
-def _list_of_panels(dashboard: Json) -> Iterator[Json]:
-    """Yield the panels that share one grid: a collapsed row's are on one of their own."""
-    for panel in _dicts(dashboard, "panels"):
-        if panel.get("type") != "row":
-            yield panel
-
-
 def _queries(dashboard: Json) -> Iterator[tuple[Json, Json]]:
     for panel in queries.panels(dashboard):
         for target in queries.targets(panel):
-            if isinstance(target.get("expr"), str) or _asks_a_panel(panel):
+            if isinstance(target.get("expr"), str) or _queries_a_panel(panel):
                 yield panel, target
 
 
@@ -391,7 +385,7 @@ def _selectors(
 ) -> Iterator[tuple[Json, Json, queries.Selected]]:
     values = queries.chosen(dashboard) if values is None else values
     for panel, target in _queries(dashboard):
-        if _asks_a_panel(panel):
+        if _queries_a_panel(panel):
             continue
         try:
             found = queries.selectors(queries.expand(str(target["expr"]), values))
@@ -401,10 +395,13 @@ def _selectors(
             yield panel, target, selected
 
 
-def _asks_a_panel(panel: Json) -> bool:
+def _source_uid(panel: Json) -> Any:
     source = panel.get("datasource")
-    uid = source.get("uid") if isinstance(source, Mapping) else source
-    return uid == _DASHBOARD_SOURCE
+    return source.get("uid") if isinstance(source, Mapping) else source
+
+
+def _queries_a_panel(panel: Json) -> bool:
+    return bool(_source_uid(panel) == _DASHBOARD_SOURCE)
 
 
 def _query_text(variable: Json) -> str:
@@ -423,13 +420,8 @@ def _at(content: Json, *path: str) -> Json:
     return found if isinstance(found, Mapping) else {}
 
 
-def _dicts(content: Json, key: str) -> list[Json]:
-    listed = content.get(key)
-    return [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
-
-
 def _overrides(panel: Json) -> list[Json]:
-    return _dicts(_at(panel, "fieldConfig"), "overrides")
+    return queries.objects(_at(panel, "fieldConfig"), "overrides")
 
 
 def _variable(variable: Json) -> str:

@@ -22,8 +22,8 @@ from llmtrace_dashboards.rules.slo import Slo, bound, plain, quoted
 BUDGET_DASHBOARD: Final = "llmtrace-budget"
 ENGINE_DASHBOARD: Final = "llmtrace-engine"
 TRIAGE_DASHBOARD: Final = "llmtrace-triage"
-_BEFORE: Final = 4  # a window is shown and compared with so many times as much before it
-_USUAL_S: Final = 21_600  # what `llmtrace triage` looks back by itself
+_BEFORE: Final = 4  # times its own length that is shown with a window
+_USUAL_S: Final = 21_600  # how far `llmtrace triage` looks back by default
 _BY: Final = ("model", "route", "service")
 _AND_SITES: Final = ", ".join((*_BY, *names.SITES))
 # Named in a text, and chosen on a dashboard, where Prometheus labels its series with them.
@@ -39,12 +39,13 @@ IN_STREAM_SHARE: Final = 0.01
 TRUNCATED_SHARE: Final = 0.01
 GIVEN_UP_SHARE: Final = 0.05
 MIN_BROKEN: Final = 5
+_BROKEN_WINDOW: Final = "10m"  # over which broken responses are counted
 MAX_LAG_S: Final = 120  # with something in the spool all the time
-# Where no collector was seen for so long, there is none to miss.
+# How recently a collector must have been there for its absence to be a fault.
 _SEEN: Final = "1d"
 _BESIDE: Final = "gateway|gpu"  # kinds of targets that are no engine
 _INSTANCE: Final = "&var-instance={{ $labels.instance | urlquery }}"
-# Most of a pile lies in one or two buckets, which are no wider than this from bound to bound.
+# Most of a pile-up lies in one or two buckets; this is the largest ratio of their bounds.
 PILE_WIDTH: Final = 1.8
 
 
@@ -56,7 +57,7 @@ class Alert:
         name: in CamelCase; its heading in docs/on-call/alerts.md.
         severity: `page` = a person, now; `ticket` = a person, in working hours.
         expression: PromQL.
-        lasting: how long it must hold, in Prometheus's notation; `None` = not at all.
+        lasting: how long it must hold before it fires, in Prometheus's notation; `None` = 0.
         labels: in addition to the severity.
         annotations: texts, which may hold Prometheus's templates.
     """
@@ -98,7 +99,7 @@ def _burn(slo: Slo, window: Window, settings: RuleSettings) -> Alert:
     return Alert(
         name=name,
         severity=window.severity,
-        # Where it burns; and over all places, where it burns in none by itself.
+        # By site; and over all sites, where no single one burns.
         expression=(
             f"{_burns(slo, window, settings, names.SITE_LEVEL)}\n"
             f"or on (budget, slo)\n{_burns(slo, window, settings, names.SLO_LEVEL)}"
@@ -183,7 +184,7 @@ def lost(settings: RuleSettings) -> Iterator[Alert]:
     yield _silent(
         "LlmtraceEngineDown",
         "page",
-        # A target that never answered may be an engine, for all one knows.
+        # The kind of a target that never answered is unknown: it may be an engine.
         f'kind!~"{_BESIDE}"',
         settings,
         lasting="1m",
@@ -261,27 +262,26 @@ def _silent(
     )  # fmt: skip
 
 
-def broken(settings: RuleSettings, base: str = "10m") -> Iterator[Alert]:
+def broken(settings: RuleSettings) -> Iterator[Alert]:
     """Yield the alerts for responses that break off, by model, route and service."""
-    yield _in_stream(settings, base)
-    yield _truncated(settings, base)
-    yield _given_up(settings, base)
+    yield _in_stream(settings)
+    yield _truncated(settings)
+    yield _given_up(settings)
 
 
-def _increase(metric: str, base: str, where: str = "") -> str:
-    return f"sum by ({_AND_SITES}) (increase(llmtrace_{metric}{where}[{base}]))"
+def _increase(metric: str, where: str = "") -> str:
+    return f"sum by ({_AND_SITES}) (increase(llmtrace_{metric}{where}[{_BROKEN_WINDOW}]))"
 
 
-def _in_stream(settings: RuleSettings, base: str) -> Alert:
-    started = _increase("ttft_seconds_count", base)
-    broke = _increase("ttft_seconds_count", base, '{outcome="error"}')
+def _in_stream(settings: RuleSettings) -> Alert:
+    started = _increase("ttft_seconds_count")
+    broke = _increase("ttft_seconds_count", '{outcome="error"}')
     return _breaking(
         "LlmtraceErrorsInStream",
         f"{broke} / {started} > {IN_STREAM_SHARE:g}\n"
         f"and {broke} >= {MIN_BROKEN}\n"
         f"and {started} >= {settings.least_requests}",
         settings,
-        base,
         summary="{{ $value | humanizePercentage }} of the responses break off with an error",
         description=(
             "The stream was answered with 200, showed content, and then an error came inside it: "
@@ -290,12 +290,13 @@ def _in_stream(settings: RuleSettings, base: str) -> Alert:
     )
 
 
-def _truncated(settings: RuleSettings, base: str) -> Alert:
+def _truncated(settings: RuleSettings) -> Alert:
     where = '{outcome="truncated"}'
-    requests = _increase("requests_total", base)
-    truncated = _increase("requests_total", base, where)
-    age, aged = (_increase(f"e2e_seconds_{of}", base, where) for of in ("sum", "count"))
-    buckets = f"sum by ({_AND_SITES}, le) (increase(llmtrace_e2e_seconds_bucket{where}[{base}]))"
+    requests = _increase("requests_total")
+    truncated = _increase("requests_total", where)
+    age, aged = (_increase(f"e2e_seconds_{of}", where) for of in ("sum", "count"))
+    increase = f"increase(llmtrace_e2e_seconds_bucket{where}[{_BROKEN_WINDOW}])"
+    buckets = f"sum by ({_AND_SITES}, le) ({increase})"
     low, high = (f"histogram_quantile({q}, {buckets})" for q in (0.1, 0.9))
     return _breaking(
         "LlmtraceTruncationPileUp",
@@ -308,7 +309,6 @@ def _truncated(settings: RuleSettings, base: str) -> Alert:
         f"and {high} < {LATENCY_S[-1]:g}\n"
         f"and {requests} >= {settings.least_requests}",
         settings,
-        base,
         summary=(
             "responses are cut off, nearly all of them after about {{ $value | humanizeDuration }}"
         ),
@@ -319,18 +319,17 @@ def _truncated(settings: RuleSettings, base: str) -> Alert:
     )
 
 
-def _given_up(settings: RuleSettings, base: str) -> Alert:
+def _given_up(settings: RuleSettings) -> Alert:
     where = '{outcome="cancelled"}'
-    requests = _increase("requests_total", base)
-    cancelled = _increase("requests_total", base, where)
-    given_up = f"({cancelled} - {_increase('ttft_seconds_count', base, where)})"
+    requests = _increase("requests_total")
+    cancelled = _increase("requests_total", where)
+    given_up = f"({cancelled} - {_increase('ttft_seconds_count', where)})"
     return _breaking(
         "LlmtraceCallersGiveUp",
         f"{given_up} / {requests} > {GIVEN_UP_SHARE:g}\n"
         f"and {given_up} >= {MIN_BROKEN}\n"
         f"and {requests} >= {settings.least_requests}",
         settings,
-        base,
         summary="{{ $value | humanizePercentage }} of the callers leave before the first content",
         description=(
             "A client that leaves before the first content is in no percentile of TTFT: the "
@@ -340,13 +339,7 @@ def _given_up(settings: RuleSettings, base: str) -> Alert:
 
 
 def _breaking(
-    name: str,
-    expression: str,
-    settings: RuleSettings,
-    base: str,
-    *,
-    summary: str,
-    description: str,
+    name: str, expression: str, settings: RuleSettings, *, summary: str, description: str
 ) -> Alert:
     about = (
         "{{ $labels.service }}{{ with $labels.model }}, {{ . }}{{ end }}"
@@ -359,7 +352,7 @@ def _breaking(
         lasting=None,
         labels={},
         annotations=_annotations(
-            name, TRIAGE_DASHBOARD, base, settings, dict.fromkeys(_BY, ""),
+            name, TRIAGE_DASHBOARD, _BROKEN_WINDOW, settings, dict.fromkeys(_BY, ""),
             summary=f"{about}: {summary}", description=description,
         ),
     )  # fmt: skip
@@ -401,7 +394,7 @@ def _annotations(
 def _triage(
     window: str, settings: RuleSettings, filters: Mapping[str, str | None], metric: str | None
 ) -> str:
-    """Return the command that holds a window up to now against what was before it."""
+    """Return the command that compares a window that ends now with the time before it."""
     long = seconds(window)
     if settings.managed:
         after = f"{_minutes(long)}/now"

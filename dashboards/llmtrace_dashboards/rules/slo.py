@@ -1,11 +1,10 @@
 """Define what a budget promises, and which requests keep or break the promise.
 
-An SLO for each limit a budget sets on `e2e`, `ttft`, `tpot` and `turn_ttft` (which is of the turns
-of its routes, whatever their models), and one for its availability. A
-request counts as slow if it took longer than the limit, whatever its outcome; for `ttft` also if
-it ended after the limit without any content. It counts as fast only if it succeeded in time.
-Errors and cancelled requests that were over before the limit say nothing of speed: the errors are
-the availability's.
+An SLO for each limit a budget sets on `e2e`, `ttft`, `tpot` and `turn_ttft` (which covers the
+turns of its routes, whatever their models), and one for its availability. A request counts as slow
+if it took longer than the limit, whatever its outcome; for `ttft` also if it ended after the limit
+without any content. It counts as fast only if it succeeded in time. Errors and cancelled requests
+that ended before the limit count as neither; errors count against the availability.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from llmtrace.core.row_fields import FAILED as FAILED_OUTCOMES
 SloName = Literal["e2e", "ttft", "tpot", "turn_ttft", "availability"]
 
 FAILED: Final = f'outcome=~"{"|".join(FAILED_OUTCOMES)}"'
-# What an alert may still mean: with more than a tenth allowed, nothing burns.
+# Below it there is no alert: where more than a tenth may be bad, a burn rate means nothing.
 MIN_OBJECTIVE: Final = 0.9
 _NS: Final = 1_000_000_000
 _WORDS: Final = {
@@ -185,7 +184,7 @@ def counted(budgets: Iterable[Budget]) -> tuple[Slo, ...]:
 
 
 def unalerted(budgets: Iterable[Budget]) -> Iterator[str]:
-    """Yield a sentence for each thing that a budget leaves without an alert.
+    """Yield a sentence for each limit and kind of failure that gets no alert.
 
     Raises:
         ConfigError: as `promised`.

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
-from llmtrace_dashboards.rules.burn_rate import RuleSettings, Severity, Window
+from llmtrace_dashboards.rules.burn_rate import RuleSettings, Severity
 from llmtrace_dashboards.rules.slo import Slo
 
 _NOT_IN_NAME: Final = re.compile(r"[^a-z0-9]+")
@@ -57,7 +57,11 @@ def _sloth_windows(allowed: float, settings: RuleSettings) -> dict[str, Any]:
     def of(severity: Severity) -> dict[str, Any]:
         rungs = [window for window in settings.ladder if window.severity == severity]
         return {
-            name: _sloth_window(window, allowed, settings.period)
+            name: {
+                "errorBudgetPercent": round(100 * window.spent(allowed, settings.period), 4),
+                "shortWindow": window.short,
+                "longWindow": window.long,
+            }
             for name, window in zip(("quick", "slow"), rungs, strict=True)
         }
 
@@ -68,17 +72,9 @@ def _sloth_windows(allowed: float, settings: RuleSettings) -> dict[str, Any]:
     }
 
 
-def _sloth_window(window: Window, allowed: float, period: str) -> dict[str, Any]:
-    return {
-        "errorBudgetPercent": round(100 * window.spent(allowed, period), 4),
-        "shortWindow": window.short,
-        "longWindow": window.long,
-    }
-
-
 def openslo(slos: Sequence[Slo], settings: RuleSettings) -> list[dict[str, Any]]:
     """Return OpenSLO objects: a service for each budget, and its SLOs."""
-    objects = [_service(budget) for budget in _once(slo.budget for slo in slos)]
+    objects = [_service(budget) for budget in dict.fromkeys(slo.budget for slo in slos)]
     return [*objects, *(_openslo_slo(slo, settings) for slo in slos)]
 
 
@@ -137,7 +133,3 @@ def dns_name(text: str) -> str:
         return name
     mark = hashlib.sha256(text.encode()).hexdigest()[:_MARK]
     return f"{name[: _MAX_NAME - _MARK - 1].strip('-') or 'budget'}-{mark}"
-
-
-def _once(names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(names))

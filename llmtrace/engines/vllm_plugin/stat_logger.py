@@ -45,7 +45,7 @@ _TRACES_PROTOCOL: Final = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
 
 
 class Reporter:
-    """All of the stat logger but its base, which is vLLM's.
+    """The stat logger without its base class, which is vLLM's.
 
     Takes what any version of vLLM passes: one engine's index or those of several.
     """
@@ -119,10 +119,10 @@ class Reporter:
         """Log nothing: `__init__` has done so."""
 
     def record_sleep_state(self, *_args: Any, **_more: Any) -> None:
-        """Pass over that the engine sleeps or wakes."""
+        """Ignore that the engine sleeps or wakes."""
 
     def record_admission_rejection(self, *_args: Any, **_more: Any) -> None:
-        """Pass over requests that were never let in: their clients have the status."""
+        """Ignore rejected requests: their clients have the status."""
 
 
 @lru_cache(maxsize=1)

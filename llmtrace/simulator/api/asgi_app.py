@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections import Counter as RequestMetrics
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -50,27 +50,24 @@ class Service:
     config: ServerConfig
     live: LiveEngine
     registry: CollectorRegistry
-    clock: Callable[[], float]
     ready: threading.Event = field(default_factory=threading.Event)
     turned_away: RequestMetrics[str] = field(default_factory=RequestMetrics)
     numbers: Iterator[int] = field(default_factory=itertools.count)
     draws: Iterator[int] = field(default_factory=itertools.count)
 
     def change(self, config: ServerConfig) -> None:
-        """Go on under another configuration, from the next request and the next step on."""
+        """Continue with another configuration, from the next request and the next step on."""
         self.config = config
         self.live.config = config.engine
 
 
-def make_service(
-    config: ServerConfig | None = None, clock: Callable[[], float] = time.monotonic
-) -> Service:
-    """Put an engine and its meters together; `clock` counts seconds."""
+def make_service(config: ServerConfig | None = None) -> Service:
+    """Put an engine and its meters together."""
     config = config or ServerConfig()
     meter = PrometheusMeter(config.model)
-    live = LiveEngine(config.engine, partial(record_step, meter), clock)
+    live = LiveEngine(config.engine, partial(record_step, meter))
     meter.read_from(live, config.fingerprint)
-    return Service(config, live, meter.registry, clock)
+    return Service(config, live, meter.registry)
 
 
 def make_app(service: Service) -> ASGIApp:
@@ -111,9 +108,9 @@ def _front(app: ASGIApp, service: Service) -> ASGIApp:
             (b"x-request-id", scope["request_id"].encode("latin-1")),
         ]
         if service.config.gateway_s and scope["path"].startswith("/v1/"):
-            entered_s = service.clock()
+            entered_s = time.monotonic()
             await asyncio.sleep(service.config.gateway_s)
-            spent_ms = 1e3 * (service.clock() - entered_s)
+            spent_ms = 1e3 * (time.monotonic() - entered_s)
             labels.append((b"server-timing", f"gateway;dur={spent_ms:.3f}".encode()))
 
         async def labelled(message: Message) -> None:
@@ -130,7 +127,7 @@ def _front(app: ASGIApp, service: Service) -> ASGIApp:
 
 async def _reply(service: Service, dialect: Dialect, http: HttpRequest) -> ASGIApp:
     """Read one request and answer it, or refuse it in the words of its protocol."""
-    arrived_s = service.clock()
+    arrived_s = time.monotonic()
     kept = dialect.keeps_request_id
     request_id = http.scope["request_id"] if kept else uuid.uuid4().hex[:16]
     try:

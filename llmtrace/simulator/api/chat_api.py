@@ -5,13 +5,19 @@ Key sets follow what vLLM 0.32 sends, plus `system_fingerprint` in every chunk.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 from llmtrace.simulator.api import request_body
 from llmtrace.simulator.api import wire_format as wire
 from llmtrace.simulator.api.fault_header import EngineFailedError
-from llmtrace.simulator.engine.scheduler import Figures
+from llmtrace.simulator.engine.scheduler import Figures, Token
 from llmtrace.simulator.engine.text import Piece
+
+_CHAT_CHUNK = "chat.completion.chunk"
+_COMPLETION = "text_completion"
+# Writes a token, given the piece before it and its own.
+_Writer = Callable[[wire.Reply, Piece | None, Piece, Token], bytes]
 
 
 def _read_chat(body: request_body.Body) -> request_body.ParsedRequest:
@@ -28,52 +34,49 @@ def _read_completion(body: request_body.Body) -> request_body.ParsedRequest:
     return request_body.read_request(body, request_body.text_of(prompt), ("max_tokens",))
 
 
-async def _stream_chat(reply: wire.Reply, answer: wire.Answer) -> AsyncIterator[bytes]:
-    """Tell a chat: the role with the first token, a chunk a token, usage with figures, done."""
-    figures = None
-    before: Piece | None = None
+async def _stream(
+    reply: wire.Reply, answer: wire.Answer, *, kind: str, write: _Writer
+) -> AsyncIterator[bytes]:
+    """Stream a response: what `write` makes of each token, usage with figures, done."""
+    figures, before = None, None
     try:
         async for piece, token in answer:
             figures = token.figures
-            choice: wire.Json = {
-                "index": 0,
-                "delta": _delta(reply, before, piece),
-                "logprobs": None,
-            }
-            choice["finish_reason"] = reply.finish if figures else None
-            if figures:
-                choice["stop_reason"] = None
-            choice["token_ids"] = None
-            chunk = wire.sse(_chunk(reply, choice, token.number + 1))
-            yield _role_chunk(reply) + chunk if before is None else chunk
+            yield write(reply, before, piece, token)
             before = piece
     except EngineFailedError as failed:
         yield wire.sse(wire.openai_error(str(failed), 500))
     if figures and reply.ask.include_usage:
-        yield wire.sse(_usage_chunk(reply, "chat.completion.chunk", figures))
+        usage, metrics = _usage(reply, figures), wire.inband(figures)
+        yield wire.sse(_head(reply, kind) | {"choices": [], "usage": usage, "metrics": metrics})
     yield wire.DONE
 
 
-async def _stream_completion(reply: wire.Reply, answer: wire.Answer) -> AsyncIterator[bytes]:
-    figures = None
-    try:
-        async for piece, token in answer:
-            figures = token.figures
-            choice: wire.Json = {
-                "index": 0,
-                "text": piece.text,
-                "logprobs": None,
-                "finish_reason": reply.finish if figures else None,
-                "stop_reason": None,
-                "prompt_token_ids": None,
-                "token_ids": None,
-            }
-            yield wire.sse(_chunk(reply, choice, token.number + 1, "text_completion"))
-    except EngineFailedError as failed:
-        yield wire.sse(wire.openai_error(str(failed), 500))
-    if figures and reply.ask.include_usage:
-        yield wire.sse(_usage_chunk(reply, "text_completion", figures))
-    yield wire.DONE
+def _chat_token(reply: wire.Reply, before: Piece | None, piece: Piece, token: Token) -> bytes:
+    """Write a token of a chat; the first one comes with the role."""
+    choice: wire.Json = {"index": 0, "delta": _delta(reply, before, piece), "logprobs": None}
+    choice["finish_reason"] = reply.finish if token.figures else None
+    if token.figures:
+        choice["stop_reason"] = None
+    choice["token_ids"] = None
+    chunk = wire.sse(_chunk(reply, _CHAT_CHUNK, choice, token.number + 1))
+    return _role_chunk(reply) + chunk if before is None else chunk
+
+
+def _completion_token(
+    reply: wire.Reply, before: Piece | None, piece: Piece, token: Token
+) -> bytes:
+    del before
+    choice: wire.Json = {
+        "index": 0,
+        "text": piece.text,
+        "logprobs": None,
+        "finish_reason": reply.finish if token.figures else None,
+        "stop_reason": None,
+        "prompt_token_ids": None,
+        "token_ids": None,
+    }
+    return wire.sse(_chunk(reply, _COMPLETION, choice, token.number + 1))
 
 
 def _whole_chat(reply: wire.Reply, figures: Figures) -> wire.Json:
@@ -103,7 +106,7 @@ def _whole_chat(reply: wire.Reply, figures: Figures) -> wire.Json:
 
 def _whole_completion(reply: wire.Reply, figures: Figures) -> wire.Json:
     text = "".join(piece.text for piece in reply.pieces)
-    return _whole(reply, "text_completion", {"text": text}, figures)
+    return _whole(reply, _COMPLETION, {"text": text}, figures)
 
 
 def _whole(reply: wire.Reply, kind: str, said: wire.Json, figures: Figures) -> wire.Json:
@@ -142,12 +145,11 @@ def _delta(reply: wire.Reply, before: Piece | None, piece: Piece) -> wire.Json:
 def _role_chunk(reply: wire.Reply) -> bytes:
     delta = {"role": "assistant", "content": ""}
     choice: wire.Json = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
-    return wire.sse(_chunk(reply, choice, 0) | {"prompt_token_ids": None, "prompt_text": None})
+    chunk = _chunk(reply, _CHAT_CHUNK, choice, 0)
+    return wire.sse(chunk | {"prompt_token_ids": None, "prompt_text": None})
 
 
-def _chunk(
-    reply: wire.Reply, choice: wire.Json, produced: int, kind: str = "chat.completion.chunk"
-) -> wire.Json:
+def _chunk(reply: wire.Reply, kind: str, choice: wire.Json, produced: int) -> wire.Json:
     chunk = _head(reply, kind) | {"choices": [choice]}
     if reply.ask.continuous_usage and reply.ask.include_usage:
         chunk["usage"] = {
@@ -157,11 +159,6 @@ def _chunk(
             "completion_tokens_details": None,
         }
     return chunk
-
-
-def _usage_chunk(reply: wire.Reply, kind: str, figures: Figures) -> wire.Json:
-    head = _head(reply, kind)
-    return head | {"choices": [], "usage": _usage(reply, figures), "metrics": wire.inband(figures)}
 
 
 def _head(reply: wire.Reply, kind: str) -> wire.Json:
@@ -191,7 +188,7 @@ CHAT = wire.Dialect(
     path="/v1/chat/completions",
     id_prefix="chatcmpl-",
     read=_read_chat,
-    stream=_stream_chat,
+    stream=partial(_stream, kind=_CHAT_CHUNK, write=_chat_token),
     whole=_whole_chat,
     refusal=wire.openai_refusal,
 )
@@ -199,7 +196,7 @@ COMPLETIONS = wire.Dialect(
     path="/v1/completions",
     id_prefix="cmpl-",
     read=_read_completion,
-    stream=_stream_completion,
+    stream=partial(_stream, kind=_COMPLETION, write=_completion_token),
     whole=_whole_completion,
     refusal=wire.openai_refusal,
 )

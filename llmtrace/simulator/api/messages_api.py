@@ -28,7 +28,7 @@ def _read(body: request_body.Body) -> request_body.ParsedRequest:
 
 
 async def _stream(reply: wire_format.Reply, answer: wire_format.Answer) -> AsyncIterator[bytes]:
-    """Tell an answer: a start, one content block a part, the reason it ended, a stop."""
+    """Stream an answer: a start, one content block a part, the reason it ended, a stop."""
     index, before, figures = 0, None, None
     try:
         async for piece, token in answer:

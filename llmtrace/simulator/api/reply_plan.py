@@ -113,5 +113,5 @@ def plan_reply(
 
 
 def unique(request: Request, number: int) -> Request:
-    """Return the request under an id no other has, whatever ids clients send."""
+    """Return the request with an id that no other has, whatever ids clients send."""
     return replace(request, request_id=f"{request.request_id}-{number}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 Body = Mapping[str, Any]
@@ -45,7 +45,7 @@ class ParsedRequest:
     continuous_usage: bool = False
     ignore_eos: bool = False
     min_tokens: int = 0
-    tool: str = field(default="lookup")  # which tool a simulated call calls
+    tool: str = "lookup"  # which tool a simulated call calls
 
 
 def parse_body(raw: bytes) -> Body:
@@ -77,9 +77,12 @@ def read_request(body: Body, prompt: str, limit_names: tuple[str, ...]) -> Parse
     model = body.get("model")
     if model is not None and not isinstance(model, str):
         raise RejectedError(400, "model must be a string", "model")
+    tools = body.get("tools") or []
+    if not isinstance(tools, list):
+        raise RejectedError(400, "tools must be a list", "tools")
     limits = (_integer(body, name) for name in limit_names)
     return ParsedRequest(
-        prompt=prompt + text_of(body.get("tools")),
+        prompt=prompt + text_of(tools),
         limit=next((limit for limit in limits if limit is not None), None),
         model=model,
         stream=body.get("stream") is True,
@@ -87,7 +90,7 @@ def read_request(body: Body, prompt: str, limit_names: tuple[str, ...]) -> Parse
         continuous_usage=options.get("continuous_usage_stats") is True,
         ignore_eos=body.get("ignore_eos") is True,
         min_tokens=_integer(body, "min_tokens", 0, least=0) or 0,
-        tool=_tool_name(body),
+        tool=_tool_name(tools),
     )
 
 
@@ -127,9 +130,9 @@ def _integer(body: Body, name: str, default: int | None = None, *, least: int = 
     return value
 
 
-def _tool_name(body: Body) -> str:
+def _tool_name(tools: list[Any]) -> str:
     """Return the name of the first tool on offer, in the shape of any of the protocols."""
-    for tool in body.get("tools") or ():
+    for tool in tools:
         if isinstance(tool, dict):
             function = tool.get("function")
             name = function.get("name") if isinstance(function, dict) else tool.get("name")

@@ -32,7 +32,7 @@ def _read(body: request_body.Body) -> request_body.ParsedRequest:
 
 
 async def _stream(reply: wire_format.Reply, answer: wire_format.Answer) -> AsyncIterator[bytes]:
-    """Tell a response: created and in progress at once, an item a part, completed."""
+    """Stream a response: created and in progress at once, an item a part, completed."""
     event = _numbered()
     yield event("response.created", response=_response(reply, None)) + event(
         "response.in_progress", response=_response(reply, None)

@@ -85,7 +85,7 @@ def parts(pieces: Sequence[Piece]) -> list[tuple[Piece, str]]:
 
 
 def same_part(before: Piece | None, piece: Piece) -> bool:
-    """Tell whether a piece goes on with the part before it, or opens one."""
+    """Return whether a piece continues the part before it."""
     return before is not None and (before.kind, before.call) == (piece.kind, piece.call)
 
 

@@ -20,13 +20,13 @@ MILD: Final = 1.0
 SEVERE: Final = 3.0
 
 
-def incident(config: ServerConfig, cause: str, severity: float = 2.0) -> ServerConfig:
+def incident(config: ServerConfig, cause: str, severity: float) -> ServerConfig:
     """Return a healthy configuration with one thing wrong in it.
 
     Args:
         config: of the healthy server.
         cause: one of `INCIDENTS`.
-        severity: from 1, hardly felt, to 3.
+        severity: from 1, hardly noticed, to 3.
 
     Raises:
         ConfigError: there is no such cause or severity.

@@ -1,7 +1,7 @@
 """The vLLM metrics that the simulated engine keeps, and the events that change each.
 
 Names, labels and buckets are those of vLLM 0.32; the help texts say that it is a simulation. The
-functions know a `Meter`, not Prometheus: `llmtrace.simulator.server` brings the client library.
+functions know a `Meter`, not Prometheus: `prometheus.py` has the client library.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Family:
 
 
 class Meter(Protocol):
-    """Receiver of the engine's metrics."""
+    """What the engine's metrics are written to."""
 
     def count(self, name: str, amount: float, value: str = "") -> None:
         """Add to a counter, under `value` of its own label if it has one."""
@@ -58,7 +58,7 @@ READINGS: Final[
 
 
 def record_step(meter: Meter, step: scheduler.Step, tokens: Sequence[scheduler.Token]) -> None:
-    """Book one step: its size, whom it admitted, the tokens it made and whom it finished.
+    """Record one step: its size, the sequences it admitted and finished, and the tokens it made.
 
     Like a real engine, what was aborted never reaches the figures of finished requests.
     """

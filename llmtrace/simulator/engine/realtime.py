@@ -39,7 +39,7 @@ class LiveEngine:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def run(self) -> None:
-        """Take steps until cancelled; then let every reader go."""
+        """Take steps until cancelled; then end every open answer."""
         self._loop = asyncio.get_running_loop()
         try:
             while True:

@@ -1,6 +1,6 @@
 """Name the columns of the arrays that describe a fleet to the event loop.
 
-The loop in `event_loop` is compiled and sees arrays alone. These enumerations name their columns,
+The loop in `event_loop` is compiled and sees only arrays. These enumerations name their columns,
 so that a fault says `Engine.SPEED` and not 2. Times are seconds from the start of the simulation.
 """
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, TextIO
+from typing import TextIO
 
 from llmtrace.core.errors import ConfigError, needs_extra
-
-_TRUTH: Final = "truth.json"
 
 
 def write_day(
@@ -18,10 +15,10 @@ def write_day(
     faults: Sequence[tuple[str, float]],
     seed: int,
     *,
-    shift: str | None = None,
-    drop: Sequence[str] = (),
-    arrivals: Path | None = None,
-    say: TextIO = sys.stderr,
+    shift: str | None,
+    drop: Sequence[str],
+    arrivals: Path | None,
+    say: TextIO,
 ) -> None:
     """Simulate a day and write it as a case folder, with the truth in a file of its own.
 
@@ -29,13 +26,13 @@ def write_day(
         out: the folder.
         faults: causes and their severities, from 1 to 3; none = a quiet day.
         seed: decides what is left to chance.
-        shift: what people ask differently.
+        shift: change of the workload; `None` = none.
         drop: signals that were not scraped; `*` = all of them.
         arrivals: a trace whose times and lengths are replayed; `None` = drawn.
-        say: stream of the progress.
+        say: where progress and result are printed.
 
     Raises:
-        ConfigError: a cause, a severity or the trace cannot be, no folder is named, or the extra
+        ConfigError: a cause, a severity or the trace is invalid, no folder is named, or the extra
             is not installed.
     """
     with needs_extra("llmtrace simulate", "simulate"):
@@ -57,7 +54,7 @@ def write_day(
     write_case(out, simulated.case)
     truth = simulated.truth
     content = {"causes": truth.causes, "shift": truth.shift, "shown": truth.shown}
-    (out / _TRUTH).write_text(json.dumps(content) + "\n", encoding="utf-8")
+    (out / "truth.json").write_text(json.dumps(content) + "\n", encoding="utf-8")
     case = simulated.case
     print(f"{out}: {case.rows.n} rows, {len(case.signals)} samples", file=say)
     for metric, (before, after) in truth.moved.items():
@@ -71,7 +68,7 @@ def write_day(
 
 
 def list_faults(out: TextIO) -> None:
-    """Print the causes that can be injected, and what people may ask differently."""
+    """Print the faults that can be injected, and the changes of the workload."""
     with needs_extra("llmtrace simulate", "simulate"):
         from llmtrace.simulator.fleet.faults import FAULTS
         from llmtrace.simulator.fleet.traffic_shifts import SHIFTS

@@ -7,7 +7,7 @@ fault needs to be possible at all (adapters, speculative decoding, agents) is re
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -93,7 +93,7 @@ class Deployment:
     engine_source: Source | None = "engine_inband"
     gpu: bool = True
     version: str = "0.32.0"
-    names: tuple[str, ...] = field(default=())
+    names: tuple[str, ...] = ()
 
     @property
     def prompt_mean(self) -> float:
@@ -237,7 +237,7 @@ def for_trace(
 
 
 def _route(trace: Arrivals) -> Route:
-    """Return the kind of question that a trace is made of, for the sizes of machines."""
+    """Return a route whose lengths are those of a trace, to size machines by."""
     own = np.maximum(trace.prompt - trace.shared, 8)
     prefix = 1 - float(own.mean() / trace.prompt.mean())
     spreads = [float(np.log(one).std()) for one in (trace.prompt, trace.output)]

@@ -202,7 +202,7 @@ class Changes(NamedTuple):
 
 
 class Fleet(NamedTuple):
-    """The tables of `layout`, changed while the loop runs, and what it keeps between events."""
+    """The tables of `array_layout`, changed by the loop, and what it keeps between events."""
 
     engines: _Floats
     gateways: _Floats
@@ -334,7 +334,6 @@ def _done(work: Any, fate: Any, fleet: Fleet, i: int, now: float, heap: Any) -> 
             fate[j].sent = fate[j].started + work[j].patience
             fate[j].end = fate[j].sent
             fate[j].outcome = CANCELLED
-            _follow(work, fate, j, now, heap)
         else:
             _send(work, fate, fleet, j, now, heap)
     _follow(work, fate, i, now, heap)
@@ -1020,7 +1019,7 @@ def _lose(work: Any, fate: Any, fleet: Fleet, i: int, now: float, heap: Any) -> 
 
 @njit(cache=True)
 def _boot(fleet: Fleet, r: int, now: float) -> None:
-    """Start a process anew: empty caches, counters from zero."""
+    """Start a process again: empty caches, counters from zero."""
     fleet.engines[r, STARTED] = now
     fleet.replicas[r].used = 0.0
     fleet.replicas[r].shared = 0.0

@@ -1,7 +1,7 @@
 """The plan of a simulated day: the deployment, and what changes in it and when.
 
 A `Day` is the deployment, what will change in it and when, and how the workload will differ from
-then on. Faults write into it (`faults`); `workload` and `fleet` read it.
+then on. Faults write into it (`faults`); `traffic` and `run_fleet` read it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TICK_S = 15.0  # between two samples of the signals, unless a day says otherwise
 
 Arrays = dict[str, NDArray[Any]]
 Records = Any  # a numpy.recarray: its fields are attributes, which no type checker knows
-# Given the questions, which of them start after the onset, and a generator of its own.
+# Takes the requests, which of them start after the onset, and a generator of its own.
 Edit = Callable[[Arrays, NDArray[np.bool_], np.random.Generator], None]
 
 _TABLES = {Engine: Table.ENGINE, Gateway: Table.GATEWAY, Quota: Table.QUOTA, Pool: Table.POOL}
@@ -62,7 +62,7 @@ class Day:
         before_s, after_s: how long the two windows are.
         changes: of figures of the fleet.
         happenings: what people would have written down.
-        edits: of the questions.
+        edits: of the requests.
         volume: traffic after the onset, as a multiple.
         mix: new shares after the onset, by dimension: route, tenant, region, app.
         known: facts of every engine that differ at the end from what the deployment says.

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llmtrace.simulator.fleet import event_loop
-from llmtrace.simulator.fleet.array_layout import Engine, Gateway, GatewayMeter, Meter, Pool, Quota
+from llmtrace.simulator.fleet.array_layout import (
+    BLOCK,
+    Engine,
+    Gateway,
+    GatewayMeter,
+    Meter,
+    Pool,
+    Quota,
+)
 from llmtrace.simulator.fleet.deployment import Deployment
 from llmtrace.simulator.fleet.faults import KV_BASE_S, KV_TOKEN_S
 from llmtrace.simulator.fleet.plan import Day, Records
@@ -29,19 +38,19 @@ class FleetRun:
 
     day: Day
     demand: Demand
-    fate: Records  # of kernel.FATE
+    fate: Records  # of event_loop.FATE
     samples: event_loop.Samples
 
 
 def run_day(day: Day, seed: int) -> FleetRun:
-    """Run a planned day from its first question to the end of its last answer."""
+    """Run a planned day from its first request to the end of its last answer."""
     demand = draw_demand(day, seed)
     fate, samples = run_requests(day, demand.work, seed)
     return FleetRun(day, demand, fate, samples)
 
 
 def run_requests(day: Day, work: Records, seed: int) -> tuple[Records, event_loop.Samples]:
-    """Run requests, of `kernel.WORK`, through a day's fleet; return their fate, and the meters."""
+    """Run requests (`event_loop.WORK`) through a day's fleet; return fate and meters."""
     fleet = _fleet(day.deployment, work)
     fate = _fate(len(work))
     ticks = int(day.end / day.tick_s) + 1
@@ -54,7 +63,7 @@ def run_requests(day: Day, work: Records, seed: int) -> tuple[Records, event_loo
 
 
 def _changes(day: Day) -> event_loop.Changes:
-    # What would come later than anybody looks would end the day before its last answer.
+    # Changes after the end of the day are left out: they would end it before its last answer.
     planned = sorted((c for c in day.changes if c.at <= day.end), key=lambda c: c.at)
     return event_loop.Changes(
         at=np.array([c.at for c in planned], np.float64),
@@ -108,7 +117,7 @@ def _fleet(deployment: Deployment, work: Records) -> event_loop.Fleet:
     tenants, groups = len(deployment.tenants), int(work["group"].max(initial=0)) + 1
     prefix_blocks = np.zeros(groups, np.int64)
     shared = work["group"] >= 0
-    prefix_blocks[work["group"][shared]] = work["group_tokens"][shared] // 16
+    prefix_blocks[work["group"][shared]] = work["group_tokens"][shared] // BLOCK
     gateway = {
         Gateway.WORKERS: min(deployment.gateway_workers, _MAX_WORKERS),
         Gateway.SERVICE_S: deployment.gateway_s,
@@ -146,9 +155,9 @@ def _records(kind: np.dtype[np.void], n: int, **values: float) -> Records:
     return records.view(np.recarray)
 
 
-def _table(rows: int, columns: int, figures: object) -> NDArray[np.float64]:
+def _table(rows: int, columns: int, figures: Mapping[Any, float]) -> NDArray[np.float64]:
     table = np.zeros((rows, columns))
-    for column, value in dict(figures).items():  # type: ignore[call-overload]
+    for column, value in figures.items():
         table[:, column] = value
     return table
 

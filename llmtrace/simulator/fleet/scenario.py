@@ -32,7 +32,7 @@ _WORSE: Final = 0.02  # more requests that did not succeed
 
 
 class World(Protocol):
-    """One way a day can be, apart from its faults: `tests.bench.worlds` draws them."""
+    """The conditions of a day, apart from its faults: `tests.bench.worlds` draws them."""
 
     def settle(self, draft: Deployment, rng: np.random.Generator, *, wide: bool) -> Deployment:
         """Return a deployment with its machines, as large as its traffic needs it."""
@@ -152,7 +152,7 @@ def simulate(scenario: Scenario) -> Simulated:
         if not scenario.sound:
             fault.inject(day, severity)
     ran = run_day(day, scenario.seed)
-    case = observe(ran, EPOCH_S + 86_400 * (scenario.seed % _DATES), drop=scenario.drop)
+    case = observe(ran, EPOCH_S + 86_400 * (scenario.seed % _DATES), scenario.drop)
     if world is not None:
         case = world.seen(case)
     moved = measure(case)
@@ -213,6 +213,3 @@ def is_visible(case: Case, moved: dict[str, tuple[float, float]], metric: str) -
         return after - before >= _WORSE
     later = _values(_sides(case)[1], metric)
     return after >= _LOUDER * before and float(np.mean(later > before)) >= _OVER
-
-
-__all__ = ["EPOCH_S", "Scenario", "Simulated", "Truth", "is_visible", "measure", "simulate"]

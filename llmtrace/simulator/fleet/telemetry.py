@@ -1,8 +1,8 @@
 """Turn a simulated day into the rows, signals and facts that would be recorded.
 
-Rows as the SDK makes them, with `None` where it could not know: an engine reports requests that
-ended, and no others. Durations are whole nanoseconds before they are seconds, so
-that a row's stages add up to its wait.
+Rows as the SDK makes them, with `None` where it could not know: an engine reports only requests
+that ended. Durations are rounded to nanoseconds before they become seconds, so that a row's stages
+add up to its wait.
 """
 
 from __future__ import annotations
@@ -31,16 +31,13 @@ _REVISIONS: Final = ("r41", "r42")
 _ERRORS: Final = {429: "RateLimitError", 502: "InternalServerError", 503: "InternalServerError"}
 
 
-def observe(
-    ran: FleetRun, epoch_s: int, *, drop: Sequence[str] = (), metric: str | None = None
-) -> Case:
+def observe(ran: FleetRun, epoch_s: int, drop: Sequence[str]) -> Case:
     """Return a day as a case: what was seen of it, and nothing of what was done to it.
 
     Args:
         ran: the day.
         epoch_s: unix time of its first second.
         drop: signals that were not scraped; `*` = all of them.
-        metric: the metric of the incident.
     """
     day = ran.day
     return Case(
@@ -49,7 +46,6 @@ def observe(
         facts=_facts(ran, epoch_s),
         before=Window(epoch_s + WARM_UP_S, epoch_s + day.onset),
         after=Window(epoch_s + day.onset, epoch_s + day.end),
-        metric=metric,
     )
 
 
@@ -128,22 +124,19 @@ class _Requests:
         rest = ttft.copy()
         network = _take(rest, sum(parts.values()))  # type: ignore[arg-type]
         retried = _ns(fate.retry_gateway)
-        own = np.where(left & ~lost, _ns(fate.gateway_s), 0)
-        if not deployment.gateway_tells:
-            own = np.zeros_like(own)
+        own = np.where(left & ~lost & deployment.gateway_tells, _ns(fate.gateway_s), 0)
         gateway = _take(rest, retried + own)
         queue = _take(rest, np.where(engine, _ns(fate.queue_s), 0))
         prefill = _take(rest, np.where(engine, _ns(fate.prefill_s), 0))
-        known_gateway = (retried > 0) | deployment.gateway_tells
-        nothing = np.zeros_like(rest)
+        always = np.ones(len(kept), bool)
         self.stages: dict[str, tuple[_Ns, NDArray[np.bool_]]] = {
-            "network": (network, np.ones(len(kept), bool)),
-            "gateway": (gateway, known_gateway),
+            "network": (network, always),
+            "gateway": (gateway, (retried > 0) | deployment.gateway_tells),
             "queue": (queue, engine),
             "prefill": (prefill, engine),
             "first_chunk": (np.where(engine, rest, 0), engine),
-            "decode": (np.where(had, decode, nothing), np.ones(len(kept), bool)),
-            "render": (np.where(had, render, nothing), np.ones(len(kept), bool)),
+            "decode": (decode, always),
+            "render": (render, always),
         }
         self.unattributed = np.where(engine, 0, rest)
         self.e2e, self.ttft = e2e, ttft
@@ -153,7 +146,6 @@ class _Requests:
         deployment, fate, work, kept = self.deployment, self.fate, self.work, self.kept
         had, success, engine, routed = self.had, self.success, self.engine, self.routed
         source = deployment.engine_source
-        has_usage = success  # usage comes with the last chunk
         tokens = fate.produced.astype(np.float64)
         plugin = source == "engine_plugin"
         span = source in ("engine_span", "engine_plugin")
@@ -167,7 +159,7 @@ class _Requests:
             "ttft_s": _known(self.ttft, had),
             "ttft_arrival_s": _known(self.ttft, had),
             "tpot_s": np.where(
-                has_usage & (tokens > 1),
+                success & (tokens > 1),  # usage comes with the last chunk
                 (fate.last - fate.first) / np.maximum(tokens - 1, 1),
                 np.nan,
             ),
@@ -180,9 +172,9 @@ class _Requests:
             "answered_s": np.where(routed, answered - fate.started, np.nan),
             "last_content_s": np.where(had, np.fmax(fate.last, fate.first) - fate.started, np.nan),
             "first_chunk_frontend_s": np.where(engine & span, fate.front_s, np.nan),
-            "prompt_tokens": np.where(has_usage, work.prompt, np.nan),
-            "cached_tokens": np.where(has_usage, fate.cached, np.nan),
-            "output_tokens": np.where(has_usage, tokens, np.nan),
+            "prompt_tokens": np.where(success, work.prompt, np.nan),
+            "cached_tokens": np.where(success, fate.cached, np.nan),
+            "output_tokens": np.where(success, tokens, np.nan),
             "chunks": fate.chunks.astype(np.float64),
             "burst_chunks": np.where(many, fate.bursts, np.nan),
             "attempts": np.maximum(fate.attempts, 1).astype(np.float64),
@@ -234,13 +226,12 @@ class _Requests:
             "finish_reason": (np.where(self.success, length, -1), ["stop", "length"]),
             "error_type": (np.where(failed, kind, -1), errors),
         }
-        sources: dict[str, str | None] = dict.fromkeys(STAGES, "client")
-        sources |= {"queue": source, "prefill": source, "gateway": "server_timing"}
+        sources: dict[str, str | None] = {"queue": source, "prefill": source}
+        if deployment.gateway_tells:
+            sources["gateway"] = "server_timing"
         for stage, (_, known) in self.stages.items():
             code = np.where(known, 0, -1)
-            words[f"{stage}_source"] = (code, [sources[stage] or "client"])
-        if not deployment.gateway_tells:
-            words["gateway_source"] = (words["gateway_source"][0], ["client"])
+            words[f"{stage}_source"] = (code, [sources.get(stage) or "client"])
         return {
             name: (codes.astype(np.int32), list(names)) for name, (codes, names) in words.items()
         }

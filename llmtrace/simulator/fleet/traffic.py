@@ -31,9 +31,9 @@ _MAX_ROUNDS = 2
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What is known of every question besides `WORK`: indices into the deployment's names."""
+    """The requests of a day: `work`, and indices into the deployment's names."""
 
-    work: Records  # of kernel.WORK
+    work: Records  # of event_loop.WORK
     route: _Ints
     region: _Ints
     app: _Ints
@@ -50,7 +50,7 @@ class Demand:
 
 
 def arrivals(day: Day, rng: np.random.Generator) -> _Floats:
-    """Return when questions come: a Poisson process whose rate is uneasy."""
+    """Return when requests come: a Poisson process whose rate varies."""
     bins = int(np.ceil(day.end / _BIN_S))
     at = (np.arange(bins) + 0.5) * _BIN_S
     shape = day.steadiness
@@ -103,7 +103,7 @@ def _write_replayed(trace: Arrivals, which: _Ints, w: Arrays) -> None:
 
 
 def draw_demand(day: Day, seed: int) -> Demand:
-    """Draw the questions of a day; what is left to chance, the seed decides."""
+    """Draw the requests of a day; the seed decides what is left to chance."""
     deployment = day.deployment
     rng = np.random.default_rng([seed, 1])
     replayed = None if day.replay is None else replay(day, day.replay, rng)
@@ -207,7 +207,7 @@ def _connect(deployment: Deployment, w: Arrays, rng: np.random.Generator) -> Non
 
 
 def _bound(deployment: Deployment, w: Arrays) -> None:
-    """Keep edited questions within what the engine takes, and add up what follows from them."""
+    """Keep edited requests within what the engine takes, and add up what follows from them."""
     w["output"] = np.clip(w["output"] + w["hidden"], 2, _MAX_OUTPUT)
     room = deployment.max_model_len - w["output"]
     w["prompt"] = np.clip(w["prompt"], 4, room)
