@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +24,7 @@ from typing import Any, Final
 import grpc
 from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from llmtrace import __version__
 from llmtrace.core.errors import ConfigError, LlmtraceError, SourceError
@@ -36,12 +37,13 @@ from llmtrace_collector.commands.logs import logging_to
 from llmtrace_collector.commands.reload import Reloader
 from llmtrace_collector.config.fields import Key
 from llmtrace_collector.config.schema import Address, Config, as_yaml, exposed, load, tls
-from llmtrace_collector.metrics.endpoint import OwnMetrics, Samples
+from llmtrace_collector.metrics.endpoint import OwnMetrics
 from llmtrace_collector.metrics.request_metrics import RequestMetrics
 from llmtrace_collector.metrics.target_metrics import TargetMetrics
 from llmtrace_collector.receive.clock_watch import ClockWatch
 from llmtrace_collector.receive.counters import Received
 from llmtrace_collector.receive.discard import OtlpDiscard
+from llmtrace_collector.receive.receiver_metrics import MetricSamples, by_label, counter, gauge
 from llmtrace_collector.scrape.gpu import GpuReader
 from llmtrace_collector.scrape.recorder import Recorder
 from llmtrace_collector.scrape.scraper import Scraper
@@ -103,8 +105,12 @@ class State:
     ready: bool = False
     stopping: bool = False
 
+    def stop(self) -> None:
+        """Note that the process is about to end."""
+        self.stopping = True
+
     def why_not(self, spool: receive.Spool) -> str | None:
-        """Return why it should get nothing now, in words; `None` = it may."""
+        """Return why it should get no requests now, in words; `None` = it is ready."""
         if self.stopping:
             return "stopping"
         if not self.ready:
@@ -195,7 +201,7 @@ async def running(config: Config, reloader: Reloader | None = None) -> AsyncIter
         for job in _jobs(config, store, recorder, tally, state.clock):
             last.push_async_callback(_end, asyncio.create_task(job))
         state.ready = True
-        last.callback(_mark_stopping, state)
+        last.callback(state.stop)
         yield places
 
 
@@ -221,6 +227,7 @@ def _follow(
     """Apply what may change while the collector runs."""
     admission.limits = new.receive.limits()
     spool.limits = new.spool.limits()
+    spool.quarantine.max_bytes = spool.limits.quarantine_bytes
     scraper.follow(new.scrape.sources())
 
 
@@ -228,13 +235,10 @@ def _receiver(
     config: Config, store: Store, last: AsyncExitStack
 ) -> tuple[receive.Spool, receive.Ingest, receive.Admission]:
     """Make what takes spans in, and what stores them."""
-    limits = config.receive.limits()
-    spool = receive.Spool(
-        config.data / "spool", config.spool.limits(), most_bytes=limits.inflated_bytes
-    )
+    spool = receive.Spool(config.data / "spool", config.spool.limits())
     last.push_async_callback(asyncio.to_thread, spool.close)
     ingest = receive.Ingest(spool, store, receive.IngestSettings(wait_s=config.store.wait))
-    return spool, ingest, receive.Admission(spool, limits)
+    return spool, ingest, receive.Admission(spool, config.receive.limits())
 
 
 async def _sources(config: Config, last: AsyncExitStack) -> tuple[GpuReader | None, Scraper]:
@@ -296,10 +300,6 @@ def _make_folder(data: Path) -> None:
         ) from error
 
 
-def _mark_stopping(state: State) -> None:
-    state.stopping = True
-
-
 async def _keep_small(store: Store, most_bytes: int) -> None:
     """Drop the oldest days while the store is larger than it may be."""
     while True:
@@ -353,8 +353,29 @@ def _gpus(wanted: str) -> Iterator[GpuReader | None]:
         yield reader
 
 
-def _at(wanted: Address | None, port: int) -> Address:
-    return Address(wanted.host if wanted else "127.0.0.1", port)
+async def _start_http(
+    reloader: Reloader,
+    app: ASGIApp,
+    at: Address,
+    *,
+    limits: receive.ReceiveLimits,
+    counted: Received,
+    last: AsyncExitStack,
+    client_ca: Path | None = None,
+) -> Address:
+    """Serve an application over HTTP until the end, and return its address.
+
+    Its certificate is that of the settings, also after they were reloaded.
+    """
+    access = reloader.config.access
+    server = receive.HttpServer(
+        app, at.host, at.port, limits, counted,
+        certificate=access.certificate, key=access.key, client_ca=client_ca,
+    )  # fmt: skip
+    reloader.applies(lambda new: server.take_certificate(new.access.certificate, new.access.key))
+    await server.start()
+    last.push_async_callback(server.stop)
+    return replace(at, port=server.port)
 
 
 async def _serve(
@@ -382,19 +403,8 @@ async def _serve(
         quarantined=lambda: spool.quarantine.count,
         clock=state.clock.look,
     )
-    server = receive.HttpServer(
-        app,
-        at.host,
-        at.port,
-        receive.ReceiveLimits(connections=_WEB_CONNECTIONS),
-        Received(),
-        certificate=config.access.certificate,
-        key=config.access.key,
-    )
-    reloader.applies(lambda new: server.take_certificate(new.access.certificate, new.access.key))
-    await server.start()
-    last.push_async_callback(server.stop)
-    return _at(at, server.port)
+    limits = receive.ReceiveLimits(connections=_WEB_CONNECTIONS)
+    return await _start_http(reloader, app, at, limits=limits, counted=Received(), last=last)
 
 
 async def _receive(
@@ -411,22 +421,16 @@ async def _receive(
         access = receive.HttpAccess(
             token=reloader.send_token, origins=frozenset(config.receive.origins)
         )
-        server = receive.HttpServer(
-            Starlette(routes=[*receive.routes(admission, access), *discard.routes()]),
-            at.host,
-            at.port,
-            admission.limits,
-            admission.counted,
-            certificate=config.access.certificate,
-            key=config.access.key,
+        app = Starlette(routes=[*receive.routes(admission, access), *discard.routes()])
+        places.otlp_http = await _start_http(
+            reloader,
+            app,
+            at,
+            limits=admission.limits,
+            counted=admission.counted,
+            last=last,
             client_ca=client_ca,
         )
-        await server.start()
-        last.push_async_callback(server.stop)
-        reloader.applies(
-            lambda new: server.take_certificate(new.access.certificate, new.access.key)
-        )
-        places.otlp_http = _at(at, server.port)
     if (at := config.listen.otlp_grpc) is not None:
         credentials = None
         if config.access.certificate is not None and config.access.key is not None:
@@ -441,7 +445,7 @@ async def _receive(
         )
         grpc_server.add_generic_rpc_handlers(discard.handlers())
         last.push_async_callback(grpc_server.stop, _GRPC_GRACE_S)
-        places.otlp_grpc = _at(at, port)
+        places.otlp_grpc = replace(at, port=port)
 
 
 def _grpc_certificates(config: Config) -> grpc.ServerCertificateConfiguration:
@@ -461,32 +465,30 @@ def _of_collector(
     tally: RequestMetrics,
     discard: OtlpDiscard,
     scraper: Scraper,
-) -> list[tuple[str, str, str, Samples]]:
+) -> list[MetricSamples]:
     return [
-        ("llmtrace_collector_info", "Which collector this is.",
-         "gauge", [({"version": __version__}, 1)]),
-        ("llmtrace_collector_up_seconds", "Since this process began.",
-         "gauge", [({}, time.monotonic() - state.began)]),
-        ("llmtrace_collector_signals", "Samples of signals, by what became of them.",
-         "counter",
-         [({"state": "stored"}, recorder.written), ({"state": "dropped"}, recorder.dropped)]),
-        ("llmtrace_collector_rows_counted", "Rows counted into the request metrics.",
-         "counter", [({}, tally.rows)]),
-        ("llmtrace_collector_rows_late",
-         "Rows that changed after they were counted, and stay counted as they were.",
-         "counter", [({}, tally.late)]),
-        ("llmtrace_collector_rows_missed",
-         "Rows that are stored and in no request metric, by why not.",
-         "counter", [({"reason": why}, count) for why, count in dict(tally.missed).items()]),
-        ("llmtrace_collector_clock_jumps",
-         "Times the machine's clock was set by more than a minute.",
-         "counter", [({}, state.clock.jumps)]),
-        ("llmtrace_collector_target_list_failures",
-         "Times a list of targets could not be read, by its source.",
-         "counter", [({"source": name}, n) for name, n in dict(scraper.source_failures).items()]),
-        ("llmtrace_collector_unwanted_requests",
-         "OTLP requests of metrics and logs, which are taken and dropped.",
-         "counter", [({"kind": kind}, n) for kind, n in dict(discard.requests).items()]),
+        ("llmtrace_collector_info", "Which collector this is.", "gauge",
+         [({"version": __version__}, 1)]),
+        gauge("llmtrace_collector_up_seconds", "Since this process began.",
+              time.monotonic() - state.began),
+        by_label("llmtrace_collector_signals", "Samples of signals, by what became of them.",
+                 "state", {"stored": recorder.written, "dropped": recorder.dropped}),
+        counter("llmtrace_collector_rows_counted", "Rows counted into the request metrics.",
+                tally.rows),
+        counter("llmtrace_collector_rows_late",
+                "Rows that changed after they were counted, and stay counted as they were.",
+                tally.late),
+        by_label("llmtrace_collector_rows_missed",
+                 "Rows that are stored and in no request metric, by why not.", "reason",
+                 tally.missed),
+        counter("llmtrace_collector_clock_jumps",
+                "Times the machine's clock was set by more than a minute.", state.clock.jumps),
+        by_label("llmtrace_collector_target_list_failures",
+                 "Times a list of targets could not be read, by its source.", "source",
+                 scraper.source_failures),
+        by_label("llmtrace_collector_unwanted_requests",
+                 "OTLP requests of metrics and logs, which are taken and dropped.", "kind",
+                 discard.requests),
     ]  # fmt: skip
 
 

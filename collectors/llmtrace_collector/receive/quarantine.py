@@ -55,7 +55,7 @@ class Quarantine:
     def __init__(self, folder: Path, max_bytes: int) -> None:
         self.folder = folder
         self.dropped = 0
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._lock = threading.Lock()
         self._sizes = {
             path.stem: path.stat().st_size for path in sorted(folder.glob(f"*{_REQUEST}"))
@@ -87,7 +87,7 @@ class Quarantine:
             _write(self.folder / f"{name}{_ABOUT}", json.dumps(asdict(entry), indent=1).encode())
             _write(self.folder / f"{name}{_REQUEST}", payload)
             self._sizes[name] = len(payload)
-            while len(self._sizes) > 1 and sum(self._sizes.values()) > self._max_bytes:
+            while len(self._sizes) > 1 and sum(self._sizes.values()) > self.max_bytes:
                 self._remove(next(iter(self._sizes)))
                 self.dropped += 1
 

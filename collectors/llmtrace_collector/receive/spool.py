@@ -28,6 +28,7 @@ from llmtrace_collector.receive.counters import Spooled
 from llmtrace_collector.receive.limits import MIB, SpoolLimits
 from llmtrace_collector.receive.quarantine import Quarantine
 from llmtrace_collector.receive.rejections import RejectedError
+from llmtrace_collector.receive.split import varint
 from llmtrace_collector.receive.spool_cursor import Cursor
 from llmtrace_collector.receive.spool_format import HEAD_BYTES, Record, next_mark, records
 
@@ -67,7 +68,7 @@ class Batch:
     def body(self) -> bytes:
         """The requests, each after its length as a varint."""
         return b"".join(
-            piece for one in self.records for piece in (_varint(len(one.payload)), one.payload)
+            piece for one in self.records for piece in (varint(len(one.payload)), one.payload)
         )
 
 
@@ -88,23 +89,15 @@ class Spool:
     Args:
         folder: of the files; made if it is not there.
         limits: when it is full, and when the disk is synced.
-        most_bytes: of one request.
 
     Raises:
         ConfigError: the folder cannot be used, or another process uses it.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        limits: SpoolLimits | None = None,
-        *,
-        most_bytes: int = 8 * MIB,
-    ) -> None:
+    def __init__(self, folder: Path, limits: SpoolLimits | None = None) -> None:
         self.folder = folder
         self.limits = limits or SpoolLimits()
         self.counted = Spooled()
-        self._most_record = most_bytes + HEAD_BYTES
         self._lock = threading.Lock()
         self._grown = threading.Condition(self._lock)
         self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
@@ -433,7 +426,7 @@ class Spool:
         file = self._open(segment)
         data = os.pread(file, min(max(most_bytes, HEAD_BYTES), end - offset), offset)
         length = spool_format.length_at(data, 0)
-        if length is not None and len(data) < length <= min(self._most_record, end - offset):
+        if length is not None and len(data) < length <= end - offset:
             data = os.pread(file, length, offset)
         found: list[Record] = []
         spans = expanded = 0
@@ -460,7 +453,7 @@ class Spool:
                 at = min(end, at + max(1, len(data) - 3))
                 continue
             at += near
-            if self._records(segment, at, end, (self._most_record, 1, _ANY)):
+            if self._records(segment, at, end, (HEAD_BYTES, 1, _ANY)):
                 break
             at += 1
         size = at - offset
@@ -478,7 +471,7 @@ class Spool:
             )  # fmt: skip
             self._set_aside(
                 f"{segment:016d}-{offset}.damaged",
-                os.pread(file, min(size, self._most_record), offset),
+                os.pread(file, min(size, _ASIDE_BYTES), offset),
             )
         self._cursor.move(segment, min(at, end))
 
@@ -588,13 +581,4 @@ def _settle(futures: Sequence[asyncio.Future[None]], refusal: RejectedError | No
 
 def delimited(payload: bytes) -> bytes:
     """Return a request after its length as a varint."""
-    return _varint(len(payload)) + payload
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number >= 0x80:  # noqa: PLR2004 - the bit that says that more follows
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
+    return varint(len(payload)) + payload
