@@ -106,6 +106,7 @@ def test_targets_of_every_kind(written, tmp_path):
         ("listen: {web: 4318}", "listen.web and listen.otlp_http are both 127.0.0.1:4318"),
         ("listen: {web: off, otlp_http: off, otlp_grpc: off}", "nothing to do"),
         ("receive: {body_bytes: lots}", "receive.body_bytes: 'lots' is not a size such as 512MB"),
+        ("store: {url: 'http://[::1/db'}", "store.url: not an address: Invalid IPv6 URL"),
         (f"receive: {{body_bytes: {'9' * 400}k}}", "is not a size such as 512MB"),
         ("receive: {body_bytes: 1GB}", "receive.body_bytes: 1073741824 is more than"),
         ("receive: {origins: [http://a/b]}", r"origins\[0\]: 'http://a/b' is not an origin"),

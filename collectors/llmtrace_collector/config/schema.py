@@ -128,7 +128,10 @@ def duration(value: Any, where: Where) -> float:
 def store_url(value: Any, where: Where) -> str:
     """Read the address of the store; one with a password is refused: addresses get into logs."""
     said = text(value, where)
-    parts = urlsplit(said)
+    try:
+        parts = urlsplit(said)
+    except ValueError as error:
+        raise where.wrong(f"not an address: {error}") from error
     if parts.password is not None:
         raise where.wrong(
             "a password does not belong in an address: set CLICKHOUSE_PASSWORD, or "
