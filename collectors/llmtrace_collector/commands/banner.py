@@ -1,4 +1,4 @@
-"""Write what a starting collector shows: the addresses it listens on, and how to send to them."""
+"""Print the start-up text of a collector: its addresses, and how to send to them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from llmtrace_collector.serve.how_to_send import Places
 
 
 def lines(config: Config, places: Places) -> list[tuple[str, str, str]]:
-    """Return what is said: a name, what it is, and how it is used."""
+    """Return the lines of the text: a name, a value, and how to use it."""
     said = []
     if (at := places.otlp_http) is not None:
         url = places.url(at)
@@ -44,7 +44,7 @@ def lines(config: Config, places: Places) -> list[tuple[str, str, str]]:
 
 
 def show(config: Config, places: Places, out: TextIO) -> None:
-    """Print it for people; programs that read JSON get none of it."""
+    """Print the text, unless the log is JSON for programs."""
     if config.log.format == "json":
         return
     said = lines(config, places)

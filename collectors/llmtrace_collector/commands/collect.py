@@ -1,8 +1,8 @@
 """Run `llmtrace collect`: start its parts, and stop them in order.
 
-One process: receivers into a spool, the spool into the store, engines' and GPUs' pages read, all
-of it served. What is acknowledged is on disk by then, so that ending at any moment loses none of
-it; an orderly end stores it as well.
+One process receives spans into a spool, moves them into the store, reads the metrics of engines
+and GPUs, and serves all of it. Requests are on disk before they are acknowledged, so that none is
+lost however the process ends; a graceful shutdown also stores them.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ from llmtrace_collector.store.open_store import open_store
 
 logger = logging.getLogger("llmtrace.collector")
 
-# Of the time there is for an orderly end, the share that storing what is spooled may take.
+# The share of the time for a graceful shutdown that storing the spool may take.
 _FOR_STORING: Final = 0.6
 _GRPC_GRACE_S: Final = 2.0
 _HURRIED: Final = 130
-_MAX_LABEL_SETS: Final = 500  # of all services together; it is a process of its own
-_SAME_WISH_S: Final = 0.3
+_MAX_LABEL_SETS: Final = 500  # of all services together
+_SAME_SIGNAL_S: Final = 0.3
 _WEB_CONNECTIONS: Final = 1_000
 _TRIM_EVERY_S: Final = 600.0
 _CLOCK_EVERY_S: Final = 10.0
@@ -77,7 +77,7 @@ def run(
     """Collect until a signal ends it: the command `llmtrace collect`.
 
     Raises:
-        ConfigError: a setting is wrong, or a port, folder or certificate cannot be had.
+        ConfigError: a setting is wrong, or a port, folder or certificate cannot be used.
         SourceError: the store does not answer.
     """
     config = load(file, flags)
@@ -98,7 +98,7 @@ def run(
 
 @dataclass(slots=True)
 class State:
-    """How far this process is; read by readiness checks."""
+    """The state of this process, for readiness checks."""
 
     clock: ClockWatch
     began: float = 0.0
@@ -120,12 +120,12 @@ class State:
 
 
 async def collect(config: Config, read: Callable[[], Config] | None = None) -> None:
-    """Run everything until SIGTERM or SIGINT, then end in order. A second signal ends it at once.
+    """Run everything until SIGTERM or SIGINT, then shut down. A second signal ends it at once.
 
-    SIGHUP has `read` read the settings anew; see `reload`.
+    At SIGHUP, `read` reads the settings again; see `reload`.
 
     Raises:
-        ConfigError: a port, folder or certificate cannot be had.
+        ConfigError: a port, folder or certificate cannot be used.
         SourceError: the store does not answer.
     """
     for words in exposed(config):
@@ -144,19 +144,19 @@ async def collect(config: Config, read: Callable[[], Config] | None = None) -> N
 
 @asynccontextmanager
 async def running(config: Config, reloader: Reloader | None = None) -> AsyncIterator[Places]:
-    """Run everything while the block runs, and end it in order. Yield where it listens.
+    """Run everything while the block runs, then shut down. Yields the addresses it listens on.
 
     Args:
         config: the settings.
         reloader: of these settings; default: one that never changes them.
 
     Raises:
-        ConfigError: a port, folder or certificate cannot be had.
+        ConfigError: a port, folder or certificate cannot be used.
         SourceError: the store does not answer.
     """
     began = time.monotonic()
     reloader = reloader or Reloader(config)
-    _look_for_room(config)
+    _check_addresses(config)
     _make_folder(config.data)
     context_of = tls(config)
     async with AsyncExitStack() as last:
@@ -193,7 +193,7 @@ async def running(config: Config, reloader: Reloader | None = None) -> AsyncIter
         places.gpus, places.tls = 0 if gpus is None else gpus.count, context_of is not None
         api = Api(store, live_view, admission=admission, catch_up=ingest.catch_up)
         places.web = await _serve(reloader, registry, api, state=state, spool=spool, last=last)
-        # From here on the order of ending matters: senders first, then what they sent.
+        # The order of shutdown matters from here on: first stop receiving, then store the spool.
         last.push_async_callback(_drain, ingest, config)
         ingest.start()
         await _receive(reloader, admission, discard, places, last)
@@ -212,7 +212,7 @@ def _jobs(
     tally: RequestMetrics,
     clock: ClockWatch,
 ) -> Iterator[Coroutine[Any, Any, None]]:
-    """Yield what goes on until the end."""
+    """Yield the tasks that run until the end."""
     yield recorder.run()
     yield _watch(clock)
     if config.metrics.requests:
@@ -234,7 +234,7 @@ def _follow(
 def _receiver(
     config: Config, store: Store, last: AsyncExitStack
 ) -> tuple[receive.Spool, receive.Ingest, receive.Admission]:
-    """Make what takes spans in, and what stores them."""
+    """Make the parts that receive spans, and store them."""
     spool = receive.Spool(config.data / "spool", config.spool.limits())
     last.push_async_callback(asyncio.to_thread, spool.close)
     ingest = receive.Ingest(spool, store, receive.IngestSettings(wait_s=config.store.wait))
@@ -242,7 +242,7 @@ def _receiver(
 
 
 async def _sources(config: Config, last: AsyncExitStack) -> tuple[GpuReader | None, Scraper]:
-    """Make what reads this machine's GPUs, and what scrapes engines and gateways."""
+    """Make the reader of this machine's GPUs, and the scraper of engines and gateways."""
     gpus = last.enter_context(_gpus(config.scrape.gpu))
     profiles = config.scrape.profiles
     scraper = Scraper(
@@ -260,7 +260,7 @@ def _request_metrics(
     ingest: receive.Ingest,
     last: AsyncExitStack,
 ) -> RequestMetrics:
-    """Make what counts stored requests into the metrics of a registry."""
+    """Make the part that counts stored requests into the metrics of a registry."""
     sink = PrometheusSink(
         thresholds_s=config.budget.thresholds_s(),
         budget_seconds=config.budget.allocations_s(),
@@ -274,11 +274,11 @@ def _request_metrics(
     )  # fmt: skip
 
 
-def _look_for_room(config: Config) -> None:
-    """Look whether one can listen where one is to, before anything slow begins.
+def _check_addresses(config: Config) -> None:
+    """Check that the addresses are available, before anything slow begins.
 
     Raises:
-        ConfigError: one cannot.
+        ConfigError: one is not.
     """
     for name, at in config.listen.addresses.items():
         setting = f"--{name.replace('_', '-')} ADDRESS or listen.{name}"
@@ -317,7 +317,7 @@ async def _keep_small(store: Store, most_bytes: int) -> None:
 
 
 async def _watch(clock: ClockWatch) -> None:
-    """Look at the clock often enough to tell jumps apart."""
+    """Check the clock often enough to distinguish jumps."""
     while True:
         await asyncio.sleep(_CLOCK_EVERY_S)
         clock.look()
@@ -330,7 +330,7 @@ async def _end(task: asyncio.Task[None]) -> None:
 
 
 async def _drain(ingest: receive.Ingest, config: Config) -> None:
-    """Store what was acknowledged, for as long as `stop_after` allows."""
+    """Store the spool, for as long as `stop_after` allows."""
     stored = await asyncio.to_thread(ingest.stop, config.stop_after * _FOR_STORING)
     if not stored:
         logger.warning(
@@ -387,7 +387,7 @@ async def _serve(
     spool: receive.Spool,
     last: AsyncExitStack,
 ) -> Address | None:
-    """Serve pages, metrics and the API, if anywhere; return where."""
+    """Serve pages, metrics and the API; return the address, if there is one."""
     config = reloader.config
     at = config.listen.web
     if at is None:
@@ -449,7 +449,7 @@ async def _receive(
 
 
 def _grpc_certificates(config: Config) -> grpc.ServerCertificateConfiguration:
-    """Return what gRPC's listener shows, and whom it trusts. Of settings that were checked."""
+    """Return the certificate of gRPC's listener, and the CA of its clients."""
     access, client_ca = config.access, config.receive.client_ca_file
     assert access.key is not None  # noqa: S101 - the caller has looked
     assert access.certificate is not None  # noqa: S101
@@ -494,19 +494,19 @@ def _of_collector(
 
 @contextmanager
 def _signals(stop: asyncio.Event, reloader: Reloader) -> Iterator[None]:
-    """Set the event at the first signal; leave at once at the second. SIGHUP reloads."""
+    """Set the event at the first signal; end the process at the second. SIGHUP reloads."""
     loop = asyncio.get_running_loop()
     heard_at = 0.0
 
     def heard() -> None:
         nonlocal heard_at
         now = loop.time()
-        # Programs that run us often signal us and our whole group: one wish, heard twice.
-        if stop.is_set() and now - heard_at < _SAME_WISH_S:
+        # A supervisor often signals the process and its group: then one signal arrives twice.
+        if stop.is_set() and now - heard_at < _SAME_SIGNAL_S:
             return
         heard_at = now
         if stop.is_set():
-            # All that was acknowledged is in the spool: the next start finds it.
+            # Everything acknowledged is in the spool, for the next start.
             sys.stderr.write("llmtrace collect: ended at once\n")
             sys.stderr.flush()
             os._exit(_HURRIED)

@@ -191,7 +191,7 @@ def _nearest(name: str, names: Any) -> str:
 
 
 def text(value: Any, where: Where) -> str:
-    """Read a text of one line."""
+    """Read a text that has one line."""
     if isinstance(value, str) and value and value.isprintable():
         return value
     raise where.wrong(f"{value!r} is not a text of one line")

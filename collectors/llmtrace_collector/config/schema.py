@@ -238,7 +238,7 @@ class Receive:
     )
 
     def limits(self) -> ReceiveLimits:
-        """Return the receiver's limits."""
+        """Return the limits of the receiver."""
         return _with_settings(_TAKEN, self)
 
 
@@ -261,7 +261,7 @@ class Spooling:
     )
 
     def limits(self) -> SpoolLimits:
-        """Return the spool's limits."""
+        """Return the limits of the spool."""
         return _with_settings(
             replace(_KEPT, segment_bytes=min(_KEPT.segment_bytes, self.disk_bytes)), self
         )
@@ -293,7 +293,7 @@ class StoreSettings:
     )
 
     def keep(self) -> Keep:
-        """Return the retention times."""
+        """Return the retention times of the store."""
         return replace(
             _KEEP, spans=self.spans_days, rows=self.rows_days, signals=self.signals_days
         )

@@ -147,7 +147,7 @@ class Admission:
         return count
 
     def refuse(self, transport: str, error: RejectedError) -> None:
-        """Count a rejected request."""
+        """Count a request that was rejected."""
         self.counted.rejected[transport, error.reason] += 1
 
     def _check(self, body: bytes) -> Checked:

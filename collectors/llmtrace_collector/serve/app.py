@@ -30,7 +30,7 @@ from llmtrace_collector.receive.auth import Secret
 from llmtrace_collector.serve import sign_in
 from llmtrace_collector.serve.auth import Guard
 
-# Nothing is shown there: orchestrators have no token, and people show it by a form.
+# Paths that need no token: orchestrators have none, and people enter it in the form.
 FREE: Final = ("/healthz", "/readyz", sign_in.PATH)
 _SCRIPT: Final = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 _STYLE: Final = re.compile(r"<style>(.*?)</style>", re.DOTALL)
@@ -73,12 +73,12 @@ def make_app(
     Args:
         registry: of all metrics.
         api: the routes of the read API.
-        why_not_ready: returns what is missing, in words; `None` = nothing.
+        why_not_ready: returns why it is not ready, in words; `None` = it is.
         pages: the routes of the request list and the request page.
         token: readers must show it; `None` = none is needed.
-        hosts: names it may be addressed by; `None` = any.
+        hosts: host names that requests may use; `None` = any.
         quarantined: returns how many requests are in quarantine.
-        clock: returns in words that the clock was set; `None` = it was not.
+        clock: returns a warning that the clock was set; `None` = it was not.
     """
     page, policy = live_page()
 

@@ -1,8 +1,8 @@
-"""The frame of the pages that are made here: their style, policy, links to each other and numbers.
+"""The frame of the collector's HTML pages: style, security policy, navigation and number formats.
 
-No page has a script, and none loads anything: the policy allows its one style and nothing else.
-Bars are SVG, whose colours are classes, since a policy without `unsafe-inline` forbids style
-attributes. All text from outside goes through `text`.
+No page has a script or loads anything: the policy allows its one style and nothing else. Bars are
+SVG with classes for colours, as a policy without `unsafe-inline` forbids style attributes. All
+text from outside goes through `text`.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ HEADERS: Final = {
 
 
 def page_response(title: str, body: str, status: int = 200) -> Response:
-    """Return a page; `body` is HTML in which all from outside is escaped."""
+    """Return a page; in the HTML of `body`, text from outside is escaped already."""
     return HTMLResponse(document(f"{printable(title)} · llmtrace", body, STYLE), status, HEADERS)
 
 
 def navigation(up: str = "") -> str:
-    """Return the links to the other pages; `up` leads to the folder that all are in."""
+    """Return the links to the other pages; `up` is the relative path to their folder."""
     return (
         f'<nav aria-label="Pages"><a href="{up or "./"}">Now</a>'
         f'<a href="{up}requests">Requests</a></nav>'
@@ -108,9 +108,9 @@ def bar(pieces: Iterable[tuple[str, float, float]], whole: float, label: str) ->
     """Draw intervals on one scale.
 
     Args:
-        pieces: class of each, where it begins and how long it is; in the unit of `whole`.
-        whole: what the width stands for.
-        label: what it shows, for those who do not see it.
+        pieces: class, start and length of each, in the unit of `whole`.
+        whole: what the full width stands for.
+        label: a description, for screen readers.
     """
     drawn = "".join(
         f'<rect class="{kind}" x="{1000 * begin / whole:.2f}" '
