@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from html import escape
@@ -19,8 +18,8 @@ from typing import Final
 from starlette.responses import HTMLResponse, Response
 
 from llmtrace.core.sanitize import printable
+from llmtrace.display import html_page
 from llmtrace.display.colours import STAGE_COLOURS
-from llmtrace.display.html_page import document
 from llmtrace.semconv.attributes import ORDER
 
 UNKNOWN: Final = '<span class="none">not reported</span>'
@@ -36,16 +35,16 @@ def _colours(stages: Mapping[str, str]) -> str:
 STYLE: Final = f"{_STYLE}{_colours(STAGE_COLOURS)}\n"
 
 
-def _digest() -> str:
-    found = re.search(r"<style>(.*?)</style>", document("", "", STYLE), re.DOTALL)
-    assert found is not None  # noqa: S101 - the frame has one
-    return base64.b64encode(hashlib.sha256(found[1].encode()).digest()).decode()
+def csp_hash(source: str) -> str:
+    """Return the hash by which a Content-Security-Policy allows an inline script or style."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}'"
 
 
 HEADERS: Final = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": (
-        f"default-src 'none'; style-src 'sha256-{_digest()}'; img-src data:; form-action 'self'; "
+        f"default-src 'none'; style-src {csp_hash(html_page.STYLE + STYLE)}; img-src data:; "
+        "form-action 'self'; "
         "base-uri 'none'; frame-ancestors 'none'"
     ),
     "Referrer-Policy": "no-referrer",
@@ -55,7 +54,9 @@ HEADERS: Final = {
 
 def page_response(title: str, body: str, status: int = 200) -> Response:
     """Return a page; in the HTML of `body`, text from outside is escaped already."""
-    return HTMLResponse(document(f"{printable(title)} · llmtrace", body, STYLE), status, HEADERS)
+    return HTMLResponse(
+        html_page.document(f"{printable(title)} · llmtrace", body, STYLE), status, HEADERS
+    )
 
 
 def navigation(up: str = "") -> str:
