@@ -278,7 +278,9 @@ async def _page(
         else:
             if reading.profiles:
                 return page, normaliser, reading
-            problems.append(f"{shown(page)} is a page of nothing that is known here")
+            problems.append(
+                f"{shown(page)} is not a page of any known engine, gateway or exporter"
+            )
     known = ", ".join(profile.title for profile in profiles)
     raise SourceError(
         f"{'; '.join(problems)}. Known are {known}. Some serve no page unless enabled: "

@@ -101,7 +101,7 @@ def ask(collector: Collector) -> Mapping[str, Any]:
     """
     live = collector.get("live")
     if not isinstance(live, dict) or "stages" not in live:
-        raise SourceError(f"{collector.url} is no collector of llmtrace's")
+        raise SourceError(f"{collector.url} is not an llmtrace collector")
     return live
 
 

@@ -73,7 +73,7 @@ class Admission:
             RejectedError: `overloaded`: all requests together would hold too much.
         """
         if self.counted.memory_bytes + size > self.limits.memory_bytes:
-            raise RejectedError("overloaded", "too much is under way; come back later")
+            raise RejectedError("overloaded", "too many requests are in progress; retry later")
         weight.held += size
         self.counted.memory_bytes += size
 

@@ -100,7 +100,7 @@ def _exporter(
         except RejectedError as error:
             refusal = error
         except TimeoutError:
-            refusal = RejectedError("overloaded", "this took too long; come back later")
+            refusal = RejectedError("overloaded", "this took too long; retry later")
         else:
             return checked.response().SerializeToString()
         admission.refuse("grpc", refusal)

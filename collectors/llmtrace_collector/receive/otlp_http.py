@@ -99,7 +99,7 @@ class _Endpoint:
                 reply = self._rejected(headers, error)
             except TimeoutError:
                 reply = self._rejected(
-                    headers, RejectedError("overloaded", "this took too long; come back later")
+                    headers, RejectedError("overloaded", "this took too long; retry later")
                 )
         await _respond(send, reply, () if allowed is None else _cors(allowed, self._body.headers))
 

@@ -21,8 +21,8 @@ from llmtrace_collector.receive.rejections import RejectedError
 from llmtrace_collector.serve import sign_in
 
 _READING: Final = frozenset({"GET", "HEAD"})
-_NOT_CALLED_SO: Final = (
-    "this collector is not called so; add the name to access.hosts of its configuration"
+_UNKNOWN_HOST: Final = (
+    "this host name is not allowed; add it to access.hosts of the collector's configuration"
 )
 
 
@@ -63,7 +63,7 @@ class Guard:
     def _refusal(self, scope: Scope) -> Response | None:
         headers, path = Headers(scope=scope), scope["path"]
         if self._hosts is not None and host_of(headers.get("host", "")) not in self._hosts:
-            return JSONResponse({"error": _NOT_CALLED_SO}, 421)
+            return JSONResponse({"error": _UNKNOWN_HOST}, 421)
         if path in self._free:
             return None
         try:

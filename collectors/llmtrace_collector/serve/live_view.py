@@ -92,7 +92,7 @@ class LiveView:
         """
         budget = next(iter(self._budgets.values())) if name is None else self._budgets.get(name)
         if budget is None:
-            raise QueryParamError(f"no budget is called so; there are {', '.join(self._budgets)}")
+            raise QueryParamError(f"no budget has that name; there are {', '.join(self._budgets)}")
         async with self._asking:
             at, last = self._last.get(budget.name, (0.0, None))
             if last is None or time.monotonic() - at > _FRESH_S:
@@ -151,7 +151,7 @@ class LiveView:
     def _left_out(self) -> Iterator[str]:
         """Yield what is not accepted now, and what was acknowledged but is in no figure."""
         if full := self._spool.why_full():
-            yield f"{full.words}: senders are to come back later"
+            yield f"{full.words}: senders have to retry later"
         yield from tuple(self._scraper.source_problems.values())
         if count := self._unread():
             rows = "row cannot be read, and is" if count == 1 else "rows cannot be read, and are"
