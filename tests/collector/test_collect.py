@@ -198,7 +198,7 @@ def test_figures_of_many(collector):
         (f"/api/v1/traces/{'f' * 32}", 404, "no trace"),
         ("/api/v1/requests/nothing", 404, "no request nothing is stored"),
         (f"/api/v1/requests/{'x' * 600}", 400, "an id has 512 characters at most"),
-        ("/api/v1/live?budget=none", 400, "no budget is called so; there are dialogue"),
+        ("/api/v1/live?budget=none", 400, "no budget has that name; there are dialogue"),
         ("/api/v1/nothing", 404, "no such path"),
     ],
 )

@@ -106,6 +106,8 @@ def test_targets_of_every_kind(written, tmp_path):
         ("listen: {web: 4318}", "listen.web and listen.otlp_http are both 127.0.0.1:4318"),
         ("listen: {web: off, otlp_http: off, otlp_grpc: off}", "nothing to do"),
         ("receive: {body_bytes: lots}", "receive.body_bytes: 'lots' is not a size such as 512MB"),
+        ("store: {url: 'http://[::1/db'}", "store.url: not an address: Invalid IPv6 URL"),
+        (f"receive: {{body_bytes: {'9' * 400}k}}", "is not a size such as 512MB"),
         ("receive: {body_bytes: 1GB}", "receive.body_bytes: 1073741824 is more than"),
         ("receive: {origins: [http://a/b]}", r"origins\[0\]: 'http://a/b' is not an origin"),
         ("spool: {sync: sometimes}", "'sometimes' is not one of always, interval, never"),
@@ -158,6 +160,13 @@ def test_a_variable_that_names_nothing(written):
     """A slip in the environment is reported as one in the file is."""
     with pytest.raises(ConfigError, match="did you mean LLMTRACE_COLLECT_LISTEN_WEB"):
         written("", {"LLMTRACE_COLLECT_LISTEN_WEBB": "1"})
+
+
+def test_a_variable_that_is_not_yaml(written):
+    """Also where YAML takes it for a date, and no calendar has that date."""
+    for text in ("[", "2026-13-01"):
+        with pytest.raises(ConfigError, match="LLMTRACE_COLLECT_STORE_URL: its value is not YAML"):
+            written("", {"LLMTRACE_COLLECT_STORE_URL": text})
 
 
 def test_a_short_token_is_none(written, tmp_path):

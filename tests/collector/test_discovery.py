@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 
 from llmtrace.core.errors import ConfigError
+from llmtrace_collector.commands import banner
 from llmtrace_collector.config.schema import as_yaml, load
 from llmtrace_collector.scrape import dns_srv
 from llmtrace_collector.scrape.credentials import Credentials
@@ -22,6 +23,7 @@ from llmtrace_collector.scrape.dns_srv import SrvTargets
 from llmtrace_collector.scrape.fetch import FetchError, make_session
 from llmtrace_collector.scrape.scraper import Scraper, ScrapeSettings
 from llmtrace_collector.scrape.targets import Target
+from llmtrace_collector.serve.how_to_send import Places
 
 from .test_scrape import until
 
@@ -390,6 +392,8 @@ def test_the_settings(tmp_path: Path) -> None:
         DnsTargets("::1", 9),
         KubernetesPods("app=vllm", 8000, "llm"),
     )
+    said = {name: what for name, what, _ in banner.lines(config, Places())}
+    assert said["engines"] == "2 DNS names, 1 pod selector"
     file.write_text(as_yaml(config))
     assert load(file, None, {}).scrape.sources() == config.scrape.sources()
     file.write_text("scrape: {dns: [_metrics._tcp.engines.llm.svc]}")

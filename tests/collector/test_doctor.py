@@ -255,7 +255,7 @@ def test_a_request_that_fails_loses_no_report(models, capsys: pytest.CaptureFixt
     ("answers", "words"),
     [
         ({}, "answered 404.*Known are.*SGLang --enable-metrics"),
-        ({"/metrics": (200, "up 1\n")}, "is a page of nothing that is known here"),
+        ({"/metrics": (200, "up 1\n")}, "is not a page of any known engine"),
         ({"/metrics": (200, "<html>hello</html>")}, "not a metrics page"),
     ],
 )

@@ -15,6 +15,8 @@ from llmtrace.core.errors import ConfigError
 from llmtrace_collector.commands import collect
 from llmtrace_collector.commands.reload import Reloader
 from llmtrace_collector.config.schema import load
+from llmtrace_collector.receive import Admission, Spool
+from llmtrace_collector.scrape.scraper import Scraper
 from tests.support.certificates import self_signed
 from tests.support.free_ports import free_port
 from tests.support.waiting import until
@@ -164,6 +166,22 @@ def test_senders_show_a_certificate_where_one_is_asked_for(tmp_path):
 
     asyncio.run(run())
     del key
+
+
+def test_limits_are_applied(tmp_path):
+    """Those of requests, of the spool and of its quarantine."""
+    file = tmp_path / "collect.yaml"
+    file.write_text("receive: {body_bytes: 1MB}\nspool: {disk_bytes: 1GB, quarantine_bytes: 2MB}")
+    spool = Spool(tmp_path / "spool")
+    admission = Admission(spool)
+    try:
+        collect._follow(admission, spool, Scraper([]), load(file))
+    finally:
+        spool.close()
+
+    assert admission.limits.body_bytes == 1 << 20
+    assert spool.limits.disk_bytes == 1 << 30
+    assert spool.quarantine.max_bytes == 2 << 20
 
 
 def test_a_client_ca_needs_tls(tmp_path):

@@ -86,7 +86,7 @@ def test_once(capsys):
         (401, "{}", "requires a token; put it into a file"),
         (421, '{"error": "not called so"}', "responded 421: not called so"),
         (200, "hello", "the response is not JSON"),
-        (200, "[1]", "is no collector"),
+        (200, "[1]", "is not an llmtrace collector"),
     ],
 )
 def test_what_does_not_answer(status, body, words):

@@ -1,4 +1,4 @@
-"""Write what a starting collector shows: the addresses it listens on, and how to send to them."""
+"""Print the start-up text of a collector: its addresses, and how to send to them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from llmtrace_collector.serve.how_to_send import Places
 
 
 def lines(config: Config, places: Places) -> list[tuple[str, str, str]]:
-    """Return what is said: a name, what it is, and how it is used."""
+    """Return the lines of the text: a name, a value, and how to use it."""
     said = []
     if (at := places.otlp_http) is not None:
         url = places.url(at)
@@ -28,11 +28,15 @@ def lines(config: Config, places: Places) -> list[tuple[str, str, str]]:
     said.append(("data", str(config.data) if store is None else shown(store), kept))
     scrape = config.scrape
     listed = sum(map(len, scrape.targets))
-    lists = len(scrape.files) + len(scrape.http)
     targets = [f"{listed} listed"] if listed else []
-    targets += [f"{lists} {'list' if lists == 1 else 'lists'}"] if lists else []
+    for kind, found in (
+        ("list", scrape.files + scrape.http),
+        ("DNS name", scrape.dns),
+        ("pod selector", scrape.kubernetes),
+    ):
+        targets += [f"{len(found)} {kind}{'s' * (len(found) > 1)}"] if found else []
     every = f"every {scrape.interval:g} s" if targets else "--target http://engine:8000/metrics"
-    said.append(("engines", " and ".join(targets) or "none", every))
+    said.append(("engines", ", ".join(targets) or "none", every))
     said.append(("GPUs", f"{places.gpus} here" if places.gpus else "none here", ""))
     names = ", ".join(budget.name for budget in config.budget)
     said.append(("budget", names, "" if len(config.budget) > 1 else "--budget FILE for your own"))
@@ -40,7 +44,7 @@ def lines(config: Config, places: Places) -> list[tuple[str, str, str]]:
 
 
 def show(config: Config, places: Places, out: TextIO) -> None:
-    """Print it for people; programs that read JSON get none of it."""
+    """Print the text, unless the log is JSON for programs."""
     if config.log.format == "json":
         return
     said = lines(config, places)

@@ -1,8 +1,8 @@
 """Run `llmtrace collect`: start its parts, and stop them in order.
 
-One process: receivers into a spool, the spool into the store, engines' and GPUs' pages read, all
-of it served. What is acknowledged is on disk by then, so that ending at any moment loses none of
-it; an orderly end stores it as well.
+One process receives spans into a spool, moves them into the store, reads the metrics of engines
+and GPUs, and serves all of it. Requests are on disk before they are acknowledged, so that none is
+lost however the process ends; a graceful shutdown also stores them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +24,7 @@ from typing import Any, Final
 import grpc
 from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from llmtrace import __version__
 from llmtrace.core.errors import ConfigError, LlmtraceError, SourceError
@@ -36,12 +37,13 @@ from llmtrace_collector.commands.logs import logging_to
 from llmtrace_collector.commands.reload import Reloader
 from llmtrace_collector.config.fields import Key
 from llmtrace_collector.config.schema import Address, Config, as_yaml, exposed, load, tls
-from llmtrace_collector.metrics.endpoint import OwnMetrics, Samples
+from llmtrace_collector.metrics.endpoint import OwnMetrics
 from llmtrace_collector.metrics.request_metrics import RequestMetrics
 from llmtrace_collector.metrics.target_metrics import TargetMetrics
 from llmtrace_collector.receive.clock_watch import ClockWatch
 from llmtrace_collector.receive.counters import Received
 from llmtrace_collector.receive.discard import OtlpDiscard
+from llmtrace_collector.receive.receiver_metrics import MetricSamples, by_label, counter, gauge
 from llmtrace_collector.scrape.gpu import GpuReader
 from llmtrace_collector.scrape.recorder import Recorder
 from llmtrace_collector.scrape.scraper import Scraper
@@ -58,12 +60,12 @@ from llmtrace_collector.store.open_store import open_store
 
 logger = logging.getLogger("llmtrace.collector")
 
-# Of the time there is for an orderly end, the share that storing what is spooled may take.
+# The share of the time for a graceful shutdown that storing the spool may take.
 _FOR_STORING: Final = 0.6
 _GRPC_GRACE_S: Final = 2.0
 _HURRIED: Final = 130
-_MAX_LABEL_SETS: Final = 500  # of all services together; it is a process of its own
-_SAME_WISH_S: Final = 0.3
+_MAX_LABEL_SETS: Final = 500  # of all services together
+_SAME_SIGNAL_S: Final = 0.3
 _WEB_CONNECTIONS: Final = 1_000
 _TRIM_EVERY_S: Final = 600.0
 _CLOCK_EVERY_S: Final = 10.0
@@ -75,7 +77,7 @@ def run(
     """Collect until a signal ends it: the command `llmtrace collect`.
 
     Raises:
-        ConfigError: a setting is wrong, or a port, folder or certificate cannot be had.
+        ConfigError: a setting is wrong, or a port, folder or certificate cannot be used.
         SourceError: the store does not answer.
     """
     config = load(file, flags)
@@ -96,15 +98,19 @@ def run(
 
 @dataclass(slots=True)
 class State:
-    """How far this process is; read by readiness checks."""
+    """The state of this process, for readiness checks."""
 
     clock: ClockWatch
     began: float = 0.0
     ready: bool = False
     stopping: bool = False
 
+    def stop(self) -> None:
+        """Note that the process is about to end."""
+        self.stopping = True
+
     def why_not(self, spool: receive.Spool) -> str | None:
-        """Return why it should get nothing now, in words; `None` = it may."""
+        """Return why it should get no requests now, in words; `None` = it is ready."""
         if self.stopping:
             return "stopping"
         if not self.ready:
@@ -114,12 +120,12 @@ class State:
 
 
 async def collect(config: Config, read: Callable[[], Config] | None = None) -> None:
-    """Run everything until SIGTERM or SIGINT, then end in order. A second signal ends it at once.
+    """Run everything until SIGTERM or SIGINT, then shut down. A second signal ends it at once.
 
-    SIGHUP has `read` read the settings anew; see `reload`.
+    At SIGHUP, `read` reads the settings again; see `reload`.
 
     Raises:
-        ConfigError: a port, folder or certificate cannot be had.
+        ConfigError: a port, folder or certificate cannot be used.
         SourceError: the store does not answer.
     """
     for words in exposed(config):
@@ -138,19 +144,19 @@ async def collect(config: Config, read: Callable[[], Config] | None = None) -> N
 
 @asynccontextmanager
 async def running(config: Config, reloader: Reloader | None = None) -> AsyncIterator[Places]:
-    """Run everything while the block runs, and end it in order. Yield where it listens.
+    """Run everything while the block runs, then shut down. Yields the addresses it listens on.
 
     Args:
         config: the settings.
         reloader: of these settings; default: one that never changes them.
 
     Raises:
-        ConfigError: a port, folder or certificate cannot be had.
+        ConfigError: a port, folder or certificate cannot be used.
         SourceError: the store does not answer.
     """
     began = time.monotonic()
     reloader = reloader or Reloader(config)
-    _look_for_room(config)
+    _check_addresses(config)
     _make_folder(config.data)
     context_of = tls(config)
     async with AsyncExitStack() as last:
@@ -187,7 +193,7 @@ async def running(config: Config, reloader: Reloader | None = None) -> AsyncIter
         places.gpus, places.tls = 0 if gpus is None else gpus.count, context_of is not None
         api = Api(store, live_view, admission=admission, catch_up=ingest.catch_up)
         places.web = await _serve(reloader, registry, api, state=state, spool=spool, last=last)
-        # From here on the order of ending matters: senders first, then what they sent.
+        # The order of shutdown matters from here on: first stop receiving, then store the spool.
         last.push_async_callback(_drain, ingest, config)
         ingest.start()
         await _receive(reloader, admission, discard, places, last)
@@ -195,7 +201,7 @@ async def running(config: Config, reloader: Reloader | None = None) -> AsyncIter
         for job in _jobs(config, store, recorder, tally, state.clock):
             last.push_async_callback(_end, asyncio.create_task(job))
         state.ready = True
-        last.callback(_mark_stopping, state)
+        last.callback(state.stop)
         yield places
 
 
@@ -206,7 +212,7 @@ def _jobs(
     tally: RequestMetrics,
     clock: ClockWatch,
 ) -> Iterator[Coroutine[Any, Any, None]]:
-    """Yield what goes on until the end."""
+    """Yield the tasks that run until the end."""
     yield recorder.run()
     yield _watch(clock)
     if config.metrics.requests:
@@ -221,24 +227,22 @@ def _follow(
     """Apply what may change while the collector runs."""
     admission.limits = new.receive.limits()
     spool.limits = new.spool.limits()
+    spool.quarantine.max_bytes = spool.limits.quarantine_bytes
     scraper.follow(new.scrape.sources())
 
 
 def _receiver(
     config: Config, store: Store, last: AsyncExitStack
 ) -> tuple[receive.Spool, receive.Ingest, receive.Admission]:
-    """Make what takes spans in, and what stores them."""
-    limits = config.receive.limits()
-    spool = receive.Spool(
-        config.data / "spool", config.spool.limits(), most_bytes=limits.inflated_bytes
-    )
+    """Make the parts that receive spans, and store them."""
+    spool = receive.Spool(config.data / "spool", config.spool.limits())
     last.push_async_callback(asyncio.to_thread, spool.close)
     ingest = receive.Ingest(spool, store, receive.IngestSettings(wait_s=config.store.wait))
-    return spool, ingest, receive.Admission(spool, limits)
+    return spool, ingest, receive.Admission(spool, config.receive.limits())
 
 
 async def _sources(config: Config, last: AsyncExitStack) -> tuple[GpuReader | None, Scraper]:
-    """Make what reads this machine's GPUs, and what scrapes engines and gateways."""
+    """Make the reader of this machine's GPUs, and the scraper of engines and gateways."""
     gpus = last.enter_context(_gpus(config.scrape.gpu))
     profiles = config.scrape.profiles
     scraper = Scraper(
@@ -256,7 +260,7 @@ def _request_metrics(
     ingest: receive.Ingest,
     last: AsyncExitStack,
 ) -> RequestMetrics:
-    """Make what counts stored requests into the metrics of a registry."""
+    """Make the part that counts stored requests into the metrics of a registry."""
     sink = PrometheusSink(
         thresholds_s=config.budget.thresholds_s(),
         budget_seconds=config.budget.allocations_s(),
@@ -270,11 +274,11 @@ def _request_metrics(
     )  # fmt: skip
 
 
-def _look_for_room(config: Config) -> None:
-    """Look whether one can listen where one is to, before anything slow begins.
+def _check_addresses(config: Config) -> None:
+    """Check that the addresses are available, before anything slow begins.
 
     Raises:
-        ConfigError: one cannot.
+        ConfigError: one is not.
     """
     for name, at in config.listen.addresses.items():
         setting = f"--{name.replace('_', '-')} ADDRESS or listen.{name}"
@@ -296,10 +300,6 @@ def _make_folder(data: Path) -> None:
         ) from error
 
 
-def _mark_stopping(state: State) -> None:
-    state.stopping = True
-
-
 async def _keep_small(store: Store, most_bytes: int) -> None:
     """Drop the oldest days while the store is larger than it may be."""
     while True:
@@ -317,7 +317,7 @@ async def _keep_small(store: Store, most_bytes: int) -> None:
 
 
 async def _watch(clock: ClockWatch) -> None:
-    """Look at the clock often enough to tell jumps apart."""
+    """Check the clock often enough to distinguish jumps."""
     while True:
         await asyncio.sleep(_CLOCK_EVERY_S)
         clock.look()
@@ -330,7 +330,7 @@ async def _end(task: asyncio.Task[None]) -> None:
 
 
 async def _drain(ingest: receive.Ingest, config: Config) -> None:
-    """Store what was acknowledged, for as long as `stop_after` allows."""
+    """Store the spool, for as long as `stop_after` allows."""
     stored = await asyncio.to_thread(ingest.stop, config.stop_after * _FOR_STORING)
     if not stored:
         logger.warning(
@@ -353,8 +353,29 @@ def _gpus(wanted: str) -> Iterator[GpuReader | None]:
         yield reader
 
 
-def _at(wanted: Address | None, port: int) -> Address:
-    return Address(wanted.host if wanted else "127.0.0.1", port)
+async def _start_http(
+    reloader: Reloader,
+    app: ASGIApp,
+    at: Address,
+    *,
+    limits: receive.ReceiveLimits,
+    counted: Received,
+    last: AsyncExitStack,
+    client_ca: Path | None = None,
+) -> Address:
+    """Serve an application over HTTP until the end, and return its address.
+
+    Its certificate is that of the settings, also after they were reloaded.
+    """
+    access = reloader.config.access
+    server = receive.HttpServer(
+        app, at.host, at.port, limits, counted,
+        certificate=access.certificate, key=access.key, client_ca=client_ca,
+    )  # fmt: skip
+    reloader.applies(lambda new: server.take_certificate(new.access.certificate, new.access.key))
+    await server.start()
+    last.push_async_callback(server.stop)
+    return replace(at, port=server.port)
 
 
 async def _serve(
@@ -366,7 +387,7 @@ async def _serve(
     spool: receive.Spool,
     last: AsyncExitStack,
 ) -> Address | None:
-    """Serve pages, metrics and the API, if anywhere; return where."""
+    """Serve pages, metrics and the API; return the address, if there is one."""
     config = reloader.config
     at = config.listen.web
     if at is None:
@@ -382,19 +403,8 @@ async def _serve(
         quarantined=lambda: spool.quarantine.count,
         clock=state.clock.look,
     )
-    server = receive.HttpServer(
-        app,
-        at.host,
-        at.port,
-        receive.ReceiveLimits(connections=_WEB_CONNECTIONS),
-        Received(),
-        certificate=config.access.certificate,
-        key=config.access.key,
-    )
-    reloader.applies(lambda new: server.take_certificate(new.access.certificate, new.access.key))
-    await server.start()
-    last.push_async_callback(server.stop)
-    return _at(at, server.port)
+    limits = receive.ReceiveLimits(connections=_WEB_CONNECTIONS)
+    return await _start_http(reloader, app, at, limits=limits, counted=Received(), last=last)
 
 
 async def _receive(
@@ -411,22 +421,16 @@ async def _receive(
         access = receive.HttpAccess(
             token=reloader.send_token, origins=frozenset(config.receive.origins)
         )
-        server = receive.HttpServer(
-            Starlette(routes=[*receive.routes(admission, access), *discard.routes()]),
-            at.host,
-            at.port,
-            admission.limits,
-            admission.counted,
-            certificate=config.access.certificate,
-            key=config.access.key,
+        app = Starlette(routes=[*receive.routes(admission, access), *discard.routes()])
+        places.otlp_http = await _start_http(
+            reloader,
+            app,
+            at,
+            limits=admission.limits,
+            counted=admission.counted,
+            last=last,
             client_ca=client_ca,
         )
-        await server.start()
-        last.push_async_callback(server.stop)
-        reloader.applies(
-            lambda new: server.take_certificate(new.access.certificate, new.access.key)
-        )
-        places.otlp_http = _at(at, server.port)
     if (at := config.listen.otlp_grpc) is not None:
         credentials = None
         if config.access.certificate is not None and config.access.key is not None:
@@ -441,11 +445,11 @@ async def _receive(
         )
         grpc_server.add_generic_rpc_handlers(discard.handlers())
         last.push_async_callback(grpc_server.stop, _GRPC_GRACE_S)
-        places.otlp_grpc = _at(at, port)
+        places.otlp_grpc = replace(at, port=port)
 
 
 def _grpc_certificates(config: Config) -> grpc.ServerCertificateConfiguration:
-    """Return what gRPC's listener shows, and whom it trusts. Of settings that were checked."""
+    """Return the certificate of gRPC's listener, and the CA of its clients."""
     access, client_ca = config.access, config.receive.client_ca_file
     assert access.key is not None  # noqa: S101 - the caller has looked
     assert access.certificate is not None  # noqa: S101
@@ -461,50 +465,48 @@ def _of_collector(
     tally: RequestMetrics,
     discard: OtlpDiscard,
     scraper: Scraper,
-) -> list[tuple[str, str, str, Samples]]:
+) -> list[MetricSamples]:
     return [
-        ("llmtrace_collector_info", "Which collector this is.",
-         "gauge", [({"version": __version__}, 1)]),
-        ("llmtrace_collector_up_seconds", "Since this process began.",
-         "gauge", [({}, time.monotonic() - state.began)]),
-        ("llmtrace_collector_signals", "Samples of signals, by what became of them.",
-         "counter",
-         [({"state": "stored"}, recorder.written), ({"state": "dropped"}, recorder.dropped)]),
-        ("llmtrace_collector_rows_counted", "Rows counted into the request metrics.",
-         "counter", [({}, tally.rows)]),
-        ("llmtrace_collector_rows_late",
-         "Rows that changed after they were counted, and stay counted as they were.",
-         "counter", [({}, tally.late)]),
-        ("llmtrace_collector_rows_missed",
-         "Rows that are stored and in no request metric, by why not.",
-         "counter", [({"reason": why}, count) for why, count in dict(tally.missed).items()]),
-        ("llmtrace_collector_clock_jumps",
-         "Times the machine's clock was set by more than a minute.",
-         "counter", [({}, state.clock.jumps)]),
-        ("llmtrace_collector_target_list_failures",
-         "Times a list of targets could not be read, by its source.",
-         "counter", [({"source": name}, n) for name, n in dict(scraper.source_failures).items()]),
-        ("llmtrace_collector_unwanted_requests",
-         "OTLP requests of metrics and logs, which are taken and dropped.",
-         "counter", [({"kind": kind}, n) for kind, n in dict(discard.requests).items()]),
+        ("llmtrace_collector_info", "Which collector this is.", "gauge",
+         [({"version": __version__}, 1)]),
+        gauge("llmtrace_collector_up_seconds", "Since this process began.",
+              time.monotonic() - state.began),
+        by_label("llmtrace_collector_signals", "Samples of signals, by what became of them.",
+                 "state", {"stored": recorder.written, "dropped": recorder.dropped}),
+        counter("llmtrace_collector_rows_counted", "Rows counted into the request metrics.",
+                tally.rows),
+        counter("llmtrace_collector_rows_late",
+                "Rows that changed after they were counted, and stay counted as they were.",
+                tally.late),
+        by_label("llmtrace_collector_rows_missed",
+                 "Rows that are stored and in no request metric, by why not.", "reason",
+                 tally.missed),
+        counter("llmtrace_collector_clock_jumps",
+                "Times the machine's clock was set by more than a minute.", state.clock.jumps),
+        by_label("llmtrace_collector_target_list_failures",
+                 "Times a list of targets could not be read, by its source.", "source",
+                 scraper.source_failures),
+        by_label("llmtrace_collector_unwanted_requests",
+                 "OTLP requests of metrics and logs, which are taken and dropped.", "kind",
+                 discard.requests),
     ]  # fmt: skip
 
 
 @contextmanager
 def _signals(stop: asyncio.Event, reloader: Reloader) -> Iterator[None]:
-    """Set the event at the first signal; leave at once at the second. SIGHUP reloads."""
+    """Set the event at the first signal; end the process at the second. SIGHUP reloads."""
     loop = asyncio.get_running_loop()
     heard_at = 0.0
 
     def heard() -> None:
         nonlocal heard_at
         now = loop.time()
-        # Programs that run us often signal us and our whole group: one wish, heard twice.
-        if stop.is_set() and now - heard_at < _SAME_WISH_S:
+        # A supervisor often signals the process and its group: then one signal arrives twice.
+        if stop.is_set() and now - heard_at < _SAME_SIGNAL_S:
             return
         heard_at = now
         if stop.is_set():
-            # All that was acknowledged is in the spool: the next start finds it.
+            # Everything acknowledged is in the spool, for the next start.
             sys.stderr.write("llmtrace collect: ended at once\n")
             sys.stderr.flush()
             os._exit(_HURRIED)

@@ -1,7 +1,7 @@
-"""Say what an engine or gateway reports, what it does not, and which settings would fix that.
+"""Report which signals an engine or gateway has, which are missing, and which settings add them.
 
-One look at a server from outside: its page, its version, and (only on request) one request of one
-token. `examine` returns what was found; `show` makes a table of it.
+Examines a server from outside: its page, its version, and (only with `--ask`) one request of one
+token. `examine` returns the result; `show` prints it as a table.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from llmtrace_collector.signals.profile import (
 )
 
 State = Literal["reported", "missing", "not here"]
-# `needed`: seen not to be set; `?`: cannot be seen from outside, or was not looked at.
+# `needed`: known not to be set; `?`: cannot be seen from outside, or was not checked.
 Setting = Literal["needed", "set", "not here", "?"]
 
 _ESSENTIAL: Final = frozenset(
@@ -61,7 +61,7 @@ _RESPONSES: Final = 1 << 18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalFound:
-    """One signal: whether it is reported, its value now, and a word on it."""
+    """One signal: whether it is reported, its value now, and a note."""
 
     signal: str
     state: State
@@ -72,7 +72,7 @@ class SignalFound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingFound:
-    """One setting: whether it is needed, and what for."""
+    """One setting: whether it is needed, and for what."""
 
     setting: str
     state: Setting
@@ -85,9 +85,9 @@ class Report:
 
     Attributes:
         url: of its page.
-        engines: what the page is of, by the titles of their profiles.
-        version: as the server tells, or as the names on its page bound it.
-        replicas: how many engines speak on the page, with their models.
+        engines: the titles of the profiles that recognise the page.
+        version: as the server reports it, or bounds from the names on its page.
+        replicas: the engines on the page, with their models.
         not_asked: why the request of `--ask` failed; `None` = it did not, or was not sent.
     """
 
@@ -101,7 +101,7 @@ class Report:
 
     @property
     def lacking(self) -> tuple[str, ...]:
-        """Signals without which the stages of requests cannot be known, and that are not there."""
+        """The missing signals without which the stages of requests are not known."""
         return tuple(
             one.signal
             for one in self.signals
@@ -121,11 +121,11 @@ def run(
     """Examine a server and print what was found: the command `llmtrace doctor`.
 
     Raises:
-        SourceError: it cannot be read, is none known, or does not report or answer as it should.
-        ConfigError: the address is none, or a profile is none.
+        SourceError: it cannot be read or is not recognised, or lacks signals or responses.
+        ConfigError: the address or a profile is invalid.
     """
     if (found := asyncio.run(_collector(url, timeout_s))) is not None:
-        _tell_collector(url, found, as_json=as_json)
+        _show_collector(url, found, as_json=as_json)
         return
     known = builtin_profiles() if profiles is None else load_profiles(profiles)
     report = asyncio.run(
@@ -149,18 +149,18 @@ async def examine(
     ask: bool = False,
     profiles: Sequence[Profile] | None = None,
 ) -> Report:
-    """Look at a server.
+    """Examine a server.
 
     Args:
-        url: of it, of its `/v1`, or of its page.
-        token_file: holds a token it wants.
-        timeout_s: for each answer.
-        ask: whether to have the engine generate one token, to see what its answers carry.
-        profiles: what the server may be; default: all that are built in.
+        url: of the server, of its `/v1`, or of its page.
+        token_file: holds the token it requires.
+        timeout_s: for each response.
+        ask: whether to have the engine generate one token, to see what its responses carry.
+        profiles: what the server may be; default: the built-in ones.
 
     Raises:
-        SourceError: it cannot be read, or is none that is known.
-        ConfigError: the address is none.
+        SourceError: it cannot be read, or is not recognised.
+        ConfigError: the address is invalid.
     """
     address = checked(url, "URL")
     authorization = Credentials(token_file=token_file).authorization(shown(address))
@@ -172,7 +172,7 @@ async def examine(
         answer: _Asked
         try:
             answer = await _ask(session, server) if ask else None
-        except SourceError as error:  # what the page says is reported all the same
+        except SourceError as error:  # the page is reported nevertheless
             answer = error
     bound = _at_least(reading) if version is None else version
     return Report(
@@ -187,7 +187,7 @@ async def examine(
 
 
 async def _collector(url: str, timeout_s: float) -> Mapping[str, Any] | None:
-    """Return what a collector of ours says of itself; `None` = none is there, or not ready."""
+    """Return the status of an llmtrace collector; `None` = it is not one, or not ready."""
     parts = urlsplit(checked(url, "URL"))
     if parts.path not in _BASES | {"/metrics", "/readyz"}:
         return None
@@ -205,8 +205,8 @@ async def _collector(url: str, timeout_s: float) -> Mapping[str, Any] | None:
     return ready if is_ours else None
 
 
-def _tell_collector(url: str, found: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print what a collector says of itself.
+def _show_collector(url: str, found: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print the status of a collector.
 
     Raises:
         SourceError: requests are in quarantine.
@@ -245,7 +245,7 @@ class _Server:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What one answer of the engine carried."""
+    """What one response of the engine carried."""
 
     inband: bool
     request_id: bool
@@ -272,13 +272,15 @@ async def _page(
         except FetchError as error:
             problems.append(str(error))
             if error.reason not in {"http", "page", "encoded"}:
-                raise  # nor will it answer at another path
+                raise  # another path would not help
         except DataError as error:
             problems.append(f"{shown(page)}: {error}")
         else:
             if reading.profiles:
                 return page, normaliser, reading
-            problems.append(f"{shown(page)} is a page of nothing that is known here")
+            problems.append(
+                f"{shown(page)} is not a page of any known engine, gateway or exporter"
+            )
     known = ", ".join(profile.title for profile in profiles)
     raise SourceError(
         f"{'; '.join(problems)}. Known are {known}. Some serve no page unless enabled: "
@@ -308,7 +310,7 @@ def _version_in(content: object, key: str) -> str | None:
 
 
 async def _ask(session: aiohttp.ClientSession, server: _Server) -> _Answer:
-    """Have the engine generate one token, and look at what comes with it."""
+    """Have the engine generate one token, and examine the response."""
     models = read_json(await server.get(session, f"{server.base}/v1/models", _SMALL), server.base)
     try:
         model = models["data"][0]["id"]
@@ -353,7 +355,7 @@ async def _ask(session: aiohttp.ClientSession, server: _Server) -> _Answer:
 
 
 def _carries_figures(text: str) -> bool:
-    """Say whether an event of a stream carries the engine's own figures."""
+    """Return whether an event of a stream carries the engine's own figures."""
     for line in text.splitlines():
         if line.startswith("data:") and "queue_time_ms" in line:
             try:
@@ -421,7 +423,7 @@ def _signals(profiles: Sequence[Profile], reading: Reading) -> list[SignalFound]
 
 
 def _value(series: Sequence[Measured]) -> str:
-    """Show one value of all series of a signal, and what it is of several."""
+    """Show the value of a signal, merged over its series."""
     counted = [one.value for one in series if isinstance(one.value, Distribution)]
     if counted:
         number = sum(one.count for one in counted)
@@ -452,9 +454,9 @@ def _settings(
         for advice in profile.advice:
             state, words = _setting(advice, reading, answer)
             if state == "set" and advice.probe == "missing":
-                continue  # what it gives is there: nothing to say
+                continue  # the signal is there: nothing to advise
             if (too_old := _too_old(advice, version)) and state != "set":
-                state, words = "not here", ""  # this version does not take it
+                state, words = "not here", ""  # this version does not have the setting
             late = f"from {show_version(advice.since)} on" if too_old is not False else ""
             note = "; ".join(filter(None, [advice.why, words, late]))
             found.append(SettingFound(setting=advice.set, state=state, note=note))
@@ -481,7 +483,7 @@ def _setting(advice: Advice, reading: Reading, answer: _Asked) -> tuple[Setting,
 
 
 def _too_old(advice: Advice, version: str | None) -> bool | None:
-    """Return whether a version is older than what advice needs; `None` = it is not known."""
+    """Return whether a version is older than the advice requires; `None` = not known."""
     if advice.since is None:
         return False
     try:

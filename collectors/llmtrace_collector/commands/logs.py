@@ -1,7 +1,7 @@
 """Format the collector's log: one line an event, for people or for programs.
 
-On stderr, as systemd and containers want it. What is logged are our own words, counts and
-addresses without user or query: no header, no body, no token.
+On stderr, as systemd and containers expect. Logged are our own words, counts, and addresses
+without user or query: no header, no body, no token.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, TextIO
 
-# Each of these logs a line a request, or says again what the banner says.
+# Each of these logs a line per request, or repeats the start-up text.
 _QUIET: Final = ("uvicorn", "uvicorn.access", "uvicorn.error", "grpc", "asyncio", "aiohttp")
 
 
@@ -49,12 +49,12 @@ def _clock(record: logging.LogRecord) -> str:
 
 
 def _one_line(text: str) -> str:
-    # Text with a line break in it could forge lines of a log.
+    # A line break in a text could forge lines of the log.
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
 
 
 def _raised(record: logging.LogRecord) -> str:
-    """Say what was raised and where, in the same line; its text may quote what came."""
+    """Return what was raised and where; not its text, which may quote what was sent."""
     if not record.exc_info or record.exc_info[0] is None:
         return ""
     kind, _, trace = record.exc_info
@@ -66,12 +66,12 @@ def _raised(record: logging.LogRecord) -> str:
 
 @contextmanager
 def logging_to(stream: TextIO | None, form: str, level: str) -> Iterator[None]:
-    """Log there while the block runs, and as it was before afterwards.
+    """Log to a stream while the block runs.
 
     Args:
         stream: stderr if `None`.
         form: `text` or `json`.
-        level: from this on.
+        level: the lowest that is logged.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else TextLines())

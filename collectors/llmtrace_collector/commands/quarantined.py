@@ -15,7 +15,7 @@ def run(url: str, *, token_file: Path | None, replay: bool, as_json: bool) -> No
     """Print what is in quarantine, or replay it: the command `llmtrace quarantine`.
 
     Raises:
-        ConfigError: the address is none, or the file holds no token.
+        ConfigError: the address is invalid, or the file holds no token.
         SourceError: the collector does not answer.
     """
     collector = Collector(url, token_file)

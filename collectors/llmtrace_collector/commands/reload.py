@@ -1,7 +1,7 @@
-"""Read the settings anew while the collector runs, and apply those that may change.
+"""Read the settings again while the collector runs, and apply those that may change.
 
-Certificates, tokens, targets and limits are applied; what needs a start (addresses, folders, the
-store) is left as it is. Settings that are wrong change nothing.
+Certificates, tokens, targets and limits are applied; what needs a restart (addresses, folders, the
+store) stays as it is. Invalid settings change nothing.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from llmtrace.api_clients.http_client import read_token
 from llmtrace.core.errors import LlmtraceError
-from llmtrace_collector.config.schema import Config, secret
+from llmtrace_collector.config.schema import Config
 
 logger = logging.getLogger("llmtrace.collector")
 
@@ -20,8 +21,8 @@ class Reloader:
     """Holds the settings in effect.
 
     Args:
-        config: those of the start.
-        read: reads them anew; `None` = they never change.
+        config: the settings at the start.
+        read: reads them again; `None` = they never change.
     """
 
     def __init__(self, config: Config, read: Callable[[], Config] | None = None) -> None:
@@ -31,21 +32,21 @@ class Reloader:
         self._tokens = _tokens(config)
 
     def applies(self, apply: Callable[[Config], None]) -> None:
-        """Have a function called with the settings whenever they were read anew."""
+        """Register a function that is called with the new settings after each reload."""
         self._apply.append(apply)
 
     def send_token(self) -> str | None:
-        """Return what senders of OTLP must show now; `None` = nothing."""
+        """Return the token that senders of OTLP must show now; `None` = none."""
         return self._tokens[0]
 
     def read_token(self) -> str | None:
-        """Return what readers must show now; `None` = nothing."""
+        """Return the token that readers must show now; `None` = none."""
         return self._tokens[1]
 
     async def reload(self) -> bool:
-        """Read the settings anew and apply them; return whether they were right.
+        """Read the settings again and apply them; return whether they are valid.
 
-        What is wrong is logged, and everything stays as it was.
+        If they are not, that is logged and everything stays as it was.
         """
         if self._read is None:
             return False
@@ -53,7 +54,7 @@ class Reloader:
             config = await asyncio.to_thread(self._read)
             tokens = _tokens(config)
         except (LlmtraceError, OSError) as error:
-            logger.error("settings not reloaded, they stay as they were: %s", error)  # noqa: TRY400 - its trace helps no one
+            logger.error("settings not reloaded, they stay as they were: %s", error)  # noqa: TRY400 - a trace would not help
             return False
         self.config, self._tokens = config, tokens
         for apply in self._apply:
@@ -66,5 +67,7 @@ class Reloader:
         return True
 
 
-def _tokens(config: Config) -> tuple[str | None, str | None]:
-    return secret(config.receive.token_file), secret(config.access.token_file)
+def _tokens(config: Config) -> list[str | None]:
+    """Return the tokens that senders and readers must show."""
+    files = (config.receive.token_file, config.access.token_file)
+    return [None if file is None else read_token(file, "token_file") for file in files]

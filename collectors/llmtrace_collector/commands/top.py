@@ -1,7 +1,7 @@
 """Show stages, budget and engines as they are now, on a terminal.
 
-`llmtrace top` asks a running collector for what its live page shows, and lays it out. Every
-meaning is in words and symbols; colour repeats it.
+`llmtrace top` requests the data of the live page from a running collector, and lays it out. Every
+meaning is in words and symbols; colours only repeat it.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def run(url: str, *, token_file: Path | None, interval_s: float, once: bool) -> 
     """Show a collector until Ctrl-C, or once: the command `llmtrace top`.
 
     Raises:
-        SourceError: it does not answer, or wants a token.
-        ConfigError: the address or the token file is none.
+        SourceError: it does not answer, or requires a token.
+        ConfigError: the address or the token file is invalid.
     """
     collector = Collector(url, token_file)
     console = console_for(sys.stdout)
@@ -64,14 +64,14 @@ def watch(
     """Keep a screen up to date.
 
     Args:
-        console: where to.
-        look: asks the collector.
-        interval_s: between two looks.
+        console: the terminal.
+        look: requests the data.
+        interval_s: between two requests.
         sleep: for tests.
-        rounds: looks before it ends; `None` = until Ctrl-C.
+        rounds: requests before it ends; `None` = until Ctrl-C.
 
     Raises:
-        SourceError: the first look failed; later failures are shown above what was last known.
+        SourceError: the first request failed; later failures are shown above the last data.
     """
     last = look()
     with Live(picture(last, width_of(console)), console=console, screen=True) as live:
@@ -89,27 +89,27 @@ def watch(
 
 
 def width_of(console: Console) -> int:
-    """Return how wide a line may be."""
+    """Return the maximum width of a line."""
     return min(console.width, _WIDEST)
 
 
 def ask(collector: Collector) -> Mapping[str, Any]:
-    """Return what a collector's live page shows.
+    """Return the data of a collector's live page.
 
     Raises:
-        SourceError: it did not answer with that.
+        SourceError: it did not answer with them.
     """
     live = collector.get("live")
     if not isinstance(live, dict) or "stages" not in live:
-        raise SourceError(f"{collector.url} is no collector of llmtrace's")
+        raise SourceError(f"{collector.url} is not an llmtrace collector")
     return live
 
 
 def picture(live: Mapping[str, Any], width: int) -> RenderableType:
-    """Lay out what a collector said.
+    """Lay out the data of the live page.
 
     Args:
-        live: as `/api/v1/live` answers.
+        live: as `/api/v1/live` returns it.
         width: of a line, in characters.
     """
     parts: list[RenderableType] = [_head(live)]
@@ -186,7 +186,7 @@ def _verdict(line: Mapping[str, Any]) -> Text:
 def spark(
     times: Sequence[int], values: Sequence[float | None], now: float, minutes: int = _SPARK_MINUTES
 ) -> str:
-    """Draw the last minutes as blocks, the highest of them full; a space = not reported.
+    """Draw the last minutes as blocks, the highest one full; a space = not reported.
 
     Example:
         >>> spark([0, 60, 180], [1.0, 4.0, 2.0], now=240.0, minutes=4)
@@ -212,7 +212,7 @@ def _whole(value: float | None) -> str:
 
 
 def _engines(engines: Sequence[Mapping[str, Any]], width: int) -> Table:
-    """Lay engines out; on a narrow terminal what they did goes before what they hold."""
+    """Lay out the engines; on a narrow terminal the least important columns are dropped."""
     cells = [_engine(one) for one in engines]
     names = ["engine", "is", "model", ">running", ">waiting", ">KV", ">queue ms", ">prefill ms",
              ">decode ms", ">hits"]  # fmt: skip

@@ -1,6 +1,6 @@
 """Record what engines and GPUs report while something else runs: a load test.
 
-`llmtrace bench --target URL` reads the pages itself, so that it needs no collector that runs.
+`llmtrace bench --target URL` reads the pages itself, so that it needs no running collector.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from llmtrace_collector.store import SignalSample
 _LOOPBACK: Final = {"127.0.0.1", "localhost", "::1"}
 _NS: Final = 1_000_000_000
 _START_S: Final = 10.0
-_LOOK_S: Final = 0.25  # between two looks at what was read
+_INTERVAL_S: Final = 1.0
+_LOOK_S: Final = 0.25  # between two checks for new readings
 
 
 class Watch:
@@ -35,9 +36,9 @@ class Watch:
 
     Attributes:
         samples: as in the `signals.jsonl` of a case.
-        facts: of each engine by its instance, as in `facts.json`.
+        facts: of each engine by instance, as in `facts.json`.
         reports: of each target, as `llmtrace doctor --json` prints them.
-        gpus: names of this machine's GPUs, where a target is on it.
+        gpus: names of this machine's GPUs, if a target is on this machine.
     """
 
     def __init__(self, reports: Sequence[Report]) -> None:
@@ -49,13 +50,13 @@ class Watch:
         self.gpus: list[str] = []
 
     def note_caches(self, states: Iterable[TargetState]) -> None:
-        """Keep as facts how large the KV caches of engines are."""
+        """Add the sizes of KV caches to the facts."""
         for state in states:
             if state.reading is not None:
                 self.facts.setdefault(state.target.instance, {}).update(state.reading.kv_cache)
 
     def add(self, samples: Iterable[SignalSample]) -> None:
-        """Keep samples of the store's form."""
+        """Add samples, converted to the format of a case."""
         for one in samples:
             sample: dict[str, Any] = {
                 "t": one.t_ns / _NS, "instance": one.instance, "signal": one.signal,
@@ -65,16 +66,15 @@ class Watch:
 
 
 @contextmanager
-def watching(urls: Sequence[str], interval_s: float = 1.0) -> Iterator[Watch]:
-    """Read targets once an interval, from a thread, until the block is left.
+def watching(urls: Sequence[str]) -> Iterator[Watch]:
+    """Read targets once per second, in a thread, while the block runs.
 
     Args:
         urls: of engines, of their `/v1`, or of their pages.
-        interval_s: between two readings.
 
     Raises:
-        SourceError: a target cannot be read, or is none that is known.
-        ConfigError: an address is none.
+        SourceError: a target cannot be read, or is not recognised.
+        ConfigError: an address is invalid.
     """
     reports = [asyncio.run(examine(url)) for url in urls]
     logging.getLogger("llmtrace.collector").setLevel(logging.ERROR)  # what is missing: `reports`
@@ -85,7 +85,7 @@ def watching(urls: Sequence[str], interval_s: float = 1.0) -> Iterator[Watch]:
             with suppress(LlmtraceError):  # without one, or its driver, there is nothing to read
                 gpus = kept.enter_context(GpuReader())
         pages = tuple(Target(report.url) for report in reports)
-        settings = ScrapeSettings(interval_s=interval_s, timeout_s=interval_s)
+        settings = ScrapeSettings(interval_s=_INTERVAL_S, timeout_s=_INTERVAL_S)
         scraper = Scraper([StaticTargets(pages)], settings)
         work = _read(watch, scraper, gpus, stop=stop, started=started)
         thread = threading.Thread(target=asyncio.run, args=(work,), name="llmtrace-watch")
@@ -126,7 +126,7 @@ async def _read(
 
 
 def _facts(report: Report) -> dict[str, Any]:
-    """Return what is known of an engine, as facts of a case: texts alone."""
+    """Return what is known of an engine as facts of a case, which are texts."""
     needed = [one.setting for one in report.settings if one.state == "needed"]
     facts = {"engine": " and ".join(report.engines), "version": report.version}
     return {**facts, "settings_needed": ", ".join(needed)} if needed else facts

@@ -1,7 +1,7 @@
 """Read settings from a file, the environment and the command line, and check them.
 
-Settings are dataclasses whose fields say how their value is read. What is wrong is named with its
-file and line, its key, and what would do.
+Settings are dataclasses whose fields say how their value is read. An error names the file and
+line, the key, and what would be valid.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Where:
 
     Attributes:
         text: for people: file, line and key; a variable; a flag.
-        base: the folder that relative paths in it start from.
+        base: the folder that relative paths start from.
     """
 
     text: str
     base: Path
 
     def wrong(self, words: str) -> ConfigError:
-        """Make the error that names the setting and its file."""
+        """Make an error that says where the setting was given."""
         return ConfigError(f"{self.text}: {words}")
 
     def at(self, part: str) -> Where:
@@ -60,9 +60,9 @@ def setting(default: T, read: Read[T], words: str) -> T:
     """Make a field that is a setting.
 
     Args:
-        default: where the setting is left out.
-        read: makes the value of what was given; raises `ConfigError`.
-        words: what it is, for the documents.
+        default: the value where the setting is left out.
+        read: converts what was given; raises `ConfigError`.
+        words: what it is, for the documentation.
     """
     made: T = field(default=default, metadata={"read": read, "words": words})
     return made
@@ -85,10 +85,10 @@ def variable(prefix: str, key: Key) -> str:
 
 
 def from_file(file: Path) -> dict[Key, Given]:
-    """Return what a YAML file gives, by key, at every depth.
+    """Return the values in a YAML file, by key, at every depth.
 
     Raises:
-        ConfigError: it cannot be read, or is no mapping.
+        ConfigError: it cannot be read, or is not a mapping.
     """
     try:
         if file.stat().st_size > _MAX_BYTES:
@@ -126,10 +126,10 @@ def _walk(content: Any, node: Any, file: Path, above: Key) -> Iterator[tuple[Key
 def from_environment(
     kind: type[Any], prefix: str, environment: Mapping[str, str]
 ) -> dict[Key, Given]:
-    """Return what the environment gives: each value is YAML, as it would stand in the file.
+    """Return the values in the environment: each is YAML, as it would be in the file.
 
     Raises:
-        ConfigError: a variable that begins with the prefix names no setting, or is no YAML.
+        ConfigError: a variable that begins with the prefix names no setting, or is not YAML.
     """
     named = {variable(prefix, key): key for key, _, _ in leaves(kind)}
     found = {}
@@ -141,13 +141,13 @@ def from_environment(
             raise where.wrong(f"no such setting{_nearest(name, named)}")
         try:
             found[named[name]] = Given(yaml.safe_load(written), where)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError, RecursionError):
             raise where.wrong("its value is not YAML") from None
     return found
 
 
 def build(kind: type[T], *given: Mapping[Key, Given]) -> T:
-    """Make the settings of what was given, the strongest first.
+    """Make the settings from layers of given values; the first layer takes precedence.
 
     Raises:
         ConfigError: a key names no setting, or a value is wrong.
@@ -191,7 +191,7 @@ def _nearest(name: str, names: Any) -> str:
 
 
 def text(value: Any, where: Where) -> str:
-    """Read a text, which must be of one line."""
+    """Read a text that has one line."""
     if isinstance(value, str) and value and value.isprintable():
         return value
     raise where.wrong(f"{value!r} is not a text of one line")
@@ -205,7 +205,7 @@ def flag(value: Any, where: Where) -> bool:
 
 
 def number(least: float, most: float, what: str) -> Read[float]:
-    """Return what reads a number within bounds."""
+    """Return a reader of numbers within bounds."""
 
     def read(value: Any, where: Where) -> float:
         if isinstance(value, int | float) and not isinstance(value, bool):  # noqa: SIM102
@@ -217,7 +217,7 @@ def number(least: float, most: float, what: str) -> Read[float]:
 
 
 def whole(least: int, most: int, what: str) -> Read[int]:
-    """Return what reads a whole number within bounds."""
+    """Return a reader of whole numbers within bounds."""
 
     def read(value: Any, where: Where) -> int:
         if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
@@ -228,10 +228,10 @@ def whole(least: int, most: int, what: str) -> Read[int]:
 
 
 def one_of(*words: str) -> Read[str]:
-    """Return what reads one of some words."""
+    """Return a reader of one of these words."""
 
     def read(value: Any, where: Where) -> str:
-        # YAML 1.1 takes on, off, yes and no for booleans.
+        # In YAML 1.1 on, off, yes and no are booleans.
         said = {True: "on", False: "off"}.get(value) if isinstance(value, bool) else value
         if said in words:
             return str(said)
@@ -247,7 +247,7 @@ def path(value: Any, where: Where) -> Path:
 
 
 def token_file(value: Any, where: Where) -> Path:
-    """Read the path of a file with a token, and look whether there is one in it."""
+    """Read the path of a file, and check that it holds a token."""
     found = path(value, where)
     if len(read_token(found, where.text)) < _MIN_TOKEN:
         raise where.wrong(
@@ -266,7 +266,7 @@ def file_there(value: Any, where: Where) -> Path:
 
 
 def each(read: Read[T]) -> Read[tuple[T, ...]]:
-    """Return what reads a list; a single value is a list of one."""
+    """Return a reader of lists; a single value is a list of one."""
 
     def read_all(value: Any, where: Where) -> tuple[T, ...]:
         listed = value if isinstance(value, list) else [value]

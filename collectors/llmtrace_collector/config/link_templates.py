@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from llmtrace_collector.config.fields import Where, text
 
-# What a template may name; its value, escaped, comes in its place.
+# The placeholders of a template; each is replaced by its value, escaped.
 PLACES: Final = (
     "trace_id", "span_id", "request_id", "response_id", "service", "model", "replica", "start_ms",
     "end_ms",
@@ -29,10 +28,11 @@ class LinkTemplate:
 
 
 def link(value: Any, where: Where) -> LinkTemplate:
-    """Read `NAME=URL`; of an address that is no web address a browser would run a part."""
+    """Read `NAME=URL`. Only web addresses: a browser would run a `javascript:` URL."""
     name, _, url = text(value, where).partition("=")
     unknown = [one for one in _NAMED.findall(url) if one not in PLACES]
-    if not name.strip() or urlsplit(url).scheme not in {"http", "https"} or unknown:
+    is_web = url.lower().startswith(("http://", "https://"))
+    if not name.strip() or not is_web or unknown:
         named = ", ".join(f"{{{one}}}" for one in PLACES)
         raise where.wrong(
             f"{value!r} is not a link such as Jaeger=https://jaeger.example/trace/{{trace_id}}, "

@@ -1,7 +1,8 @@
 """The settings of `llmtrace collect`, and their defaults.
 
-One YAML file, variables `LLMTRACE_COLLECT_*` over it, flags over those. All is checked here,
-before anything listens. Tokens and passwords come from files or the environment alone.
+One YAML file; variables `LLMTRACE_COLLECT_*` take precedence over it, and flags over those.
+Everything is checked here, before anything listens. Tokens and passwords come only from files or
+the environment.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from llmtrace.api_clients.http_client import read_token
 from llmtrace.budget import DEFAULT, Budgets, read_budgets
 from llmtrace.budget.file import as_plain
 from llmtrace.core.errors import ConfigError
@@ -107,9 +107,10 @@ def address(value: Any, where: Where) -> Address | None:
 def size(value: Any, where: Where) -> int:
     """Read bytes: a number, or 512MB, 20GiB (both in powers of 1024)."""
     match = _SIZE.fullmatch(str(value)) if not isinstance(value, bool) else None
-    if match is None or (found := round(float(match[1]) * _SIZES[match[2].lower()])) <= 0:
+    found = float(match[1]) * _SIZES[match[2].lower()] if match else 0.0
+    if not 1 <= found < float("inf"):
         raise where.wrong(f"{value!r} is not a size such as 512MB or 20GB")
-    return found
+    return round(found)
 
 
 def duration(value: Any, where: Where) -> float:
@@ -125,9 +126,12 @@ def duration(value: Any, where: Where) -> float:
 
 
 def store_url(value: Any, where: Where) -> str:
-    """Read where the store is; a password in it is refused: addresses get into logs."""
+    """Read the address of the store; one with a password is refused: addresses get into logs."""
     said = text(value, where)
-    parts = urlsplit(said)
+    try:
+        parts = urlsplit(said)
+    except ValueError as error:
+        raise where.wrong(f"not an address: {error}") from error
     if parts.password is not None:
         raise where.wrong(
             "a password does not belong in an address: set CLICKHOUSE_PASSWORD, or "
@@ -167,20 +171,20 @@ def budgets(value: Any, where: Where) -> Budgets:
 
 
 def data_folder() -> Path:
-    """Return where data are kept by default."""
+    """Return the default folder of the data."""
     state = os.environ.get("XDG_STATE_HOME")
     return (Path(state) if state else Path.home() / ".local" / "state") / "llmtrace"
 
 
 def _with_settings(limits: Limits, settings: Receive | Spooling) -> Limits:
-    """Return limits with the settings that are called like them."""
+    """Return the limits, with the values of the settings that have the same names."""
     names = {one.name for one in fields(limits)} & {one.name for one in fields(settings)}
     return replace(limits, **{name: getattr(settings, name) for name in names})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listen:
-    """Where it listens; `off` = not at all."""
+    """The addresses to listen on; `off` = none."""
 
     web: Address | None = setting(
         _loopback(4319), address, "the live page, `/metrics` and the read API"
@@ -198,7 +202,7 @@ class Listen:
 
     @property
     def addresses(self) -> dict[str, Address]:
-        """Where it listens, by the name of the setting."""
+        """The addresses to listen on, by the name of the setting."""
         named = {"web": self.web, "otlp_http": self.otlp_http, "otlp_grpc": self.otlp_grpc}
         return {name: at for name, at in named.items() if at is not None}
 
@@ -234,13 +238,13 @@ class Receive:
     )
 
     def limits(self) -> ReceiveLimits:
-        """Return them as receivers take them."""
+        """Return the limits of the receiver."""
         return _with_settings(_TAKEN, self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spooling:
-    """How what was acknowledged is kept until it is stored."""
+    """Settings of the spool, which keeps acknowledged requests until they are stored."""
 
     sync: str = setting(
         str(_KEPT.sync),
@@ -257,7 +261,7 @@ class Spooling:
     )
 
     def limits(self) -> SpoolLimits:
-        """Return them as the spool takes them."""
+        """Return the limits of the spool."""
         return _with_settings(
             replace(_KEPT, segment_bytes=min(_KEPT.segment_bytes, self.disk_bytes)), self
         )
@@ -265,7 +269,7 @@ class Spooling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
-    """Where rows and spans stay, and for how long."""
+    """Where rows and spans are stored, and for how long."""
 
     url: str | None = setting(
         None,
@@ -289,7 +293,7 @@ class StoreSettings:
     )
 
     def keep(self) -> Keep:
-        """Return for how long what is kept."""
+        """Return the retention times of the store."""
         return replace(
             _KEEP, spans=self.spans_days, rows=self.rows_days, signals=self.signals_days
         )
@@ -297,7 +301,7 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scrape:
-    """Settings of the scraper: whose metrics pages are read."""
+    """Settings of the scraper: which metrics pages are read."""
 
     targets: tuple[tuple[Target, ...], ...] = setting(
         (),
@@ -343,7 +347,7 @@ class Scrape:
     )
 
     def sources(self) -> tuple[TargetSource, ...]:
-        """Return what knows the targets."""
+        """Return the sources of targets."""
         listed = tuple(one for group in self.targets for one in group)
         static = (StaticTargets(listed),) if listed else ()
         return (*static, *self.files, *self.http, *self.dns, *self.kubernetes)
@@ -356,7 +360,7 @@ class Scrape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """What `/metrics` says of requests."""
+    """Settings of the request metrics on `/metrics`."""
 
     requests: bool = setting(
         True, flag, "count stored rows, for applications that send spans and no metrics"
@@ -428,12 +432,12 @@ def load(
     flags: Mapping[Key, Any] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Config:
-    """Return what holds, checked.
+    """Return the effective configuration, checked.
 
     Args:
         file: YAML.
-        flags: what the command line gives, by key.
-        environment: default: this process's own.
+        flags: values from the command line, by key.
+        environment: default: that of this process.
 
     Raises:
         ConfigError: something is wrong; says what, where and how to fix it.
@@ -457,7 +461,7 @@ def load(
 
 
 def check(config: Config) -> None:
-    """Look whether the settings fit together.
+    """Check that the settings fit together.
 
     Raises:
         ConfigError: they do not.
@@ -493,10 +497,10 @@ def check(config: Config) -> None:
 
 
 def tls(config: Config) -> ssl.SSLContext | None:
-    """Return what TLS is spoken with; `None` = none is.
+    """Return the TLS context of the listeners; `None` = no TLS.
 
     Raises:
-        ConfigError: the certificate and the key are none, or not of each other.
+        ConfigError: the certificate or the key is invalid, or they do not belong together.
     """
     certificate, key = config.access.certificate, config.access.key
     if certificate is None or key is None:
@@ -515,17 +519,8 @@ def tls(config: Config) -> ssl.SSLContext | None:
     return context
 
 
-def secret(file: Path | None) -> str | None:
-    """Return the token in a file; `None` = there is no file.
-
-    Raises:
-        ConfigError: it cannot be read any more.
-    """
-    return None if file is None else read_token(file, "token_file")
-
-
 def exposed(config: Config) -> Sequence[str]:
-    """Say what others can reach without a token."""
+    """Return warnings about what others can reach without a token."""
     said = []
     for name, at in config.listen.addresses.items():
         key = "access" if name == "web" else "receive"
@@ -536,7 +531,7 @@ def exposed(config: Config) -> Sequence[str]:
 
 
 def as_yaml(config: Config) -> str:
-    """Write the settings as a file that would give them; without secrets."""
+    """Write the settings as a configuration file, without secrets."""
     return yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True)
 
 
@@ -550,8 +545,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Budgets):
         return {"budgets": [as_plain(one) for one in value]}
     if isinstance(value, StoreSettings):
-        # Its address was looked at for a password already; the user in it is needed.
-        return {one.name: _bare(getattr(value, one.name)) for one in fields(value)}
+        # Its address has been checked for a password; the user in it is needed.
+        return {one.name: getattr(value, one.name) for one in fields(value)}
     if isinstance(value, Listen):
         places = {one.name: getattr(value, one.name) for one in fields(value)}
         return {name: at if name == "open" else str(at or "off") for name, at in places.items()}
@@ -561,9 +556,5 @@ def _plain(value: Any) -> Any:
         nested = [part for one in value for part in (one if isinstance(one, tuple) else (one,))]
         return [_plain(one) for one in nested]
     if isinstance(value, Path):
-        return _bare(value)
+        return str(value)
     return shown(value) if isinstance(value, str) and "://" in value else value
-
-
-def _bare(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else value

@@ -1,7 +1,7 @@
 """Read and write the settings that name targets: addresses, lists of them, DNS names and pods.
 
-Each with the credentials for it, or for what it finds (`for_targets`), whose files must be there
-before anything listens.
+Each with its credentials, or those for the targets it finds (`for_targets`), whose files must
+exist before anything listens.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ def target_list(value: Any, where: Where) -> FileTargets:
 
 
 def _credentials(value: Mapping[str, Any], where: Where, others: set[str]) -> Credentials:
-    """Read the credentials for a server; beside them there may be other settings."""
+    """Read the credentials for a server, from among these other settings."""
     _known(value, where, {*others, *_CREDENTIALS, *_TLS_FILES, _SERVER_NAME})
     given = {name: value[name] for name in _CREDENTIALS if value.get(name) is not None}
     if ("username" in given) != ("password_file" in given):
         raise where.wrong("username and password_file go together: give both, or neither")
     if "token_file" in given and "username" in given:
-        raise where.wrong("token_file and username: a request bears one of both")
+        raise where.wrong("token_file and username: a request can send only one of them")
     read: Mapping[str, Callable[[Any, Where], Any]] = {
         "token_file": token_file, "username": text, "password_file": file_there,
     }  # fmt: skip
@@ -73,7 +73,7 @@ def _credentials(value: Mapping[str, Any], where: Where, others: set[str]) -> Cr
 
 
 def _for_targets(value: Mapping[str, Any], where: Where) -> Credentials:
-    """Read the credentials for what a source finds."""
+    """Read the credentials for the targets that a source finds."""
     at, given = where.at(f".{_FOUND}"), value.get(_FOUND)
     if given is None:
         return NONE_NEEDED
@@ -82,8 +82,8 @@ def _for_targets(value: Mapping[str, Any], where: Where) -> Credentials:
     return _credentials(given, at, set())
 
 
-def _spoken(value: Mapping[str, Any], where: Where) -> dict[str, Any]:
-    """Read how targets are read that are found by name or label: scheme and credentials."""
+def _scheme_and_credentials(value: Mapping[str, Any], where: Where) -> dict[str, Any]:
+    """Read the scheme and the credentials for targets that are found by name or label."""
     scheme = _SCHEME(value.get("scheme") or "http", where.at(".scheme"))
     credentials = _for_targets(value, where)
     if credentials.tls is not None and scheme != "https":
@@ -99,20 +99,20 @@ def _known(value: Mapping[str, Any], where: Where, names: Collection[str]) -> No
 def dns_name(value: Any, where: Where) -> DnsTargets | SrvTargets:
     """Read `host:port`, whose addresses are targets, or a name of SRV records.
 
-    Or `{name, scheme, for_targets}` with one of both.
+    Or `{name, scheme, for_targets}` with either of them as the name.
     """
-    spoken: dict[str, Any] = {}
+    more: dict[str, Any] = {}
     if isinstance(value, Mapping):
         _known(value, where, {"name", "scheme", _FOUND})
-        spoken = _spoken(value, where)
+        more = _scheme_and_credentials(value, where)
         value, where = value.get("name"), where.at(".name")
     if is_srv(said := text(value, where)):
-        return SrvTargets(said, **spoken)
+        return SrvTargets(said, **more)
     host, _, port = said.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or not 0 < int(port) <= _MAX_PORT:
         raise where.wrong(f"{value!r} is not a name and a port such as engines.llm.svc:8000")
-    return DnsTargets(host, int(port), **spoken)
+    return DnsTargets(host, int(port), **more)
 
 
 def pods(value: Any, where: Where) -> KubernetesPods:
@@ -132,11 +132,11 @@ def pods(value: Any, where: Where) -> KubernetesPods:
         checked(given["api"], where.at(".api").text)
     if value.get("account") is not None:
         given["account"] = path(value["account"], where.at(".account"))
-    return KubernetesPods(port=port, **given, **_spoken(value, where))
+    return KubernetesPods(port=port, **given, **_scheme_and_credentials(value, where))
 
 
 def written(value: Any) -> Any:
-    """Return the setting that would be read as this target, or source of targets."""
+    """Return a target, or a source of targets, as it is written in a configuration file."""
     if isinstance(value, Target):
         plain = {"targets": [shown(value.url)], "labels": dict(value.labels)}
         return plain | value.credentials.settings()
@@ -155,7 +155,7 @@ def written(value: Any) -> Any:
 
 
 def _tls_files(value: Mapping[str, Any], where: Where) -> TlsFiles | None:
-    """Read the files of a target's connections, and look whether they hold what they must."""
+    """Read the TLS files of a target's connections, and check their contents."""
     given = {name: value[name] for name in _TLS_FILES if value.get(name) is not None}
     named = value.get(_SERVER_NAME)
     if not given and named is None:

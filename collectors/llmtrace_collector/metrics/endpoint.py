@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Metric
@@ -15,13 +15,15 @@ from prometheus_client.exposition import choose_encoder
 from starlette.requests import Request
 from starlette.responses import Response
 
-# What compressing saves below this is not worth its header.
+from llmtrace_collector.receive.receiver_metrics import MetricSamples
+
+# Below this size compression is not worth its overhead.
 _SMALL: Final = 1_024
 _GZIP_LEVEL: Final = 1
 
 
 class MetricsPage:
-    """Answers `/metrics`. One page is made at a time, in a thread: a large one takes a while."""
+    """Responds to `/metrics`. One page is made at a time, in a thread, as it may take a while."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -44,17 +46,14 @@ class MetricsPage:
         return body, kind, False
 
 
-Samples = Iterable[tuple[Mapping[str, str], float]]
-
-
 class OwnMetrics:
     """The collector's own health as metrics.
 
     Args:
-        read: returns each metric's name (without `_total`), words, kind and samples.
+        read: returns the metrics with their present samples.
     """
 
-    def __init__(self, read: Callable[[], Iterable[tuple[str, str, str, Samples]]]) -> None:
+    def __init__(self, read: Callable[[], Iterable[MetricSamples]]) -> None:
         self._read = read
 
     def describe(self) -> Iterable[Metric]:

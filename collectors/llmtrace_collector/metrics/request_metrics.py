@@ -1,9 +1,9 @@
 """Count stored rows, for applications that send spans and no metrics.
 
 The metrics are those an application would expose itself, counted into the same histograms. A
-counter may only rise, and a row may change while late parts of its request come. So a row is
-counted once, when nothing of it has changed for a while; what comes even later is counted as late
-and changes nothing. What was counted is remembered by its ids for as long as it could come again.
+counter may only rise, but a row may change as late parts of its request arrive. So a row is
+counted once, when it has not changed for a while; later changes are only counted as late. The ids
+of counted rows are remembered for as long as they may come again.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from llmtrace.core.row import Row, from_dict
 from llmtrace.core.stages import PARTITION
 from llmtrace_collector.store import Store, read
 
-# For how long it is remembered which rows were counted.
+# How long counted rows are remembered.
 _REMEMBERED_S: Final = 3_600.0
 _REMEMBERED: Final = 1_000_000
-# Sampled rows stand for others; one that claims to stand for more than this is not believed.
+# A sampled row counts for several requests, but for no more than this.
 _MAX_WEIGHT: Final = 1_000
 _MIN_INTERVAL_S: Final = 0.5
 _REASONS: Final = ("unreadable", "error", "weight")
@@ -39,19 +39,19 @@ class RequestMetrics:
 
     Args:
         store: of the rows.
-        count: counts one of them.
-        settle_s: how long a row must not have changed.
-        incomplete_s: returns how long ago all that had come was in rows.
-        interval_s: between two looks; `None` = half of that: what is found has waited anyway, and
-            a look is nearly all planning its query.
+        count: counts one row.
+        settle_s: how long a row must be unchanged.
+        incomplete_s: returns how many seconds ago all received spans were in rows.
+        interval_s: between two looks; `None` = half of `settle_s`, as a look costs little more
+            than the planning of its query.
         without: services whose rows are left out.
         monotonic: seconds of this machine's clock.
 
     Attributes:
         rows: counted so far.
         late: rows that changed after they were counted.
-        missed: rows that are in no metric, by reason: `unreadable`, `error` where counting one
-            failed, and `weight` for what a row claims to stand for beyond what is believed.
+        missed: requests that are in no metric, by reason: `unreadable`, `error` where counting
+            failed, and `weight` for what a row counts for beyond the maximum.
         failures: looks at which the store did not answer.
     """
 
@@ -75,12 +75,12 @@ class RequestMetrics:
         self._interval_s = interval_s or max(_MIN_INTERVAL_S, settle_s / 2)
         self._without = frozenset(without)
         self._monotonic = monotonic
-        # What had settled when the process before this one ended, it has counted.
+        # What had settled before the previous process ended was counted by it.
         self._until = read.settled_before(store, settle_s)
         self._counted: OrderedDict[Key, tuple[float, int]] = OrderedDict()
 
     async def run(self) -> None:
-        """Count the rows that are new, once an interval, until cancelled."""
+        """Count the new rows, once per interval, until cancelled."""
         while True:
             await asyncio.sleep(self._interval_s)
             try:
@@ -115,7 +115,7 @@ class RequestMetrics:
         self._counted[key] = now_s, said
         self._counted.move_to_end(key)
         if before is not None:
-            # The join writes rows again also where nothing of them is new.
+            # The join may write a row again without any change.
             self.late += before[1] != said
             return
         try:

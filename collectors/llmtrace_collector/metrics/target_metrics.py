@@ -15,7 +15,7 @@ from prometheus_client.utils import floatToGoString
 from llmtrace_collector.scrape.scraper import TargetState
 from llmtrace_collector.signals.normalise import Distribution, Measured
 
-# Labels a target may not bring along under their own name.
+# Labels of a target with these names get a prefix.
 _OURS: Final = frozenset(
     {"engine", "model", "replica", "gpu", "uuid", "host", "instance", "kind", "le", "quantile",
      "reason", "source", "position", "step", "xid"}
@@ -23,11 +23,11 @@ _OURS: Final = frozenset(
 
 
 class TargetMetrics:
-    """Exposes what targets said last, and how each of them is.
+    """Exposes the last readings of the targets, and the health of each.
 
     Args:
-        states: what returns every target's state, as `Scraper.states` does.
-        local: what returns signals of this machine, as `GpuReader.read` does.
+        states: returns the state of every target, as `Scraper.states` does.
+        local: returns the signals of this machine, as `GpuReader.read` does.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class TargetMetrics:
         self._local = local
 
     def describe(self) -> Iterable[Metric]:
-        """Say nothing ahead of time: what there is depends on the targets."""
+        """Describe nothing: which metrics there are depends on the targets."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -76,7 +76,7 @@ def _add(metrics: dict[str, Metric], one: Measured, more: dict[str, str]) -> Non
     if not isinstance(one.value, Distribution):
         metric.add_sample(signal.metric, labels, one.value)
         return
-    # The last bucket is the count, whatever a page in the middle of an update says.
+    # The last bucket must equal the count, even if the page was read during an update.
     for bound, count in zip(one.value.bounds, one.value.counts, strict=True):
         if bound == math.inf:
             continue

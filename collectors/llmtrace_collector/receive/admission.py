@@ -1,13 +1,11 @@
-"""Admit a request, whichever transport it came by: weigh it, check it, keep it, count it.
+"""Admit a request, whatever transport it came by: check it, append it to the spool, count it.
 
-One object for all protocols, so that one bound holds for all of them together. It belongs to one
-event loop.
+One object for all protocols, so that they share one limit of memory. It belongs to one event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,18 +20,18 @@ from llmtrace_collector.receive.rejections import RejectedError
 from llmtrace_collector.receive.spool import Spool
 from llmtrace_collector.receive.validate import Checked, check, check_request
 
-# Reading so many bytes takes some milliseconds, in which a loop can do nothing else.
+# Parsing this many bytes blocks an event loop for some milliseconds.
 _LONG: Final = 1 * MIB
-# Not worth a thread's while, whatever it unfolds to.
+# Too short to be worth a thread, whatever its size after decompression.
 _SHORT: Final = 16 << 10
 _ANY: Final = 1 << 62
 _UNBOUNDED: Final = ReceiveLimits(attributes=_ANY, span_bytes=_ANY, expanded_bytes=_ANY)
-_UNPACKING: Final = 2  # at a time: what comes of them is only weighed afterwards
+_UNPACKING: Final = 2  # at a time: the results count against the limit only afterwards
 
 
 @dataclass(slots=True)
 class Weight:
-    """What one request holds in memory so far, in bytes."""
+    """The memory that one request holds so far, in bytes."""
 
     held: int = 0
 
@@ -42,34 +40,26 @@ class Admission:
     """Checks requests and appends those it accepts to the spool.
 
     Args:
-        spool: where they are kept.
-        limits: what is taken.
-        wall: unix nanoseconds.
+        spool: where they are appended.
+        limits: what is accepted.
     """
 
-    def __init__(
-        self,
-        spool: Spool,
-        limits: ReceiveLimits | None = None,
-        *,
-        wall: Callable[[], int] = time.time_ns,
-    ) -> None:
+    def __init__(self, spool: Spool, limits: ReceiveLimits | None = None) -> None:
         self.limits = limits or ReceiveLimits()
         self.counted = Received()
-        self.wall = wall
         self._spool = spool
-        # One at a time: what a hostile body unfolds to in memory is held once.
+        # One at a time, as a hostile body may take much memory once it is parsed.
         self._alone = asyncio.Semaphore(1)
         self._unpacking = asyncio.Semaphore(_UNPACKING)
 
     @property
     def quarantine(self) -> Quarantine:
-        """Requests that the store did not take."""
+        """The requests that the store did not take."""
         return self._spool.quarantine
 
     @contextmanager
     def weighing(self) -> Iterator[Weight]:
-        """Hold what a request weighs, until it is answered."""
+        """Count the memory of a request until it is answered."""
         weight = Weight()
         try:
             yield weight
@@ -77,21 +67,21 @@ class Admission:
             self.counted.memory_bytes -= weight.held
 
     def weigh(self, weight: Weight, size: int) -> None:
-        """Add to what a request holds.
+        """Add to the memory of a request.
 
         Raises:
             RejectedError: `overloaded`: all requests together would hold too much.
         """
         if self.counted.memory_bytes + size > self.limits.memory_bytes:
-            raise RejectedError("overloaded", "too much is under way; come back later")
+            raise RejectedError("overloaded", "too many requests are in progress; retry later")
         weight.held += size
         self.counted.memory_bytes += size
 
     async def unpack(self, weight: Weight, body: bytes, encoding: str) -> bytes:
-        """Decompress a body, and hold what comes of it.
+        """Decompress a body, and count the result as its memory.
 
         Raises:
-            RejectedError: it is not what it says, or too much.
+            RejectedError: it is not compressed as it says, or too large.
         """
         most = self.limits.inflated_bytes
         if len(body) <= _SHORT:
@@ -103,15 +93,15 @@ class Admission:
         return found
 
     async def take(self, transport: str, body: bytes, *, json: bool = False) -> Checked:
-        """Keep a request.
+        """Check a request and append it to the spool.
 
         Args:
-            transport: it came: `http`, `grpc` or `beacon`.
+            transport: `http`, `grpc` or `beacon`.
             body: decompressed.
             json: whether it is JSON rather than protobuf.
 
         Returns:
-            What of it was kept; the request may be acknowledged.
+            The part that was kept; the request may be acknowledged.
 
         Raises:
             RejectedError: nothing of it was kept.
@@ -119,9 +109,9 @@ class Admission:
         if json:
             if len(body) > self.limits.json_bytes:
                 raise RejectedError("too_large", f"more than {self.limits.json_bytes} B of JSON")
-            checked = await self._aside(self._check_json, body)
+            checked = await self._in_thread(self._check_json, body)
         elif len(body) > _LONG:
-            checked = await self._aside(self._check, body)
+            checked = await self._in_thread(self._check, body)
         else:
             checked = self._check(body)
         if checked.spans:
@@ -133,9 +123,9 @@ class Admission:
         return checked
 
     async def replay(self) -> int:
-        """Put what is in quarantine into the spool again; return how many requests.
+        """Move the requests in quarantine back to the spool; return how many.
 
-        What still cannot be stored comes back.
+        Those that still cannot be stored return to the quarantine.
 
         Raises:
             RejectedError: the spool has no room; the rest stays in quarantine.
@@ -147,8 +137,8 @@ class Admission:
             if payload is None:
                 continue
             try:
-                # What it would be rejected for now was taken before.
-                found = await self._aside(lambda body: check(body, _UNBOUNDED), payload)
+                # It was accepted once: the present limits do not matter.
+                found = await self._in_thread(lambda body: check(body, _UNBOUNDED), payload)
             except RejectedError:
                 found = Checked(payload, entry.spans)
             await self._spool.append(payload, entry.spans, found.expanded)
@@ -157,7 +147,7 @@ class Admission:
         return count
 
     def refuse(self, transport: str, error: RejectedError) -> None:
-        """Count a request that was not taken."""
+        """Count a request that was rejected."""
         self.counted.rejected[transport, error.reason] += 1
 
     def _check(self, body: bytes) -> Checked:
@@ -167,6 +157,6 @@ class Admission:
         request = from_json(body, self.limits.json_depth)
         return check_request(request, request.SerializeToString(), self.limits)
 
-    async def _aside(self, work: Callable[[bytes], Checked], body: bytes) -> Checked:
+    async def _in_thread(self, work: Callable[[bytes], Checked], body: bytes) -> Checked:
         async with self._alone:
             return await asyncio.to_thread(work, body)

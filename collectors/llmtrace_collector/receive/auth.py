@@ -7,10 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from llmtrace.core.errors import ConfigError
-from llmtrace_collector.receive.beacons import SERVICE
 from llmtrace_collector.receive.rejections import RejectedError
 
-# A token, what returns the one in effect, or `None`: none is needed.
+# A token, a function that returns the one in effect, or `None`: none is needed.
 Secret = str | None | Callable[[], str | None]
 
 
@@ -20,18 +19,16 @@ class HttpAccess:
 
     Attributes:
         token: that a sender of spans shows as `Authorization: Bearer …`; `None` = none is needed.
-            Pages cannot keep a secret, so beacons need none.
-        origins: of pages that may send, as `https://shop.example`; `"*"` for any. Pages of this
-            collector's own origin always may.
-        beacon_service: the `service.name` of beacons' spans.
+            Web pages cannot keep a secret, so beacons need none.
+        origins: of web pages that may send, such as `https://shop.example`; `"*"` for any. Pages
+            of this collector's own origin always may.
     """
 
     token: Secret = field(default=None, repr=False)
     origins: frozenset[str] = frozenset()
-    beacon_service: str = SERVICE
 
     def __post_init__(self) -> None:
-        """Check it.
+        """Check the token.
 
         Raises:
             ConfigError: the token is empty, or no header can hold it.
@@ -40,29 +37,29 @@ class HttpAccess:
         if token is not None and not (token and token.isascii() and token.isprintable()):
             raise ConfigError("receive.token: must be printable ASCII, and not empty")
 
-    def welcome(self, origin: str | None, host: str | None) -> str | None:
-        """Return what the answer says of a page's origin; `None` = no page, or not welcome."""
+    def allowed(self, origin: str | None, host: str | None) -> str | None:
+        """Return the allowed origin for the response; `None` = no web page, or not allowed."""
         if origin is None:
             return None
         if "*" in self.origins:
             return "*"
-        # Behind a proxy that ends TLS the scheme is not known here: the host is what counts.
+        # Behind a proxy that ends TLS the scheme is not known here: only the host counts.
         if origin in self.origins or (host and origin.partition("://")[2] == host):
             return origin
         return None
 
 
 def check_token(given: str | None, wanted: Secret) -> None:
-    """Compare an Authorization header with the token that is needed, if one is.
+    """Compare an Authorization header with the token, if one is needed.
 
     Raises:
-        RejectedError: `unauthenticated`: it does not show it.
+        RejectedError: `unauthenticated`: the header does not hold the token.
     """
     token = wanted() if callable(wanted) else wanted
     if token is None:
         return
     scheme, _, shown = (given or "").partition(" ")
-    # As bytes: a header may hold what is not ASCII.
+    # As bytes: a header need not be ASCII.
     if scheme.lower() != "bearer" or not hmac.compare_digest(
         shown.strip().encode("utf-8", "replace"), token.encode()
     ):

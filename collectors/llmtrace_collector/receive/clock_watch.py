@@ -1,7 +1,7 @@
-"""Notice that the machine's clock was set by more than a minute, ahead or back.
+"""Detect that the machine's clock was set by more than a minute, ahead or back.
 
-Rows stay in order: their versions are a sequence. But requests of the time between are shown where
-the clock put them, so that a person must know of it. A clock's own slow correction is no jump.
+Rows stay in order: their versions are a sequence. But requests are shown at the time by the clock,
+so people must know of the jump. A slow correction of the clock does not count.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ logger = logging.getLogger("llmtrace.collector")
 
 _NS: Final = 1_000_000_000
 _JUMP_S: Final = 60.0
-# For how long it is said.
+# How long a jump is reported.
 _SAID_S: Final = 3_600.0
 
 
 def _since_boot_s() -> float:
-    """Return seconds of a clock that cannot be set, and that goes on in a suspended machine."""
+    """Return the seconds of a clock that cannot be set, and that continues while suspended."""
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
@@ -29,13 +29,13 @@ class ClockWatch:
     """Compares the clock with one that cannot be set, at each `look`.
 
     Args:
-        stored_until_ns: up to when, in unix nanoseconds by the clock of then, parts were joined
-            before this process began; 0 = none were.
+        stored_until_ns: up to when parts were joined before this process began, in unix
+            nanoseconds by the clock at that time; 0 = never.
         wall: unix nanoseconds.
         steady: seconds of a clock that cannot be set.
 
     Attributes:
-        jumps: seen so far.
+        jumps: number so far.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ClockWatch:
             self._jumped(-ahead_s)
 
     def look(self) -> str | None:
-        """Return the last jump in words, for an hour; `None` = there was none.
+        """Describe the last jump, for an hour after it; `None` = there was none.
 
         Call it every few seconds, so that two jumps are not taken for one.
         """

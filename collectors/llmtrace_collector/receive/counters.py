@@ -1,7 +1,7 @@
-"""Count what came, was rejected and is waiting, where it happens; `/metrics` reads it.
+"""Counters of what was received, rejected, spooled and stored; `/metrics` reads them.
 
-Each counter is written by one thread alone: those of requests by the event loop's, those of the
-spool by its writer's or its reader's.
+Each counter is written by one thread only: those of requests by the event loop, those of the spool
+by its writer or its reader.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Received:
-    """What senders brought.
+    """Counters of the receiver.
 
     Attributes:
-        requests: taken, by protocol (`http`, `grpc`, `beacon`).
-        spans: taken, by protocol.
-        payload_bytes: taken, after decompression, by protocol.
-        rejected: requests not taken, by protocol and reason.
-        rejected_spans: of requests that were taken otherwise, by reason.
+        requests: accepted, by protocol (`http`, `grpc`, `beacon`).
+        spans: accepted, by protocol.
+        payload_bytes: accepted, after decompression, by protocol.
+        rejected: rejected requests, by protocol and reason.
+        rejected_spans: rejected spans of accepted requests, by reason.
         dropped_connections: closed by us, by reason.
         connections: open now, HTTP.
-        memory_bytes: held now by requests under way.
+        memory_bytes: held now by requests in progress.
     """
 
     requests: Counter[str] = field(default_factory=Counter)
@@ -37,14 +37,14 @@ class Received:
 
 @dataclass(slots=True)
 class Spooled:
-    """What the spool did.
+    """Counters of the spool.
 
     Attributes:
         records: appended.
         syncs: of the disk.
-        errors: what the disk did not do, by the error's name.
-        torn_bytes: cut off the end of what a killed process had written.
-        damaged_bytes: skipped between good records, and kept aside.
+        errors: failed operations of the disk, by the name of the error.
+        torn_bytes: incomplete bytes at the end of what a killed process wrote.
+        damaged_bytes: skipped between good records, and set aside.
     """
 
     records: int = 0
@@ -56,17 +56,18 @@ class Spooled:
 
 @dataclass(slots=True)
 class Ingested:
-    """What went from the spool to the store.
+    """Counters of the way from the spool to the store.
 
     Attributes:
         spans: stored.
         batches: stored.
-        failures: of the store, by what it was doing (`insert`, `join`, `spool`).
+        failures: by what was being done (`insert`, `join`, `spool`).
         quarantined: requests that were set aside, by reason.
-        rows: written by the join, again ones included.
-        large_traces: times a trace had too many parts to tell whose they are by their place.
+        rows: written by the join, including repeated writes.
+        large_traces: times a trace had too many parts to match them by their place.
         without_row: spans of requests that make no row, by reason.
-        insert_s: spent in inserts; `join_s` in joins.
+        insert_s: spent in inserts.
+        join_s: spent in joins.
         problem: what failed last, in words; `None` while all is well.
     """
 

@@ -1,6 +1,6 @@
-"""Decompress a body, unless it is a bomb.
+"""Decompress a body, up to a limit.
 
-Never more is decompressed than is taken, whatever the body claims.
+Never more than the limit is decompressed, whatever the body claims.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def inflate(body: bytes, encoding: str, most: int) -> bytes:
     Args:
         body: as it came.
         encoding: the value of Content-Encoding.
-        most: bytes after decompression.
+        most: maximum number of bytes after decompression.
 
     Raises:
-        RejectedError: `encoding`: not one of `ENCODINGS`; `bad_data`: it is not what it says;
-            `too_large`: it is more than `most`.
+        RejectedError: `encoding`: not one of `ENCODINGS`; `bad_data`: not compressed like that;
+            `too_large`: more than `most`.
     """
     unpack = ENCODINGS.get(encoding.strip().lower())
     if unpack is None:
@@ -49,7 +49,7 @@ def _unpacked(
     body: bytes, most: int, *, unpacker_of: Callable[[], Any], broken: type[Exception]
 ) -> bytes:
     out = bytearray()
-    while body:  # gzip files may stand one behind the other
+    while body:  # a body may be several gzip files, one after the other
         unpacker = unpacker_of()
         try:
             out += unpacker.decompress(body, max_length=most + 1 - len(out))
@@ -68,7 +68,7 @@ def _zlib(kind: int) -> Inflate:
 
 
 def _zstd() -> Mapping[str, Inflate]:
-    """Return how zstd is read, if Python or a library can: Python from 3.14 on."""
+    """Return the decompression of zstd, if Python (from 3.14 on) or a library has it."""
     try:
         if sys.version_info >= (3, 14):
             from compression import zstd

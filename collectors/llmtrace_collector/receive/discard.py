@@ -1,8 +1,8 @@
-"""Take OTLP metrics and logs, count them, and drop them: nothing here stores them.
+"""Accept OTLP metrics and logs, count them, and drop them.
 
-Applications send them to where they send spans, unless configured otherwise. The collector's
-metrics are made from the spans, and an exporter that is rejected would warn its user of a loss
-that is none.
+Applications send them to the same address as spans, unless configured otherwise. The collector
+makes its metrics from the spans; rejecting the others would have exporters report a loss that does
+not matter.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _SERVICES: Final = {
     "metrics": "opentelemetry.proto.collector.metrics.v1.MetricsService",
     "logs": "opentelemetry.proto.collector.logs.v1.LogsService",
 }
-# An empty message of either protocol: everything was taken.
-_TAKEN: Final = b""
+# An empty message of either protocol: everything was accepted.
+_ACCEPTED: Final = b""
 _BODY_S: Final = 30.0
 
 
@@ -34,8 +34,8 @@ class OtlpDiscard:
     """Accepts OTLP metrics and logs, counts them and drops them.
 
     Args:
-        token: senders must show it, as those of spans; `None` = none is needed.
-        most_bytes: of one request; what is larger is rejected.
+        token: senders must show it, as for spans; `None` = none is needed.
+        most_bytes: maximum size of a request.
 
     Attributes:
         requests: dropped so far, by kind.
@@ -71,7 +71,7 @@ class OtlpDiscard:
             media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
             if media_type == "application/json":
                 return Response(b"{}", media_type=media_type)
-            return Response(_TAKEN, media_type="application/x-protobuf")
+            return Response(_ACCEPTED, media_type="application/x-protobuf")
 
         return drop
 
@@ -93,6 +93,6 @@ class OtlpDiscard:
             except RejectedError as error:
                 await context.abort(grpc.StatusCode.UNAUTHENTICATED, error.words)
             self.requests[kind] += 1
-            return _TAKEN
+            return _ACCEPTED
 
         return drop

@@ -1,7 +1,7 @@
-"""Serve HTTP, and close connections of senders that send nothing, or too slowly.
+"""Serve HTTP, and close the connections of senders that send nothing, or too slowly.
 
-uvicorn with what it leaves to a proxy in front: a bound on open connections, and a time in which a
-request's headers have to be there. Bodies are timed where they are read (`otlp_http`).
+Adds to uvicorn what it leaves to a proxy in front: a limit of open connections, and a deadline for
+a request's headers. Bodies are timed where they are read (`otlp_http`).
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ class HttpServer:
     Args:
         app: the application; it gets no lifespan events.
         host: to listen on.
-        port: of that; 0 for any that is free.
+        port: to listen on; 0 for any that is free.
         limits: of connections and their pace.
         counted: where connections are counted.
-        certificate: PEM, for TLS; `key` is its key, PEM too.
-        client_ca: PEM; a client must show a certificate that one in there signed.
+        certificate: PEM, for TLS.
+        key: PEM, of the certificate.
+        client_ca: PEM; clients must show a certificate that is signed by it.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class HttpServer:
         """Listen.
 
         Raises:
-            ConfigError: the address cannot be listened on, or the certificate is none.
+            ConfigError: the address is not available, or the certificate is invalid.
         """
         host, port = self._where
         try:
@@ -103,17 +104,17 @@ class HttpServer:
         return self
 
     def take_certificate(self, certificate: Path | None, key: Path | None) -> None:
-        """Show another certificate to connections that come from now on.
+        """Use another certificate for new connections.
 
         Raises:
-            OSError: they cannot be read, or are not of each other; the old one stays.
+            OSError: the files cannot be read, or do not belong together; the old one stays.
         """
         context = self._server.config.ssl
         if context is not None and certificate is not None:
             context.load_cert_chain(certificate, key)
 
     async def stop(self) -> None:
-        """Let requests under way end, within some seconds, and close all connections."""
+        """Let requests in progress end, within some seconds, and close all connections."""
         self._server.should_exit = True
         if self._serving is not None:
             await self._serving
@@ -182,7 +183,7 @@ class _Bounded(HttpToolsProtocol):
             and self.timeout_keep_alive_task is None
             and not self.transport.is_closing()
         ):
-            self._await_head()  # a piece of the next request's
+            self._await_head()  # the next request has begun
 
     def on_headers_complete(self) -> None:
         self._head_came()
@@ -208,9 +209,9 @@ class _Bounded(HttpToolsProtocol):
 
 @contextmanager
 def _counting(counted: Received, reason: str, closed: Callable[[], bool]) -> Iterator[None]:
-    """Count it if a connection was closed for what came over it."""
+    """Count the connection if the data on it causes it to be closed."""
     was = closed()
-    with suppress(UnicodeError):  # uvicorn reads some of a request as ASCII, whatever it is
+    with suppress(UnicodeError):  # uvicorn decodes parts of a request as ASCII, unchecked
         yield
     if closed() and not was:
         counted.dropped_connections[reason] += 1

@@ -1,9 +1,9 @@
 """Move acknowledged spans from the spool into the store, and have the store make rows of them.
 
-One thread: takes a batch, inserts it under its token, notes that, and every few seconds has the
+One thread takes a batch, inserts it under its token, records that, and every few seconds has the
 store join. While the store fails it waits, longer each time; nothing that was acknowledged is
-dropped. Where the store takes other spans and not a batch, the batch is divided until the requests
-that cannot be stored are found, and these are set aside: they hold up nothing.
+dropped. If the store accepts other spans but not a batch, the batch is divided until the requests
+that cannot be stored are found. These are set aside, so that they do not block the others.
 """
 
 from __future__ import annotations
@@ -31,39 +31,40 @@ from llmtrace_collector.store.records import BadBatch, JoinReport, StoreError
 logger = logging.getLogger("llmtrace.collector")
 
 
-# Of few spans nearly all of an insert or a join is planning the query. So a batch is joined as
-# soon as it is stored, and then both rest: the longer the longer they took, a 40th of a core, up
-# to a rest that a person who watches the live page still waits for. A little may wait longer
-# (`IngestSettings.wait_s`) until it is read. Where there is much to do they come sooner.
+# With few spans nearly all of the time of an insert or a join is spent planning the query. So a
+# batch is joined as soon as it is stored, and then both rest for 39 times as long as they took,
+# which is a 40th of a core, but not longer than a person would wait for the live page. A small
+# amount may wait longer (`IngestSettings.wait_s`) until it is read. With much to do the rests are
+# shorter.
 _REST: Final = 39
 _MAX_REST_S: Final = 9.0
 _LITTLE: Final = MIB
-# A reader waits for what waited for one, at most so long.
+# How long a reader waits at most for what was left until someone reads it.
 _CATCH_UP_S: Final = 3.0
-# What is stored while a join runs may only be seen by the next.
+# What is stored while a join runs may be seen only by the next one.
 _JOINS: Final = 2
 # How often a batch is tried before it is divided, a part of it before that is divided further, and
-# a request alone before it is set aside.
+# a single request before it is set aside.
 _TRIES: Final = 4
 _TRIES_DIVIDED: Final = 2
 _TRIES_ALONE: Final = 3
 _DIVIDED_PAUSE_S: Final = 0.05
-# Where others may write to the same store, the join still runs now and then.
+# Where others may write to the same store, the join runs this many times less often when idle.
 _IDLE: Final = 10
 
 
 class SpanStore(Protocol):
-    """What the receiver needs of a `Store`."""
+    """The part of a `Store` that the receiver uses."""
 
     @property
     def shared(self) -> bool:
         """Whether others may write to it."""
 
     def insert_otlp(self, body: bytes, token: str) -> None:
-        """Store a batch; of one token only the first time."""
+        """Store a batch, unless its token was stored already."""
 
     def join(self, now_ns: int) -> JoinReport:
-        """Join what is new, and write the rows that come of it."""
+        """Join what is new, and write the resulting rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,16 +72,16 @@ class IngestSettings:
     """When the spool is emptied into the store.
 
     Attributes:
-        interval_s: a batch waits for more at most so long; longer where storing one takes long, so
-            that a store is not kept busy with small ones.
-        batch_bytes: a batch waits no longer, and is not much longer.
-        batch_spans: the same bound, in spans.
-        batch_expanded_bytes: the same bound, in bytes of its spans, each with a copy of its
-            resource and scope.
-        wait_s: after an insert, for how long less than 1 MiB may wait, where only this process
-            reads the store, and no one asks it.
-        join_s: between two joins; longer where one takes long. There are none where nothing was
-            stored meanwhile, or few if others may have stored something.
+        interval_s: how long a batch waits for more spans; longer where storing one takes long, so
+            that the store is not kept busy with small ones.
+        batch_bytes: the size at which a batch stops waiting, and about its maximum.
+        batch_spans: the same in spans.
+        batch_expanded_bytes: the same in bytes of its spans, each with a copy of its resource and
+            scope.
+        wait_s: after an insert, how long less than 1 MiB may wait, if only this process uses the
+            store and nothing reads from it.
+        join_s: between two joins; longer where one takes long. Without new spans there is no join,
+            or rarely, if others may have stored some.
         backoff_s: first pause after a failure of the store; it doubles up to `most_backoff_s`.
         most_backoff_s: the longest pause.
     """
@@ -95,7 +96,7 @@ class IngestSettings:
     most_backoff_s: float = 15.0
 
     def __post_init__(self) -> None:
-        """Check them.
+        """Check the values.
 
         Raises:
             ConfigError: one is out of range.
@@ -107,7 +108,7 @@ class Ingest:
     """Empties a spool into a store, from `start` to `stop`.
 
     Args:
-        spool: of which this is the only reader.
+        spool: which has no other reader.
         store: where batches go.
         settings: how large they are, and how often.
         wall: unix nanoseconds.
@@ -142,7 +143,7 @@ class Ingest:
 
     @property
     def lag_s(self) -> float:
-        """How long what could not be stored at once has waited, in seconds, at most."""
+        """How many seconds spans that could not be stored at once have waited, at most."""
         since = self._behind_since
         if since is None:
             return 0.0
@@ -150,13 +151,13 @@ class Ingest:
 
     @property
     def incomplete_s(self) -> float:
-        """How long ago everything acknowledged was in rows, in seconds, up to a bound; 0 = now."""
+        """How many seconds ago all acknowledged spans were in rows, up to a limit; 0 = now."""
         if self._spool.backlog_bytes == 0 and self._joins_due < _JOINS:
             return 0.0
         return min(self._monotonic() - self._complete_at, 2 * self._settings.wait_s)
 
     def catch_up(self) -> None:
-        """Have rows made of what waits for a reader; return when they are, or after a while."""
+        """Make rows of spans that wait until someone reads; return when done, or after a while."""
         with self._round:
             if self._waiting:
                 self._wanted = True
@@ -168,10 +169,10 @@ class Ingest:
         self._thread.start()
 
     def stop(self, timeout_s: float = 10.0) -> bool:
-        """Store and join what is in the spool, for at most about so long, and end.
+        """Store and join what is in the spool, for about `timeout_s` at most, and end.
 
         Returns:
-            Whether all of it is stored; what is not is in the spool, for the next start.
+            Whether all of it is stored; the rest stays in the spool for the next start.
         """
         self._until = self._monotonic() + timeout_s
         self._stopping.set()
@@ -203,7 +204,7 @@ class Ingest:
         """Store what is in the spool; give up only when stopping, and then after a while.
 
         Args:
-            leave: what is less than so many bytes, and came while other was stored, may wait for
+            leave: less than this many bytes, which came while others were stored, may wait for
                 more: a small batch takes the store nearly as long as a large one.
         """
         pause = self._settings.backoff_s
@@ -239,10 +240,10 @@ class Ingest:
             pause = min(2 * pause, self._settings.most_backoff_s)
 
     def _store_batch(self, batch: Batch) -> None:
-        """Store a batch; of what cannot be stored, set aside each request alone.
+        """Store a batch, and set aside each request in it that cannot be stored.
 
         Raises:
-            Exception: the store takes nothing at all; the batch is to come again.
+            Exception: the store accepts nothing at all; the batch must be tried again.
         """
         began = self._monotonic()
         error = self._try(batch, _TRIES, self._settings.backoff_s)
@@ -258,13 +259,12 @@ class Ingest:
             began: when the first batch that this one is a part of failed first.
 
         Raises:
-            Exception: `error`: the store takes nothing else either.
+            Exception: `error`: the store does not accept other spans either.
         """
         if isinstance(error, StoreError) and error.reason == "disk":
-            raise error  # a full disk takes small batches still: that says nothing of this one
+            raise error  # a full disk may still accept small batches: this one is not at fault
         alone = len(batch.records) == 1
-        # That bytes cannot be read is a property of these bytes. Anything else may be the store's
-        # condition, now that the batch failed or for a while.
+        # Unreadable bytes stay unreadable. Any other error may be due to the state of the store.
         proven = self._worked_at > began and (isinstance(error, BadBatch) or not alone)
         if not proven and not (isinstance(error, BadBatch) and not alone):
             self._probe(error)
@@ -285,7 +285,7 @@ class Ingest:
         """Insert a batch, several times if need be; return the last failure, `None` = stored.
 
         Raises:
-            OSError: it could not be noted.
+            OSError: it could not be recorded.
         """
         for left in reversed(range(tries)):
             try:
@@ -304,7 +304,7 @@ class Ingest:
         raise AssertionError(tries)
 
     def _probe(self, error: Exception) -> None:
-        """Insert a span of our own: does the store take anything at all?
+        """Insert a span of our own, to see whether the store accepts anything at all.
 
         Raises:
             Exception: `error`: it does not.
@@ -376,14 +376,14 @@ class Ingest:
 
     def _pause(self, seconds: float) -> None:
         if self._stopping.is_set():
-            # Nothing wakes us any more, and there is an end.
+            # The event is set already; do not wait beyond the deadline.
             time.sleep(max(0.0, min(seconds, self._until - self._monotonic())))
         else:
             self._stopping.wait(seconds)
 
 
 def _probe_batch(now_ns: int) -> tuple[bytes, str]:
-    """Return a batch of one span that any store takes, and a token of its own."""
+    """Return a batch of one span that any store accepts, and a token of its own."""
     span = Span(
         trace_id=token_bytes(16), span_id=token_bytes(8), name="llmtrace.store_probe",
         start_time_unix_nano=now_ns, end_time_unix_nano=now_ns,

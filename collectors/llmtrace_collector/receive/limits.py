@@ -1,7 +1,7 @@
-"""Limits of the receiver: what it takes from a sender without a token, and keeps at a time.
+"""Limits of the receiver and the spool.
 
-Every bound has a default that an ordinary application never meets. What is over one is rejected
-with an answer that says so, and counted.
+Every limit has a default that an ordinary application never reaches. What exceeds one is rejected,
+with a response that says so, and counted.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ SYNCS: Final = ("always", "interval", "never")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiveLimits:
-    """What one request may be, and how many may be under way.
+    """Limits of one request, and of all requests in progress.
 
     Attributes:
         body_bytes: of one request as it comes over the wire.
         inflated_bytes: of one request after decompression.
-        json_bytes: of one request in JSON, which takes some 20 times as much to read.
-        json_depth: of JSON's objects and lists in one another.
+        json_bytes: of one request in JSON, which takes some 20 times as much memory to parse.
+        json_depth: of nested objects and lists in JSON.
         attributes: of one span, one resource, one scope.
-        span_bytes: of one span with all it holds.
+        span_bytes: of one whole span.
         expanded_bytes: of one request as it is stored: each of its spans with a copy of its
             resource and scope.
         memory_bytes: of all requests between their first byte and the spool.
-        connections: open at a time, HTTP; and requests under way at a time, gRPC.
-        head_s: for a request's headers, from the connection or the last answer's end.
+        connections: open at a time, HTTP; and requests in progress at a time, gRPC.
+        head_s: for a request's headers, from the connection or the end of the last response.
         body_s: for a request's body.
-        idle_s: how long a connection may do nothing between requests.
+        idle_s: how long a connection may be idle between requests.
         beacons_per_s: browsers' beacons, of all pages together.
-        retry_after_s: how long a sender is to wait when it may try again.
+        retry_after_s: how long a sender should wait before it retries.
     """
 
     body_bytes: int = 8 * MIB
@@ -75,13 +75,13 @@ class SpoolLimits:
     """How the spool keeps what was acknowledged until it is stored.
 
     Attributes:
-        sync: when the disk is made to have what was written. `always`: before each
-            acknowledgement, for all that came together at once. `interval`: every `sync_s`.
-            `never`: when the operating system pleases. The death of this process loses nothing
-            under any of them; a power failure loses nothing, `sync_s`, or some 30 s.
-        sync_s: between two of `interval`, in seconds.
-        segment_bytes: after which a new file is begun.
-        disk_bytes: of all files together. Above, senders are to come back later.
+        sync: when to sync to the disk. `always`: before each acknowledgement, once for all
+            requests that came together. `interval`: every `sync_s`. `never`: left to the operating
+            system. If this process is killed, nothing is lost in any case; a power failure loses
+            nothing, `sync_s`, or some 30 s.
+        sync_s: interval of `interval`, in seconds.
+        segment_bytes: size at which a new file is begun.
+        disk_bytes: of all files together. Above, senders have to retry later.
         free_bytes: to leave on the disk.
         quarantine_bytes: of requests that cannot be stored. Above, the oldest of them are deleted,
             and counted.

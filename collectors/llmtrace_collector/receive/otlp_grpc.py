@@ -1,6 +1,6 @@
 """Receive OTLP over gRPC.
 
-`TraceService/Export` with the bytes as they come: they are checked, and kept as they are.
+`TraceService/Export`, with the body as bytes: they are checked, and stored as they are.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ async def start_grpc(
     """Serve, until the returned server's `stop(grace)`.
 
     Args:
-        admission: takes what comes.
-        address: as `127.0.0.1:4317`; port 0 for any that is free.
+        admission: accepts the requests.
+        address: such as `127.0.0.1:4317`; port 0 for any that is free.
         token: that a sender shows as `authorization: Bearer …`; `None` = none is needed.
         credentials: for TLS, from `grpc.ssl_server_credentials`; `None` = no TLS.
 
@@ -100,7 +100,7 @@ def _exporter(
         except RejectedError as error:
             refusal = error
         except TimeoutError:
-            refusal = RejectedError("overloaded", "this took too long; come back later")
+            refusal = RejectedError("overloaded", "this took too long; retry later")
         else:
             return checked.response().SerializeToString()
         admission.refuse("grpc", refusal)

@@ -1,13 +1,14 @@
 """Receive OTLP and beacons over HTTP.
 
 Routes for any Starlette application: `POST /v1/traces` in protobuf or JSON, compressed or not, and
-`POST /v1/beacons`. Every answer is one that an OTLP exporter knows what to do with.
+`POST /v1/beacons`. Every response is one that OTLP defines, so that exporters act on it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Iterable
 from math import ceil
 from typing import Final, NamedTuple
 
@@ -29,9 +30,9 @@ from llmtrace_collector.receive.rejections import RejectedError
 
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
-# Of a body that is too large so much is read and let go, so that its sender hears the answer.
+# A body that is too large is read and discarded up to here, so that its sender gets the response.
 _PATIENCE: Final = 64 * MIB
-# For what comes after the body: unpacking, reading, the disk.
+# For what follows the body: decompressing, parsing, writing to disk.
 _KEEPING_S: Final = 30.0
 
 
@@ -39,11 +40,11 @@ class _Body(NamedTuple):
     """How one kind of request is read.
 
     Attributes:
-        way: as counters name it.
-        headers: that a page may send along.
+        transport: its name in counters.
+        headers: that a web page may send.
     """
 
-    way: str
+    transport: str
     headers: str
 
 
@@ -52,19 +53,15 @@ _BEACONS: Final = _Body("beacon", "content-type")
 
 
 def routes(admission: Admission, access: HttpAccess | None = None) -> list[Route]:
-    """Return the routes of everything that is taken over HTTP."""
+    """Return the routes of everything that is received over HTTP."""
     access = access or HttpAccess()
     methods = ["POST", "OPTIONS"]
-    beacons = Allowance(admission.limits.beacons_per_s)
     traces = _Endpoint(admission, access, _SPANS, _Traces(admission))
+    beacons = _Endpoint(admission, access, _BEACONS, _Beacons(admission))
     return [
         # A redirect would lose the body: exporters do not follow one.
         *(Route(path, traces, methods=methods) for path in ("/v1/traces", "/v1/traces/")),
-        Route(
-            "/v1/beacons",
-            _Endpoint(admission, access, _BEACONS, _Beacons(admission, access, beacons)),
-            methods=methods,
-        ),
+        Route("/v1/beacons", beacons, methods=methods),
     ]
 
 
@@ -79,7 +76,7 @@ Take = Callable[[Headers, Receive, Weight], Awaitable[_Reply]]
 
 
 class _Endpoint:
-    """Answers one address: asks who it is, takes what they bring, says what came of it."""
+    """Handles one path: authenticates the sender, takes the body and responds."""
 
     def __init__(self, admission: Admission, access: HttpAccess, body: _Body, take: Take) -> None:
         self._admission = admission
@@ -89,13 +86,12 @@ class _Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
-        origin = headers.get("origin")
-        allowed = self._access.welcome(origin, headers.get("host"))
+        allowed = self._access.allowed(headers.get("origin"), headers.get("host"))
         if scope["method"] == "OPTIONS":
             reply = _Reply(204 if allowed else 403, "text/plain", b"")
         else:
             try:
-                self._admit(headers, welcome=origin is None or allowed is not None)
+                self._authenticate(headers, allowed)
                 with self._admission.weighing() as weight:
                     async with asyncio.timeout(self._admission.limits.body_s + _KEEPING_S):
                         reply = await self._take(headers, receive, weight)
@@ -103,18 +99,18 @@ class _Endpoint:
                 reply = self._rejected(headers, error)
             except TimeoutError:
                 reply = self._rejected(
-                    headers, RejectedError("overloaded", "this took too long; come back later")
+                    headers, RejectedError("overloaded", "this took too long; retry later")
                 )
         await _respond(send, reply, () if allowed is None else _cors(allowed, self._body.headers))
 
-    def _admit(self, headers: Headers, *, welcome: bool) -> None:
-        if not welcome:
+    def _authenticate(self, headers: Headers, allowed_origin: str | None) -> None:
+        if "origin" in headers and allowed_origin is None:
             raise RejectedError("origin", "pages of this origin may not send here")
         if self._body is _SPANS:
             check_token(headers.get("authorization"), self._access.token)
 
     def _rejected(self, headers: Headers, error: RejectedError) -> _Reply:
-        self._admission.refuse(self._body.way, error)
+        self._admission.refuse(self._body.transport, error)
         answer = error.answer
         more: list[tuple[bytes, bytes]] = []
         if answer.again:
@@ -154,17 +150,15 @@ class _Traces:
 class _Beacons:
     """Endpoint for the timings that pages report in beacons."""
 
-    def __init__(self, admission: Admission, access: HttpAccess, allowance: Allowance) -> None:
+    def __init__(self, admission: Admission) -> None:
         self._admission = admission
-        self._access = access
-        self._allowance = allowance
+        self._allowance = Allowance(admission.limits.beacons_per_s)
 
     async def __call__(self, headers: Headers, receive: Receive, weight: Weight) -> _Reply:
         body = await _read(headers, receive, self._admission, weight, MAX_BYTES)
         if not self._allowance.one():
             raise RejectedError("overloaded", "too many beacons")
-        request = beacon_request(body, self._admission.wall(), self._access.beacon_service)
-        await self._admission.take("beacon", request)
+        await self._admission.take("beacon", beacon_request(body, time.time_ns()))
         return _Reply(204, "text/plain", b"")
 
 
@@ -174,7 +168,7 @@ async def _read(
     """Read a body.
 
     Raises:
-        RejectedError: it is too large or too slow, or the sender left.
+        RejectedError: it is too large or too slow, or the sender disconnected.
     """
     try:
         async with asyncio.timeout(admission.limits.body_s):
@@ -229,14 +223,13 @@ def _encoded(message: Message, kind: str) -> bytes:
 
 
 def _cors(origin: str, headers: str) -> Iterable[tuple[bytes, bytes]]:
-    answer_headers: Mapping[str, str] = {
-        "access-control-allow-origin": origin,
-        "access-control-allow-methods": "POST",
-        "access-control-allow-headers": headers,
-        "access-control-max-age": "86400",
-        "vary": "origin",
-    }
-    return [(name.encode(), value.encode("latin-1")) for name, value in answer_headers.items()]
+    return [
+        (b"access-control-allow-origin", origin.encode("latin-1")),
+        (b"access-control-allow-methods", b"POST"),
+        (b"access-control-allow-headers", headers.encode()),
+        (b"access-control-max-age", b"86400"),
+        (b"vary", b"origin"),
+    ]
 
 
 _NO_CONTENT: Final = 204

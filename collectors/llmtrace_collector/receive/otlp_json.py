@@ -23,7 +23,7 @@ _IDS: Final = ("traceId", "spanId", "parentSpanId")
 _BAD: Final = (
     ParseError, ValueError, TypeError, KeyError, AttributeError, RecursionError, binascii.Error,
 )  # fmt: skip
-# Text in JSON, with what it escapes; or one step in or out.
+# A string in JSON, with its escapes; or an opening or closing bracket.
 _STEPS: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[{]|[\]}]', re.DOTALL)
 
 
@@ -32,10 +32,10 @@ def from_json(body: bytes, depth: int) -> ExportTraceServiceRequest:
 
     Args:
         body: JSON in UTF-8.
-        depth: most objects and lists in one another.
+        depth: maximum nesting of objects and lists.
 
     Raises:
-        RejectedError: `bad_data`: it is no such request, or deeper.
+        RejectedError: `bad_data`: it is not such a request, or nested deeper.
     """
     if _deeper(body, depth):
         raise RejectedError("bad_data", f"JSON deeper than {depth} objects in one another")
@@ -47,7 +47,7 @@ def from_json(body: bytes, depth: int) -> ExportTraceServiceRequest:
                 _ids(link)
         return ParseDict(flat, ExportTraceServiceRequest(), ignore_unknown_fields=True)
     except _BAD:
-        # What these errors say may repeat what was sent.
+        # The text of these errors may repeat what was sent.
         raise RejectedError("bad_data", "the body is not an OTLP trace request in JSON") from None
 
 

@@ -1,7 +1,7 @@
-"""Keep requests that the store does not take, with the reason, until a person decides.
+"""Keep requests that the store does not accept, with the reason, until a person decides.
 
-Two files each in one folder: `NAME.otlp`, the request as it came, which any OTLP receiver takes,
-and `NAME.json`, which says why it is here. A request is here when its first file is.
+Two files each in one folder: `NAME.otlp`, the request as it came, which any OTLP receiver accepts,
+and `NAME.json` with the reason. The first file decides whether a request is in quarantine.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Entry:
 
     Attributes:
         name: of its files.
-        reason: in one word, as the counter has it.
-        error: the store's words.
-        at: when it came here, unix seconds.
-        spans: in it; 0 = not known.
-        bytes: of it.
+        reason: in one word, as in the counter.
+        error: the store's message.
+        at: when it was set aside, unix seconds.
+        spans: number; 0 = not known.
+        bytes: size.
     """
 
     name: str
@@ -49,13 +49,13 @@ class Quarantine:
         max_bytes: of all requests; above it the oldest are deleted.
 
     Attributes:
-        dropped: requests that were deleted for lack of room, in this life of the process.
+        dropped: requests that were deleted for lack of space since this process began.
     """
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
         self.folder = folder
         self.dropped = 0
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._lock = threading.Lock()
         self._sizes = {
             path.stem: path.stat().st_size for path in sorted(folder.glob(f"*{_REQUEST}"))
@@ -87,12 +87,12 @@ class Quarantine:
             _write(self.folder / f"{name}{_ABOUT}", json.dumps(asdict(entry), indent=1).encode())
             _write(self.folder / f"{name}{_REQUEST}", payload)
             self._sizes[name] = len(payload)
-            while len(self._sizes) > 1 and sum(self._sizes.values()) > self._max_bytes:
+            while len(self._sizes) > 1 and sum(self._sizes.values()) > self.max_bytes:
                 self._remove(next(iter(self._sizes)))
                 self.dropped += 1
 
     def entries(self) -> list[Entry]:
-        """Return what is here, the oldest first."""
+        """Return the requests, the oldest first."""
         return [self._entry(name) for name in tuple(self._sizes)]
 
     def payload(self, name: str) -> bytes | None:
@@ -105,7 +105,7 @@ class Quarantine:
             return None
 
     def remove(self, name: str) -> None:
-        """Delete a request that was replayed, or is not wanted."""
+        """Delete a request, after it was replayed."""
         with self._lock:
             if name in self._sizes:
                 self._remove(name)
@@ -132,7 +132,7 @@ class Quarantine:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write all or nothing, so that the disk has it."""
+    """Write a file completely or not at all, and sync it to the disk."""
     part = path.with_suffix(f"{path.suffix}.part")
     with part.open("wb") as file:
         file.write(data)

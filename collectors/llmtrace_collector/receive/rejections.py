@@ -1,8 +1,8 @@
 """The reasons for which a request is rejected, and their HTTP and gRPC status.
 
-After some answers a sender tries again, after the others it drops its data; see
-https://opentelemetry.io/docs/specs/otlp/#failures. Each refusal has one word, which also counts
-it.
+After some responses a sender retries, after the others it drops its data; see
+https://opentelemetry.io/docs/specs/otlp/#failures. Each reason is one word, by which
+rejections are also counted.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Final, NamedTuple
 
 
 class Answer(NamedTuple):
-    """How a refusal is answered.
+    """The response to a rejected request.
 
     Attributes:
         status: of HTTP.
         code: of gRPC, by name.
-        again: whether the sender is to send it again.
+        again: whether the sender should retry.
     """
 
     status: int
@@ -41,11 +41,11 @@ ANSWERS: Final = {
 
 
 class RejectedError(Exception):
-    """A request is not taken.
+    """A request is rejected.
 
     Attributes:
         reason: one of `ANSWERS`.
-        words: for the people at the sender; repeats nothing of what they sent.
+        words: for the sender's operators; repeats nothing of what was sent.
     """
 
     def __init__(self, reason: str, words: str) -> None:

@@ -1,7 +1,7 @@
-"""Leave out of an OTLP trace request, as bytes, the spans that cannot be read.
+"""Remove from an OTLP trace request, as bytes, the spans that cannot be parsed.
 
-For a request that the parser refuses as a whole: of what lies around the spans only the lengths of
-protobuf's fields are looked at. Pure.
+For a request that the parser rejects as a whole: around the spans only the lengths of protobuf's
+fields are read. Pure.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-# Of the messages around a span: resource_spans, scope_spans and spans.
+# Field numbers of the messages around a span: resource_spans, scope_spans and spans.
 _RESOURCE_SPANS: Final = 1
 _SCOPE_SPANS: Final = 2
 _SPANS: Final = 2
@@ -20,15 +20,15 @@ _MAX_VARINT: Final = 64
 def readable(
     body: bytes, can_read: Callable[[bytes], bool], can_group: Callable[[bytes], bool]
 ) -> tuple[bytes, int]:
-    """Return a request without what cannot be read, and how many spans were left out.
+    """Return a request without the parts that cannot be parsed, and how many spans those had.
 
     Args:
         body: `ExportTraceServiceRequest`.
-        can_read: says of the bytes of a span whether it can be read.
-        can_group: the same, of a request that holds the spans of one resource.
+        can_read: returns whether the bytes of a span can be parsed.
+        can_group: the same for a request with the spans of one resource.
 
     Raises:
-        ValueError: these are no messages in one another.
+        ValueError: the bytes are not nested messages.
     """
     out, left_out = bytearray(), 0
     for resource_spans in _members(body, _RESOURCE_SPANS)[0]:
@@ -58,13 +58,13 @@ def _members(message: bytes, wanted: int) -> tuple[list[bytes], bytes]:
     at = 0
     while at < len(message):
         begin = at
-        tag, at = _varint(message, at)
+        tag, at = _read_varint(message, at)
         kind = tag & 7
         start = at
         if kind == _VARINT:
-            _, at = _varint(message, at)
+            _, at = _read_varint(message, at)
         elif kind == _BYTES:
-            length, start = _varint(message, at)
+            length, start = _read_varint(message, at)
             at = start + length
         elif kind in {_FIXED64, _FIXED32}:
             at += 8 if kind == _FIXED64 else 4
@@ -79,7 +79,7 @@ def _members(message: bytes, wanted: int) -> tuple[list[bytes], bytes]:
     return found, bytes(rest)
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
     number = 0
     for shift in range(0, _MAX_VARINT, 7):
         if at >= len(data):
@@ -93,9 +93,14 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _field(number: int, content: bytes) -> bytes:
-    length, out = len(content), bytearray([number << 3 | _BYTES])
-    while length >= 0x80:  # noqa: PLR2004
-        out.append(length & 0x7F | 0x80)
-        length >>= 7
-    out.append(length)
-    return bytes(out) + content
+    return varint(number << 3 | _BYTES) + varint(len(content)) + content
+
+
+def varint(number: int) -> bytes:
+    """Write a number as a varint of protobuf."""
+    out = bytearray()
+    while number >= 0x80:  # noqa: PLR2004 - the bit that says that more follows
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)

@@ -1,9 +1,9 @@
-"""Keep what was acknowledged on disk until the store has it.
+"""Keep acknowledged requests on disk until the store has them.
 
-In files of one folder, appended to by one thread and read by another. Requests that come together
-are written, and synced, together; each is answered when the files have it (`SpoolLimits.sync`).
-The reader takes batches, and a batch goes into the store once, crash or not: see `cursor`. A spool
-over its bound takes nothing new, and keeps what it has.
+In files of one folder, which one thread appends to and another reads. Requests that come together
+are written, and synced, together; each is acknowledged when it is in the file
+(`SpoolLimits.sync`). The reader takes batches, and each is stored once, even after a crash: see
+`spool_cursor`. A full spool accepts nothing new, and keeps what it has.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from llmtrace_collector.receive.counters import Spooled
 from llmtrace_collector.receive.limits import MIB, SpoolLimits
 from llmtrace_collector.receive.quarantine import Quarantine
 from llmtrace_collector.receive.rejections import RejectedError
+from llmtrace_collector.receive.split import varint
 from llmtrace_collector.receive.spool_cursor import Cursor
 from llmtrace_collector.receive.spool_format import HEAD_BYTES, Record, next_mark, records
 
@@ -43,12 +44,13 @@ _ANY: Final = 1 << 62  # as many as there are
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What is to be stored in one go.
+    """Requests that are stored together.
 
     Attributes:
-        token: names the batch, in this life of the process and in the next.
+        token: names the batch, also after a restart.
         segment: number of the file.
-        start: of its first byte there; `end` of the byte after its last.
+        start: offset of its first byte there.
+        end: offset of the byte after its last.
         records: one request each.
     """
 
@@ -67,7 +69,7 @@ class Batch:
     def body(self) -> bytes:
         """The requests, each after its length as a varint."""
         return b"".join(
-            piece for one in self.records for piece in (_varint(len(one.payload)), one.payload)
+            piece for one in self.records for piece in (varint(len(one.payload)), one.payload)
         )
 
 
@@ -86,25 +88,17 @@ class Spool:
     `set_aside`) from one thread.
 
     Args:
-        folder: of the files; made if it is not there.
+        folder: of the files; created if it does not exist.
         limits: when it is full, and when the disk is synced.
-        most_bytes: of one request.
 
     Raises:
         ConfigError: the folder cannot be used, or another process uses it.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        limits: SpoolLimits | None = None,
-        *,
-        most_bytes: int = 8 * MIB,
-    ) -> None:
+    def __init__(self, folder: Path, limits: SpoolLimits | None = None) -> None:
         self.folder = folder
         self.limits = limits or SpoolLimits()
         self.counted = Spooled()
-        self._most_record = most_bytes + HEAD_BYTES
         self._lock = threading.Lock()
         self._grown = threading.Condition(self._lock)
         self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
@@ -144,21 +138,21 @@ class Spool:
 
     @property
     def backlog_bytes(self) -> int:
-        """What is not known to be stored."""
+        """The bytes that are not known to be stored."""
         with self._lock:
             return self._backlog()
 
     async def append(self, payload: bytes, spans: int, expanded: int = 0) -> None:
-        """Keep one request; return when it may be acknowledged.
+        """Append one request; return when it may be acknowledged.
 
         Args:
             payload: an `ExportTraceServiceRequest`.
-            spans: in it.
-            expanded: bytes of these, each with a copy of its resource and scope; at least the
-                payload's are taken for it.
+            spans: number of spans in it.
+            expanded: bytes of these, each with a copy of its resource and scope; at least the size
+                of the payload is assumed.
 
         Raises:
-            RejectedError: it is not kept, and may come again later.
+            RejectedError: it is not kept; the sender may retry later.
         """
         if self._closed:
             raise RejectedError("stopping", "this collector is going down")
@@ -168,12 +162,12 @@ class Spool:
         await taken
 
     def wait(self, timeout_s: float, most_bytes: int, over: Callable[[], bool]) -> None:
-        """Wait until so many bytes are to be stored, or so long, or until it is over.
+        """Wait until the backlog is large enough, or it is over, or the time has passed.
 
         Args:
-            timeout_s: seconds.
-            most_bytes: of backlog.
-            over: called again after each `wake`.
+            timeout_s: maximum time, in seconds.
+            most_bytes: of the backlog.
+            over: returns whether it is over; called again after each `wake`.
         """
         with self._grown:
             self._grown.wait_for(
@@ -186,7 +180,7 @@ class Spool:
             self._grown.notify_all()
 
     def close(self) -> None:
-        """Take nothing more, write what was begun, and close the files."""
+        """Accept nothing more, write what is queued, and close the files."""
         with self._lock:
             if self._closed:
                 return
@@ -225,7 +219,7 @@ class Spool:
             self._keep(group)
             if stop:
                 break
-        # Who came between the closing and its being seen here.
+        # Requests that came between `close` and here.
         with suppress(Empty):
             while True:
                 if (late := self._queue.get_nowait()) is not None:
@@ -259,7 +253,7 @@ class Spool:
         _answer(group, refusal)
 
     def why_full(self, size: int = 1) -> RejectedError | None:
-        """Return how a request of so many bytes is refused for lack of room, if it is."""
+        """Return the rejection of a request of this size for lack of space, if there is one."""
         if self.disk_bytes + size > self.limits.disk_bytes:
             return RejectedError("spool_full", "this collector's spool is full")
         if self.limits.free_bytes:
@@ -344,12 +338,12 @@ class Spool:
     def next_batch(
         self, most_bytes: int, most_spans: int, most_expanded: int = _ANY
     ) -> Batch | None:
-        """Return what comes next, at most so much of it; `None` = all is stored.
+        """Return the next batch, within these limits; `None` = everything is stored.
 
-        The same batch again until `stored` is called with it, also in the process's next life.
+        Returns the same batch until `stored` is called with it, even after a restart.
 
         Raises:
-            OSError: the disk does not let it be read, or be noted that it is taken.
+            OSError: it cannot be read, or the cursor cannot be written.
         """
         while True:
             at = self._cursor.position
@@ -384,20 +378,20 @@ class Spool:
             return self._batch(segment, offset, last, tuple(found))
 
     def _batch(self, segment: int, start: int, end: int, records: tuple[Record, ...]) -> Batch:
-        # With its end: a part of a batch that failed is another batch.
+        # With its end: a part of a failed batch is another batch.
         token = f"{self._cursor.position.spool.hex()}-{segment}-{start}-{end}"
         return Batch(token, segment, start, end, records)
 
     def stored(self, batch: Batch) -> None:
-        """Note that the store has a batch.
+        """Record that the store has a batch.
 
         Raises:
-            OSError: it could not be noted; say it again.
+            OSError: it could not be recorded; call it again.
         """
         self._cursor.move(batch.segment, batch.end)
 
     def halves(self, batch: Batch) -> tuple[Batch, Batch]:
-        """Return a batch of several requests as two; each is to be `planned` before it goes."""
+        """Divide a batch of several requests; call `planned` before storing each half."""
         middle = len(batch.records) // 2
         first, second = batch.records[:middle], batch.records[middle:]
         place = second[0].start
@@ -407,10 +401,10 @@ class Spool:
         )
 
     def planned(self, batch: Batch) -> None:
-        """Note which batch is about to be stored, where it is not the one `next_batch` returned.
+        """Record which batch is about to be stored, if it is not the one from `next_batch`.
 
         Raises:
-            OSError: it could not be noted.
+            OSError: it could not be recorded.
         """
         self._cursor.plan(batch.segment, batch.start, batch.end)
 
@@ -418,7 +412,7 @@ class Spool:
         """Move the only request of a batch into the quarantine.
 
         Raises:
-            OSError: it is not there, and still to be stored.
+            OSError: it could not be moved, and is still to be stored.
         """
         [record] = batch.records
         name = f"{batch.segment:016d}-{batch.start}"
@@ -428,12 +422,12 @@ class Spool:
     def _records(
         self, segment: int, offset: int, end: int, most: tuple[int, int, int]
     ) -> list[Record]:
-        """Return the records there: so many bytes at most, spans, and bytes of these expanded."""
+        """Return the records there, within limits of bytes, spans, and bytes of expanded spans."""
         most_bytes, most_spans, most_expanded = most
         file = self._open(segment)
         data = os.pread(file, min(max(most_bytes, HEAD_BYTES), end - offset), offset)
         length = spool_format.length_at(data, 0)
-        if length is not None and len(data) < length <= min(self._most_record, end - offset):
+        if length is not None and len(data) < length <= end - offset:
             data = os.pread(file, length, offset)
         found: list[Record] = []
         spans = expanded = 0
@@ -446,7 +440,7 @@ class Spool:
         return found
 
     def _skip_damage(self, segment: int, offset: int, end: int) -> None:
-        """Go on at the next good record; keep aside what lies before it."""
+        """Continue at the next good record; set aside the bytes before it."""
         file = self._open(segment)
         at = offset + 1
         while at < end:
@@ -460,7 +454,7 @@ class Spool:
                 at = min(end, at + max(1, len(data) - 3))
                 continue
             at += near
-            if self._records(segment, at, end, (self._most_record, 1, _ANY)):
+            if self._records(segment, at, end, (HEAD_BYTES, 1, _ANY)):
                 break
             at += 1
         size = at - offset
@@ -478,7 +472,7 @@ class Spool:
             )  # fmt: skip
             self._set_aside(
                 f"{segment:016d}-{offset}.damaged",
-                os.pread(file, min(size, self._most_record), offset),
+                os.pread(file, min(size, _ASIDE_BYTES), offset),
             )
         self._cursor.move(segment, min(at, end))
 
@@ -504,7 +498,7 @@ class Spool:
         if self._reading is not None and self._reading[0] == segment:
             os.close(self._reading[1])
             self._reading = None
-        with suppress(OSError):  # if it stays, the next life of the process deletes it
+        with suppress(OSError):  # if it stays, the next start deletes it
             self._path(segment).unlink()
         with self._lock:
             self._sizes.pop(segment, None)
@@ -572,7 +566,7 @@ def _answer(group: Sequence[_Waiting], refusal: RejectedError | None) -> None:
     for one in group:
         loops.setdefault(one.loop, []).append(one.taken)
     for loop, futures in loops.items():
-        with suppress(RuntimeError):  # the loop is over, and who waited in it
+        with suppress(RuntimeError):  # the loop has ended, and nothing waits in it
             loop.call_soon_threadsafe(_settle, futures, refusal)
 
 
@@ -588,13 +582,4 @@ def _settle(futures: Sequence[asyncio.Future[None]], refusal: RejectedError | No
 
 def delimited(payload: bytes) -> bytes:
     """Return a request after its length as a varint."""
-    return _varint(len(payload)) + payload
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number >= 0x80:  # noqa: PLR2004 - the bit that says that more follows
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
+    return varint(len(payload)) + payload

@@ -1,10 +1,10 @@
-"""Remember how far the spool has been stored, and what was about to be.
+"""Remember how far the spool has been stored, and which batch is being stored.
 
-One small file, written in place and in two halves by turns: it needs no room on a full disk, and
-of the two at least one is whole whenever the machine dies.
+One small file with two slots that are overwritten in turn: it needs no space on a full disk, and
+at least one slot is intact whenever the machine crashes.
 
-Before a batch is inserted its end is written down (`planned`). A process that starts after a crash
-inserts exactly that batch again, under the same token, which the store takes once.
+Before a batch is inserted its end is recorded (`planned`). After a crash the next process inserts
+exactly that batch again, under the same token, which the store accepts once.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Position:
     """Where the store is in the spool.
 
     Attributes:
-        spool: 16 bytes that name the spool, and nothing else on earth.
-        turn: counts the writings of this file.
+        spool: 16 random bytes that identify the spool.
+        turn: counts the writes to this file.
         segment: number of the file; all before it are stored.
-        offset: in it, of the first byte not known to be stored.
+        offset: in that file, of the first byte not known to be stored.
         planned: end of the batch that begins there and may be stored; 0 = none.
     """
 
@@ -44,14 +44,14 @@ class Position:
 
 
 class Cursor:
-    """Keeps the position on disk. One thread alone may move it.
+    """Keeps the position on disk. Only one thread may move it.
 
     Args:
-        path: of the file; made if it is not there.
-        sync: whether the disk is made to have each move.
+        path: of the file; created if it does not exist.
+        sync: whether each move is synced to the disk.
 
     Raises:
-        OSError: the file cannot be had.
+        OSError: the file cannot be opened or written.
     """
 
     def __init__(self, path: Path, *, sync: bool) -> None:
@@ -73,18 +73,18 @@ class Cursor:
             raise
 
     def plan(self, segment: int, offset: int, end: int) -> None:
-        """Write down which batch is about to be inserted.
+        """Record which batch is about to be inserted.
 
         Raises:
-            OSError: it could not be written; the position is what it was.
+            OSError: it could not be written; the position is unchanged.
         """
         self._write(replace(self.position, segment=segment, offset=offset, planned=end))
 
     def move(self, segment: int, offset: int) -> None:
-        """Write down that everything before is stored.
+        """Record that everything before this position is stored.
 
         Raises:
-            OSError: it could not be written; the position is what it was.
+            OSError: it could not be written; the position is unchanged.
         """
         self._write(replace(self.position, segment=segment, offset=offset, planned=0))
 

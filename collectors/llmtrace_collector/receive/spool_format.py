@@ -1,7 +1,7 @@
-"""Write one request to a spool file, and find it again after whatever happened to it.
+"""Write the records of a spool file, and find the intact ones whatever happened to the file.
 
-A record is a mark, the payload's length, its spans, the bytes of these once they are stored, a
-checksum of all that, and the payload. An older kind, with another mark, lacks the third. Pure.
+A record is a mark, the payload's length, its number of spans, their size once they are stored, a
+checksum of all that, and the payload. An older kind, with another mark, lacks that size. Pure.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
-_MARKS: Final = b"\xf1LT"  # what both begin with
+_MARKS: Final = b"\xf1LT"  # both marks begin with this
 MARK: Final = _MARKS + b"s"
 _HEAD: Final = Struct("<4sIIQ")
 _HEADS: Final = {MARK: _HEAD, _MARKS + b"r": Struct("<4sII")}
-_LENGTH: Final = Struct("<4sI")  # how every head begins
+_LENGTH: Final = Struct("<4sI")  # every head begins with this
 _CHECK: Final = Struct("<I")
 HEAD_BYTES: Final = _HEAD.size + _CHECK.size
 _MIN: Final = min(kind.size for kind in _HEADS.values()) + _CHECK.size
@@ -27,11 +27,11 @@ class Record:
     """One record in a file.
 
     Attributes:
-        start: its first byte's place in the file.
-        end: of the byte after its last.
-        spans: in the payload.
+        start: offset of its first byte in the file.
+        end: offset of the byte after its last.
+        spans: number of spans in the payload.
         payload: one request.
-        expanded: bytes of its spans, each with a copy of its resource and scope; of a record of
+        expanded: bytes of its spans, each with a copy of its resource and scope; in a record of
             the older kind, those of the payload.
     """
 
@@ -49,11 +49,11 @@ def head(payload: bytes, spans: int, expanded: int = 0) -> bytes:
 
 
 def records(data: bytes, start: int = 0) -> Iterator[Record]:
-    """Yield the records at the beginning of `data`, up to the first byte that is none.
+    """Yield the records at the beginning of `data`, up to the first byte that is not in one.
 
     Args:
         data: of a file.
-        start: the place of its first byte in the file.
+        start: the offset of its first byte in the file.
     """
     at = 0
     while (found := _record(data, at, start)) is not None:
@@ -62,9 +62,9 @@ def records(data: bytes, start: int = 0) -> Iterator[Record]:
 
 
 def length_at(data: bytes, at: int) -> int | None:
-    """Return how long the record at `at` says it is; `None` if none begins there.
+    """Return the length that the record at `at` claims; `None` if no record begins there.
 
-    Its head alone is needed, and is not checked.
+    Only its head is needed, and is not checked.
     """
     kind = _HEADS.get(data[at : at + len(MARK)])
     if kind is None or len(data) - at < _MIN:

@@ -1,7 +1,7 @@
 """Check that bytes are an OTLP trace request, and which of its spans can be stored.
 
-Parsed by the generated messages, which are thrown away: what is stored are the sender's own bytes,
-unless a span has to be left out. Pure.
+The parsed messages are discarded: the sender's own bytes are stored, unless a span has to be left
+out. Pure.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Checked:
 
     Attributes:
         payload: an `ExportTraceServiceRequest`.
-        spans: in it.
+        spans: number of spans in it.
         expanded: bytes of these spans, each with a copy of its resource and scope.
-        rejected: spans that were left out, by why.
+        rejected: spans that were left out, by reason.
     """
 
     payload: bytes
@@ -62,7 +62,7 @@ class Checked:
         )
 
     def response(self) -> ExportTraceServiceResponse:
-        """Return the answer to the sender: empty, or what was left out."""
+        """Return the response to the sender: empty, or what was left out."""
         if not self.rejected:
             return ExportTraceServiceResponse()
         partial = ExportTracePartialSuccess(
@@ -72,14 +72,14 @@ class Checked:
 
 
 def check(body: bytes, limits: ReceiveLimits) -> Checked:
-    """Read a request and say what of it can be stored.
+    """Parse a request and return the part of it that can be stored.
 
     Args:
         body: `ExportTraceServiceRequest`, as bytes.
-        limits: what a span may be.
+        limits: of a span and of the request.
 
     Raises:
-        RejectedError: `bad_data`: the bytes are no such request.
+        RejectedError: `bad_data`: the bytes are not such a request.
     """
     try:
         request = ExportTraceServiceRequest.FromString(body)
@@ -89,7 +89,7 @@ def check(body: bytes, limits: ReceiveLimits) -> Checked:
 
 
 def _without_bad_text(body: bytes, limits: ReceiveLimits) -> Checked:
-    """Leave out the spans of a request whose text is not UTF-8, where nothing else is wrong."""
+    """Leave out the spans whose text is not UTF-8, if nothing else is wrong with the request."""
     try:
         kept, left_out = readable(body, _reads(Span), _reads(ExportTraceServiceRequest))
     except ValueError:
@@ -114,9 +114,9 @@ def _reads(kind: type[Message]) -> Callable[[bytes], bool]:
 def check_request(
     request: ExportTraceServiceRequest, body: bytes, limits: ReceiveLimits
 ) -> Checked:
-    """Say what of a request that was read can be stored; see `check`."""
+    """Return the part of a parsed request that can be stored; see `check`."""
     if body and not request.resource_spans:
-        # Other bytes often pass for unknown fields.
+        # Arbitrary bytes often parse as unknown fields.
         raise RejectedError("bad_data", "the body holds no resource spans")
     spans = 0
     wrong: list[tuple[ScopeSpans, int, str]] = []
@@ -128,10 +128,10 @@ def check_request(
         count = len(scope.spans)
         spans += count
         shared = resource.resource.ByteSize() + scope.scope.ByteSize()
-        # What is stored is a copy for each span: so many fit.
+        # Each span is stored with a copy of these: this many spans fit.
         fits = (limits.expanded_bytes - expanded) // shared if shared else count
         expanded += shared * min(count, max(0, fits))
-        # For every span there is: as few looks at it as will do, and no call of our own.
+        # Runs for every span: it reads as little as possible, and calls no functions of ours.
         for place, span in enumerate(scope.spans):
             trace_id, span_id = span.trace_id, span.span_id
             if over:

@@ -1,6 +1,6 @@
 """Credentials for a server: a token, or a user name and password, and TLS files.
 
-The files are read anew each time, so that renewed credentials are used at once.
+The files are read each time, so that renewed credentials are used at once.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from llmtrace_collector.scrape.target_tls import TlsFiles
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """The credentials for one server; a default is none of that kind.
+    """The credentials for one server; by default there are none.
 
     Attributes:
         token_file: holds the token sent as `Authorization: Bearer`.
         username: sent as `Authorization: Basic`, with the password in `password_file`.
         password_file: holds that user's password.
-        tls: whom an `https://` connection trusts, and what it shows; `None` = the system's.
+        tls: files of an `https://` connection; `None` = the system's authorities.
     """
 
     token_file: Path | None = None
@@ -34,7 +34,7 @@ class Credentials:
     tls: TlsFiles | None = None
 
     def authorization(self, where: str) -> str | None:
-        """Return the header that says who we are; `None` = none is needed.
+        """Return the value of the Authorization header; `None` = none is needed.
 
         Raises:
             FetchError: a file cannot be read.
@@ -62,7 +62,7 @@ class Credentials:
 
     @property
     def server_name(self) -> str | None:
-        """Whom the server's certificate must name; `None` = the host in its address."""
+        """The name that the server's certificate must have; `None` = the host in its address."""
         return (self.tls.server_name or None) if self.tls else None
 
     def settings(self) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""Find targets by name or by label: the addresses of a DNS name, and the pods of a Kubernetes.
+"""Find targets by name or by label: the addresses of a DNS name, and pods in Kubernetes.
 
-Both are looked up again and again, so that what is gone stops being read and what is new begins;
-pods also when Kubernetes says that one has come or gone.
+Both are looked up again and again, so that new targets are read and those that are gone are not;
+pods also whenever Kubernetes reports a change.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _WATCH_S: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class DnsTargets:
-    """The addresses of a DNS name, as of a headless Service: one target each.
+    """The addresses of a DNS name, such as a headless Service: one target each.
 
     Attributes:
         host: the name; port and path are the same at each of its addresses.
-        scheme: of each page; a certificate must name the host, unless `for_targets` says whom.
+        scheme: of each page; a certificate must name the host, or what `for_targets` says.
         for_targets: the credentials for each target.
     """
 
@@ -83,15 +83,15 @@ class KubernetesPods:
     """Running pods by label, as Kubernetes' API lists them.
 
     Attributes:
-        selector: of labels, as `app=vllm`.
-        port: where each pod has its page.
-        namespace: theirs; "" = the one this pod runs in.
+        selector: of labels, such as `app=vllm`.
+        port: of each pod's page.
+        namespace: of the pods; "" = the one this pod runs in.
         path: of the page.
         api: address of the API; "" = that of the cluster this runs in.
         account: the folder with `token`, `ca.crt` and `namespace`.
         scheme: of each page, `http` or `https`.
         for_targets: the credentials for each pod's page.
-        seen: the version of the list that was read last, from which on changes are watched.
+        seen: the version of the list that was read last; changes after it are watched.
     """
 
     selector: str
@@ -120,14 +120,14 @@ class KubernetesPods:
         except FetchError as error:
             if error.status != HTTPStatus.GONE:
                 raise
-            # The list changed so much while its pages were read that the next is not kept.
+            # Kubernetes has dropped the version of the list that its next page belongs to.
             return await self._list(session)
 
     async def changed(self, session: aiohttp.ClientSession) -> None:
         """Return when a pod has come, changed or gone since `targets` was called last.
 
         Also where that version of the list is too old to be watched: the list is read again. Where
-        the API lets us list and not watch, never: it is read again from time to time all the same.
+        the API allows listing but not watching, never returns: the regular refresh has to do.
         """
         query = {
             "labelSelector": self.selector, "watch": "1", "resourceVersion": "".join(self.seen),

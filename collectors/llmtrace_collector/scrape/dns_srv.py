@@ -1,4 +1,4 @@
-"""Find targets by DNS SRV records, whose answers name host and port of each."""
+"""Find targets by DNS SRV records, which hold the host and port of each."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def is_srv(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SrvTargets:
-    """The hosts and ports that the SRV records of a name have: one target each.
+    """The hosts and ports in the SRV records of a name: one target each.
 
     Attributes:
-        service: the name, whole: no search domains are tried.
+        service: the full name: no search domains are tried.
         path: of the page.
         server: address and port of a DNS server; `None` = those of the system.
         scheme: of each page, `http` or `https`.
@@ -72,7 +72,7 @@ class SrvTargets:
         except (DNSException, OSError) as error:
             raise FetchError("protocol", f"{self.name}: no answer of SRV records") from error
         found = {(record.target.to_text(omit_final_dot=True), record.port) for record in answer}
-        # "." = there is decidedly no such service
+        # "." means that there is no such service
         return [
             Target(f"{self.scheme}://{host}:{port}{self.path}", credentials=self.for_targets)
             for host, port in sorted(found)

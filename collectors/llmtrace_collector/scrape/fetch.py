@@ -1,6 +1,6 @@
-"""Fetch a page from a server that may be slow, huge, hostile or gone.
+"""Fetch a page from a server that may be slow, hostile or gone, or send far too much.
 
-Within a time and a size, without following it elsewhere, and with a word for each way to fail.
+Within limits of time and size, without redirects, and with one word for each way to fail.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from llmtrace.api_clients.http_client import OWN_AUTHORITY, unreachable
 from llmtrace.core.errors import ConfigError, SourceError
 
 Reason = Literal[
-    "connect",  # nothing listens there, or the name is not known
+    "connect",  # nothing listens there, or the name does not resolve
     "tls",
     "timeout",
     "http",  # another status than 200
-    "size",  # larger than is read
+    "size",  # too large
     "encoded",  # compressed, though that was not requested
-    "protocol",  # what came is not HTTP, or ended in the middle
-    "page",  # what came is no metrics page
+    "protocol",  # the response is not HTTP, or broke off
+    "page",  # the response is not a metrics page
     "token",  # the file with the token cannot be read
-    "files",  # nor one of its certificates
+    "files",  # a file of its TLS cannot be read
 ]
 
 _CHUNK: Final = 1 << 16
 _LARGE: Final = 1 << 18
-# OpenMetrics is not requested: it says the same of engines, with more to parse.
+# OpenMetrics is not requested: it has the same metrics, with more to parse.
 _HEADERS: Final = {
     "Accept": "text/plain;version=0.0.4;q=1,*/*;q=0.1",
     # Compressing costs an engine's event loop milliseconds; the network here is a data centre's.
@@ -42,7 +42,7 @@ _HEADERS: Final = {
 
 
 class FetchError(SourceError):
-    """A page could not be had.
+    """A page could not be fetched.
 
     Attributes:
         reason: in one word, for a counter.
@@ -56,13 +56,13 @@ class FetchError(SourceError):
 
 
 def shown(url: str) -> str:
-    """Return an address as it may stand in a log: without a user, password or query."""
+    """Return an address that may be logged: without user, password and query."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def checked(url: str, where: str) -> str:
-    """Return an address if it is one of a page.
+    """Return an address if it is valid.
 
     Raises:
         ConfigError: it is not `http://` or `https://` with a host.
@@ -79,7 +79,7 @@ def checked(url: str, where: str) -> str:
 
 
 def make_session() -> aiohttp.ClientSession:
-    """Make what connections are kept alive in: no cookies, no proxies of the environment."""
+    """Make a session that keeps connections alive: no cookies, no proxies of the environment."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, limit_per_host=0, ttl_dns_cache=30),
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -111,12 +111,12 @@ async def fetch(
         size: bytes at most.
         authorization: the header of that name; `None` = none.
         tls: of `https://`; `None` = the system's authorities, and no certificate of ours.
-        server_name: whom the server's certificate must name; `None` = the host in the address.
-        large: how many large bodies may be in memory at once. An ordinary page waits for no one.
-        first_line: whether what follows the first line is left unread.
+        server_name: the name that the certificate must have; `None` = the host in the address.
+        large: bounds how many large bodies are in memory at once; ordinary pages do not wait.
+        first_line: whether to stop reading after the first line.
 
     Raises:
-        FetchError: it could not be had; neither the message nor the log names a secret.
+        FetchError: it could not be fetched; the message holds no secret.
     """
     headers = {"Authorization": authorization} if authorization else None
     try:
@@ -187,10 +187,10 @@ async def _body(
 
 
 def read_json(text: str, url: str) -> Any:
-    """Return what JSON says.
+    """Parse JSON.
 
     Raises:
-        FetchError: it is none.
+        FetchError: it is not JSON.
     """
     try:
         return json.loads(text)

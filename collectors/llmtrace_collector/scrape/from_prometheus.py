@@ -1,15 +1,16 @@
-"""Read the signals of engines, gateways and GPUs in a stretch of time from a Prometheus.
+"""Read the signals of engines, gateways and GPUs in a time range from a Prometheus.
 
-The collector's own metrics where they are there, sample by sample as they were scraped. Where a
-Prometheus scrapes the engines themselves, their names are read by the same profiles the collector
-reads pages by. Anything with Prometheus's HTTP API will do: Thanos, Mimir, VictoriaMetrics.
+Preferably the collector's own metrics, sample by sample as they were scraped. Where a Prometheus
+scrapes the engines itself, their metrics are read by the collector's profiles. Anything with
+Prometheus's HTTP API will do: Thanos, Mimir, VictoriaMetrics.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,18 +26,18 @@ Progress = Callable[[str, float], None]
 Series = Mapping[str, Any]  # `metric`: its labels, `values`: pairs of time and text
 
 _OURS: Final = "llmtrace_(engine|gateway|gpu|target)_.+"
-_CHUNK_S: Final = 900.0  # of samples as they were scraped, a query
+_CHUNK_S: Final = 900.0  # of samples as they were scraped, per query
 _MAX_POINTS: Final = 720  # of an engine's own metrics
 _MIN_STEP_S: Final = 1.0
 _USUAL_STEP_S: Final = 15.0
 _MAX_SAMPLES: Final = 5_000_000
 _NAMES_A_QUERY: Final = 20
-# What says of a series where it is from, and not what it is.
+# Labels that say where a series comes from, not what it is.
 _OF_PROMETHEUS: Final = frozenset({"__name__", "job", "instance", "exported_instance"})
 _COLLECTED: Final = (
     "llmtrace_target_late_total"  # the collector exposes it, and no rule records it
 )
-# Beside the table of signals, as the store has them.
+# In addition to the table of signals, by the names they have in the store.
 _MORE: Final = {
     "llmtrace_target_up": "up",
     "llmtrace_engine_frontend_mean_seconds": "frontend_time",
@@ -46,19 +47,19 @@ _MORE: Final = {
 def read_signals(
     url: str, token_file: Path | None, window: Window, progress: Progress
 ) -> tuple[Signals, tuple[str, ...]]:
-    """Read the signals of a stretch of time.
+    """Read the signals of a time range.
 
     Args:
         url: of the Prometheus.
-        token_file: a file with the token it wants; `None` = it wants none.
-        window: which time.
-        progress: called with how far it is.
+        token_file: a file with the token it requires; `None` = it requires none.
+        window: the time range.
+        progress: called with what is being done, and the share that is done.
 
     Returns:
-        The signals, and what people must know of them.
+        The signals, and warnings about them.
 
     Raises:
-        ConfigError: that is no address, or the file holds no token.
+        ConfigError: the address is not valid, or the file holds no token.
         SourceError: it does not answer.
         DataError: it has none of these metrics.
     """
@@ -66,14 +67,14 @@ def read_signals(
     span = {"start": f"{window.start:.3f}", "end": f"{window.end:.3f}"}
     label = "label/__name__/values"
     there = set(map(str, server.ask(label, **span, **{"match[]": f'{{__name__=~"{_OURS}"}}'})))
-    ours = _known(sorted(there))
+    ours = _known(there)
     profiles = builtin_profiles()
     own = [
         name
         for name in map(str, server.ask(label, **span))
         if not name.endswith("_bucket") and any(one.wants(name) for one in profiles)
     ]
-    # What rules record reaches less far back than the engines' metrics that they are made of.
+    # Recorded series do not reach as far back as the engines' metrics they are computed from.
     if ours and (_COLLECTED in there or not own):
         samples = _ours(server, ours, window, progress)
     elif own:
@@ -83,7 +84,7 @@ def read_signals(
             f"{server.url} has no metrics of engines between {window.start:.0f} and "
             f"{window.end:.0f} (unix seconds): neither llmtrace_engine_* nor an engine's own"
         )
-    signals, odd = signals_from(_bounded(samples))
+    signals, odd = signals_from(islice(samples, _MAX_SAMPLES))
     progress("asking Prometheus", 1.0)
     full = len(signals) >= _MAX_SAMPLES
     return signals, (*odd, *([f"only the first {_MAX_SAMPLES} samples are read"] * full))
@@ -96,13 +97,13 @@ def read_buckets(
 
     Args:
         url: of the Prometheus.
-        token_file: a file with the token it wants; `None` = it wants none.
-        name: a signal that is a histogram, as `ttft`.
-        window: which time.
+        token_file: a file with the token it requires; `None` = it requires none.
+        name: a signal that is a histogram, such as `ttft`.
+        window: the time range.
 
     Returns:
-        How many were at most each upper bound; of the engines of one kind, those that counted
-        most, as others have other bounds. Empty = none counts it.
+        Each upper bound with how many requests were at or below it. Kinds of engines have
+        different bounds: only the kind that counted most is used. Empty = none counts it.
 
     Raises:
         SourceError: it does not answer.
@@ -123,7 +124,7 @@ def read_buckets(
 
 
 def _bucket_series(name: str) -> Iterator[tuple[str, str, float]]:
-    """Yield selectors of the buckets of a histogram, labels to keep, and a factor of bounds."""
+    """Yield selectors of a histogram's buckets, labels to keep, and a factor for the bounds."""
     yield f"{SIGNALS[name].metric}_bucket", "engine, le", 1.0
     for profile in builtin_profiles():
         for family in profile.signals.get(name, ()):
@@ -133,21 +134,16 @@ def _bucket_series(name: str) -> Iterator[tuple[str, str, float]]:
                 yield f"{{{matchers}}}", "le", family.factor
 
 
-def _bounded(samples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    for _, sample in zip(range(_MAX_SAMPLES), samples, strict=False):
-        yield sample
-
-
 # --- the collector's metrics ---------------------------------------------------------------------
 
 
-def _known(names: Sequence[Any]) -> dict[str, str]:
-    """Return the signal of each metric that is one of ours: of a histogram, its sum and count."""
+def _known(names: Iterable[str]) -> dict[str, str]:
+    """Return the signal of each of our metrics: of a histogram, its sum and count."""
     found = dict(_MORE)
     for signal in SIGNALS.values():
         for part in ("_sum", "_count") if signal.kind == "histogram" else ("",):
             found[f"{signal.metric}{part}"] = f"{signal.name}{part}"
-    return {name: found[name] for name in map(str, names) if name in found}
+    return {name: found[name] for name in sorted(names) if name in found}
 
 
 def _ours(
@@ -155,7 +151,7 @@ def _ours(
 ) -> Iterator[dict[str, Any]]:
     """Yield the samples of our metrics as they were scraped."""
     chunks = max(1, math.ceil(window.seconds / _CHUNK_S))
-    batches = [*name_batches(sorted(names))]
+    batches = [*name_batches(list(names))]
     for number in range(chunks):
         since = window.start + number * _CHUNK_S
         until = min(window.end, since + _CHUNK_S)
@@ -170,7 +166,7 @@ def _ours(
                     continue
                 own = {k: v for k, v in labels.items() if k not in _OF_PROMETHEUS}
                 for t, value in _values(series):
-                    if since <= t < until:  # both ends of a range may be in an answer
+                    if since <= t < until:  # both ends of a range may be in a response
                         yield {
                             "t": t, "instance": instance_of(labels), "signal": name,
                             "value": value, "labels": own,
@@ -187,7 +183,7 @@ def _engines_own(
     window: Window,
     progress: Progress,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the signals of engines that a Prometheus scrapes itself, a step at a time."""
+    """Yield the signals of engines that a Prometheus scrapes itself, step by step."""
     step = max(_MIN_STEP_S, window.seconds / _MAX_POINTS)
     if step < _USUAL_STEP_S < window.seconds / 40:
         step = _USUAL_STEP_S
@@ -220,23 +216,23 @@ def _engines_own(
 
 
 def written_labels(labels: Mapping[str, str]) -> Iterator[str]:
-    """Yield labels as a metrics page has them."""
+    """Yield labels in the format of a metrics page."""
     for name, value in labels.items():
         text = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         yield f'{name}="{text}"'
 
 
-# --- answers -------------------------------------------------------------------------------------
+# --- responses -----------------------------------------------------------------------------------
 
 
 def name_batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield names in parts that fit into one query each."""
+    """Yield the names in batches that fit into one query each."""
     for place in range(0, len(names), _NAMES_A_QUERY):
         yield names[place : place + _NAMES_A_QUERY]
 
 
 def labels_of(series: Any) -> dict[str, str]:
-    """Return the labels of one series of an answer."""
+    """Return the labels of one series in a response."""
     labels = series.get("metric") if isinstance(series, dict) else None
     return {str(k): str(v) for k, v in labels.items()} if isinstance(labels, dict) else {}
 
@@ -252,6 +248,6 @@ def _values(series: Series) -> Iterator[tuple[float, float]]:
 
 
 def instance_of(labels: Mapping[str, str]) -> str:
-    """Return which target a series is of."""
+    """Return the target of a series."""
     # Without honor_labels Prometheus keeps the engine's name under the other label.
     return labels.get("exported_instance") or labels.get("instance", "")

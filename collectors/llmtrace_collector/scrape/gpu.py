@@ -1,7 +1,7 @@
 """Read what this machine's GPUs do, and why their clocks are throttled.
 
-Read from NVIDIA's driver through nvidia-ml-py, in the normalised signals a page of dcgm-exporter
-gives too. Every call may be refused on its own (MIG, virtual or consumer GPUs): what is refused is
+Read from NVIDIA's driver through nvidia-ml-py, as the same signals that dcgm-exporter's page
+gives. The driver may refuse any single call (MIG, virtual or consumer GPUs): what is refused is
 not reported.
 """
 
@@ -18,7 +18,7 @@ from llmtrace.core.errors import SourceError, needs_extra
 from llmtrace_collector.signals.definitions import SIGNALS
 from llmtrace_collector.signals.normalise import Labels, Measured
 
-# Why clocks are held down, by the bit of the driver's mask.
+# Why clocks are throttled, by the bit of the driver's mask.
 REASONS: Final[Mapping[int, str]] = {
     0x2: "clocks_setting",
     0x4: "power_cap",
@@ -29,8 +29,8 @@ REASONS: Final[Mapping[int, str]] = {
     0x80: "hw_power_brake",
     0x100: "display_clocks",
 }
-# How long they were, by the driver's name of the policy. Low utilization is none of them: its
-# counter grows on an idle GPU, whose clocks nothing holds down.
+# For how long they were, by the driver's name of the policy. Low utilization is not one of them:
+# its counter grows on an idle GPU, whose clocks nothing throttles.
 _POLICIES: Final[Mapping[str, str]] = {
     "NVML_PERF_POLICY_POWER": "power",
     "NVML_PERF_POLICY_THERMAL": "thermal",
@@ -39,14 +39,14 @@ _POLICIES: Final[Mapping[str, str]] = {
     "NVML_PERF_POLICY_RELIABILITY": "reliability",
 }
 _XID_WAIT_MS: Final = 1_000
-_MAX_XIDS: Final = 256  # numbers counted apart; a driver knows some hundred
+_MAX_XIDS: Final = 256  # error numbers counted separately; a driver knows about a hundred
 
 
 class GpuReader:
-    """Reads the GPUs of this machine; to be used in a `with`.
+    """Reads the GPUs of this machine; a context manager.
 
     Args:
-        nvml: the module `pynvml`, or what stands for it in a test.
+        nvml: the module `pynvml`, or a test's replacement for it.
 
     Raises:
         ConfigError: nvidia-ml-py is not installed.
@@ -152,7 +152,7 @@ class GpuReader:
         yield "gpu_pcie_replays", self._try("nvmlDeviceGetPcieReplayCounter", handle)
 
     def _memory(self, handle: Any) -> Any:
-        """Return the memory; its first version counts what the driver reserves as used."""
+        """Return the memory, by the call's second version: the first counts reserved as used."""
         second = getattr(self._nvml, "nvmlMemory_v2", None)
         info = "nvmlDeviceGetMemoryInfo"
         found = None if second is None else self._try(info, handle, second)
@@ -193,22 +193,19 @@ class GpuReader:
                     yield "gpu_throttle_time", reason, status.violationTime * 1e-9
 
     def _watch_xids(self) -> None:
-        """Count XID errors as they happen, in a thread: the driver makes one wait for them."""
+        """Count XID errors as they happen, in a thread: the driver's call for them blocks."""
         nvml = self._nvml
         events = self._try("nvmlEventSetCreate")
-        watched = {}
-        for handle, labels in self._gpus:
-            if events is not None:
-                try:
-                    nvml.nvmlDeviceRegisterEvents(
-                        handle, nvml.nvmlEventTypeXidCriticalError, events
-                    )
-                except nvml.NVMLError:
-                    self.refused["nvmlDeviceRegisterEvents"] += 1
-                else:
-                    watched[dict(labels).get("uuid", "")] = labels
         if events is None:
             return
+        watched = {}
+        for handle, labels in self._gpus:
+            try:
+                nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
+            except nvml.NVMLError:
+                self.refused["nvmlDeviceRegisterEvents"] += 1
+            else:
+                watched[dict(labels).get("uuid", "")] = labels
         if not watched:
             self._try("nvmlEventSetFree", events)
             return
@@ -236,7 +233,7 @@ class GpuReader:
         self._try("nvmlEventSetFree", events)
 
     def _try(self, call: str, *arguments: Any) -> Any:
-        """Ask the driver; `None` = it refuses, or does not know the question."""
+        """Call the driver; `None` = it refuses, or does not support the call."""
         nvml = self._nvml
         try:
             return getattr(nvml, call)(*arguments)

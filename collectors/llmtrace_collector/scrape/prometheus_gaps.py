@@ -1,7 +1,7 @@
-"""Say which of the normalised metrics a Prometheus can have, and why it cannot have the others.
+"""Find which normalised metrics a Prometheus can have, and why it cannot have the others.
 
 The engines, gateways and GPU exporters that it scrapes are recognised by their profiles, which
-know what each reports, from which version on and under which condition.
+state what each reports, from which version on and under which condition.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Gaps:
     """What a Prometheus knows of engines.
 
     Attributes:
-        engines: what it scrapes, by instance: titles of the profiles that know it.
-        why: for each normalised metric that it may not have, the reason.
+        engines: what it scrapes: by instance, the titles of the profiles that recognise it.
+        why: for each normalised metric that it may lack, the reason.
     """
 
     engines: Mapping[str, str]

@@ -1,6 +1,6 @@
-"""Write readings of engines and GPUs to the store, once an interval.
+"""Write readings of engines and GPUs to the store, once per interval.
 
-What the store does not take is dropped and counted: new readings are worth more than old.
+Samples that the store does not take are dropped and counted: new readings matter more than old.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from llmtrace_collector.store import Store
 
 
 class Recorder:
-    """Writes what was read to the store, from `run` until it is cancelled.
+    """Writes readings to the store, from `run` until it is cancelled.
 
     Args:
-        store: where to.
-        states: what returns every target's state.
-        local: what returns the signals of this machine; called in a thread.
-        machine: what this machine is called.
-        interval_s: between two writings.
+        store: where they go.
+        states: returns the state of every target.
+        local: returns the signals of this machine; called in a thread.
+        machine: the name of this machine.
+        interval_s: between two writes.
 
     Attributes:
-        written: samples the store took; `dropped` = those it did not.
+        written: samples that the store took.
+        dropped: samples that it did not take.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Recorder:
         self._pages: Counter[str] = Counter()
 
     async def run(self) -> None:
-        """Write what was scraped, once an interval, until cancelled."""
+        """Write what was read, once per interval, until cancelled."""
         while True:
             await asyncio.sleep(self._interval_s)
             await self.write()
@@ -64,7 +65,7 @@ class Recorder:
 
     def _write(self, states: Sequence[TargetState]) -> None:
         now = time.time_ns()
-        # A target that was not read since has said nothing new; that it is down is worth saying.
+        # A target that was not read since has nothing new, unless it is down.
         fresh = [
             state
             for state in states
@@ -81,5 +82,5 @@ class Recorder:
                 self.dropped += len(samples)
                 raise
             self.written += len(samples)
-        # The store keeps what is new of them, and nothing else.
+        # The store writes only facts that changed.
         self._store.insert_facts([*facts_of(fresh, now)])

@@ -1,7 +1,7 @@
-"""Turn signals that were read into samples of the store, so that triage needs no Prometheus.
+"""Convert signals into samples for the store, so that triage needs no Prometheus.
 
-Pure: what targets said last to samples. Gauges as they are, counters raw; of a histogram its sum
-and its count, from which the mean of any stretch of time can be had. Percentiles are of rows.
+Pure: the targets' last readings in, samples out. Gauges and counters as they are; of a histogram
+its sum and count, which give the mean of any time range. Percentiles are computed from rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MAX_LABEL_TEXT: Final = 200
 
 
 def of_targets(states: Sequence[TargetState], t_ns: int) -> Iterator[SignalSample]:
-    """Yield samples of what each target said last; of one that is down, only that it is."""
+    """Yield samples of each target's last reading; of one that is down, only that it is."""
     for state in states:
         instance = state.target.instance
         own = dict(state.target.labels)
@@ -36,11 +36,11 @@ def of_targets(states: Sequence[TargetState], t_ns: int) -> Iterator[SignalSampl
 def of_reading(
     reading: Reading, instance: str, own: Mapping[str, str], t_ns: int
 ) -> Iterator[SignalSample]:
-    """Yield samples of what one page said, since when its process runs, and what CPU it used.
+    """Yield samples of one page's signals, of the start of its process and its CPU time.
 
     Args:
         reading: of the page.
-        instance: whose it is.
+        instance: of the target.
         own: labels of the target, for all samples.
         t_ns: unix nanoseconds.
     """
@@ -55,8 +55,8 @@ def of_machine(measured: Iterable[Measured], instance: str, t_ns: int) -> Iterat
     """Yield samples of this machine's GPUs.
 
     Args:
-        measured: as `GpuReader.read` gives them.
-        instance: what this machine is called.
+        measured: as `GpuReader.read` returns them.
+        instance: the name of this machine.
         t_ns: unix nanoseconds.
     """
     return _samples(measured, instance, {}, t_ns)
@@ -84,11 +84,11 @@ def _is_engine(reading: Reading) -> bool:
 
 
 def facts_of(states: Sequence[TargetState], t_ns: int) -> Iterator[Facts]:
-    """Yield what is known of each engine that answers: what it is, its cache, since when."""
+    """Yield the facts of each engine that is up: its kind, version, cache sizes and start."""
     for state in states:
         reading = state.reading
         if reading is None or not _is_engine(reading):
-            continue  # a GPU's page may be read under its engine's name, and is not what that is
+            continue  # a GPU exporter may have the same instance, and must not replace its facts
         known: dict[str, Any] = {"engine": reading.profiles[0], **reading.kv_cache}
         if reading.oldest is not None:
             known["version_at_least"] = show_version(reading.oldest)

@@ -1,7 +1,7 @@
 """Read the metrics page of every target at its interval, and keep the last reading of each.
 
-One task a target, each at its own moment of the interval: a slow target delays no other.
-A failure keeps the target's last reading out of sight (it is no longer true) and is counted.
+One task per target, each at its own moment of the interval: a slow target delays no other.
+A failure is counted, and discards the target's last reading, which is no longer true.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = logging.getLogger("llmtrace.collector")
 
 # Parsing a page of this many characters for the first time takes tens of milliseconds.
 _LONG_PAGE: Final = 1 << 20
-# How long targets that begin to change are left to change.
+# How long to wait for further changes when targets begin to change.
 _SETTLE_S: Final = 1.0
 
 
@@ -41,10 +41,10 @@ class ScrapeSettings:
 
     Attributes:
         interval_s: between two readings of one target.
-        timeout_s: for one reading, whole.
-        refresh_s: between two looks at where targets are listed.
-        most_targets: read at all; the rest is left out, and counted.
-        large_pages: pages above 256 KiB in memory at once.
+        timeout_s: for one whole reading.
+        refresh_s: between two readings of the lists of targets.
+        most_targets: maximum number of targets read; the rest is left out, and counted.
+        large_pages: maximum number of pages above 256 KiB in memory at once.
         limits: how much of a page is read.
     """
 
@@ -56,7 +56,7 @@ class ScrapeSettings:
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
-        """Check them.
+        """Check the values.
 
         Raises:
             ConfigError: one is out of range.
@@ -77,13 +77,14 @@ class TargetState:
     """What is known of one target.
 
     Attributes:
-        reading: the last, if the target is up; `None` = not now.
-        intervals: what its engines did between the last two readings, while it was up for both.
-        up: whether the last reading came; `None` = none was tried yet.
-        pages: read so far; `failures` = how often not, by reason.
+        reading: the last, if the target is up, else `None`.
+        intervals: what its engines did between the last two readings, if both succeeded.
+        up: whether the last reading succeeded; `None` = none was tried yet.
+        pages: read so far.
+        failures: failed readings, by reason.
         problem: what went wrong last, in words; `None` while it is up.
-        took_s: the last reading, from asking to understanding.
-        late: readings left out because the one before was not over.
+        took_s: duration of the last reading, from the request to the parsed page.
+        late: readings skipped because the previous one was not over.
     """
 
     target: Target
@@ -100,13 +101,13 @@ class TargetState:
 
     @property
     def kind(self) -> ProfileKind | None:
-        """What it is, by its last page, also while it is down; `None` = no page was known yet."""
-        # Engines come first: what is an engine and a gateway is an engine.
+        """What it is, by its last recognised page, also while it is down; `None` = unknown."""
+        # Engines come first: a target that is both an engine and a gateway counts as an engine.
         return next((one.kind for one in self.normaliser.profiles), None)
 
     @property
     def dropped(self) -> Mapping[str, int]:
-        """What of its pages was not read, by reason."""
+        """How much of its pages was not read, by reason."""
         return self.normaliser.dropped
 
 
@@ -114,8 +115,8 @@ class Scraper:
     """Reads all targets, again and again, from `async with` to its end.
 
     Attributes:
-        source_failures: how often a list of targets could not be had, by its name.
-        source_problems: in words, why those that cannot be had now cannot, by the same.
+        source_failures: how often a source of targets could not be read, by its name.
+        source_problems: why a source cannot be read now, in words, by its name.
         left_out: targets not read because there are too many.
     """
 
@@ -134,7 +135,7 @@ class Scraper:
         self._states: dict[str, TargetState] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._listed: dict[str, Sequence[Target]] = {}
-        self._session: aiohttp.ClientSession | None = None
+        self._session: aiohttp.ClientSession  # from `__aenter__` on
         self._large = asyncio.Semaphore(self._settings.large_pages)
         self._refreshing: asyncio.Task[None] | None = None
 
@@ -149,8 +150,7 @@ class Scraper:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._tasks.clear()
-        if self._session is not None:
-            await self._session.close()
+        await self._session.close()
 
     def states(self) -> tuple[TargetState, ...]:
         """Return every target's state, in the order of their addresses."""
@@ -159,7 +159,7 @@ class Scraper:
     def follow(self, sources: Sequence[TargetSource]) -> None:
         """Read the targets of other sources from now on, and at once."""
         self._sources = tuple(sources)
-        # What one lists that stays is known until it can be read again.
+        # What a source that stays has listed is kept until it is read again.
         self.source_problems = {}
         keys = {f"{place} {source.name}" for place, source in enumerate(self._sources)}
         self._listed = {key: listed for key, listed in self._listed.items() if key in keys}
@@ -176,13 +176,13 @@ class Scraper:
             await self._until_changed()
 
     async def _until_changed(self) -> None:
-        """Wait until it is time to look again, or a source says that there is something new."""
-        pause_s, session = self._settings.refresh_s, self._session
+        """Wait for the next refresh, or until a source reports a change."""
+        pause_s = self._settings.refresh_s
         watched = [one for one in self._sources if isinstance(one, WatchedSource)]
-        if session is None or not watched:
+        if not watched:
             await asyncio.sleep(pause_s)
             return
-        tasks = [asyncio.create_task(one.changed(session)) for one in watched]
+        tasks = [asyncio.create_task(one.changed(self._session)) for one in watched]
         try:
             done, _ = await asyncio.wait(
                 tasks, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED
@@ -191,14 +191,11 @@ class Scraper:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        if done:  # more will follow, as when all pods of a deployment are replaced
+        if done:  # more may follow, as when all pods of a deployment are replaced
             await asyncio.sleep(min(_SETTLE_S, pause_s))
 
     async def _refresh(self) -> None:
-        session = self._session
-        if session is None:
-            return
-        await asyncio.gather(*(self._ask(place, one) for place, one in enumerate(self._sources)))
+        await asyncio.gather(*(self._list(place, one) for place, one in enumerate(self._sources)))
         wanted = {target.url: target for listed in self._listed.values() for target in listed}
         kept = dict(list(wanted.items())[: self._settings.most_targets])
         if len(wanted) - len(kept) > self.left_out:
@@ -218,14 +215,11 @@ class Scraper:
                 self._tasks[url] = asyncio.create_task(self._watch(state))
             state.target = target
 
-    async def _ask(self, place: int, source: TargetSource) -> None:
-        if self._session is None:
-            return
+    async def _list(self, place: int, source: TargetSource) -> None:
         key = f"{place} {source.name}"
         try:
             self._listed[key] = await source.targets(self._session)
         except Exception as error:  # noqa: BLE001 - one bad list must not keep the others away
-            # What it listed before is still the best that is known.
             words = f"{source.name} cannot be read; what it listed before stays in use: {error}"
             self.source_failures[source.name] += 1
             if not isinstance(error, LlmtraceError):
@@ -240,7 +234,7 @@ class Scraper:
     async def _watch(self, state: TargetState) -> None:
         loop = asyncio.get_running_loop()
         interval = self._settings.interval_s
-        # Where in the interval is the address's own: targets do not all answer at once.
+        # Each address has its own place in the interval, so that readings are spread over it.
         share = zlib.crc32(state.target.url.encode()) / (1 << 32)
         due = loop.time() + share * interval
         while True:
@@ -255,9 +249,7 @@ class Scraper:
                 state.late += 1
 
     async def read(self, state: TargetState) -> None:
-        """Read one target now, and keep what it says in its state."""
-        if self._session is None:
-            return
+        """Read one target now, and keep the result in its state."""
         begun = time.monotonic()
         try:
             target, name = state.target, shown(state.target.url)
@@ -297,9 +289,9 @@ class Scraper:
         state.reading, state.up, state.problem = reading, True, None
         state.pages += 1
         with suppress(Exception):  # a broken logging handler is no reason to stop
-            self._tell_missing(state, reading, before)
+            self._log_missing(state, reading, before)
 
-    def _tell_missing(self, state: TargetState, reading: Reading, before: Reading | None) -> None:
+    def _log_missing(self, state: TargetState, reading: Reading, before: Reading | None) -> None:
         if not reading.profiles:
             if before is None or before.profiles:
                 logger.warning("%s: no profile knows this page", shown(state.target.url))

@@ -25,7 +25,7 @@ class TlsFiles:
         ca: authorities that sign the target's certificate, in place of the system's.
         cert: shown to the target (mTLS), with its `key`.
         key: of `cert`.
-        server_name: whom the target's certificate must name; "" = the host in its address.
+        server_name: the name that the certificate must have; "" = the host in the address.
     """
 
     ca: Path | None = None
@@ -58,7 +58,7 @@ class TlsFiles:
 
 @lru_cache(maxsize=_MAX_CONTEXTS)
 def _context(files: TlsFiles, stamps: tuple[object, ...]) -> ssl.SSLContext:
-    del stamps  # a part of the key alone
+    del stamps  # only part of the cache's key
     made = ssl.create_default_context(cafile=files.ca)
     if files.cert is not None:
         made.load_cert_chain(files.cert, files.key)

@@ -1,7 +1,7 @@
 """Find the targets: the servers whose metrics pages are read.
 
-Listed, in files, or requested from a server: the last two in Prometheus's own formats (`file_sd`,
-`http_sd`), so that what feeds Prometheus feeds this too.
+Listed in the settings, in files, or by a server: the last two in Prometheus's own formats
+(`file_sd`, `http_sd`), so that what feeds Prometheus feeds this too.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from llmtrace_collector.scrape.fetch import checked, fetch, read_json, shown
 
 _MAX_BYTES: Final = 8 << 20
 _MAX_TEXT: Final = 500
+_TIMEOUT_S: Final = 10.0  # of a server of targets
 _HOST_PORT: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+):[0-9]{1,5}")
 _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _PATH: Final = "__metrics_path__"
@@ -34,8 +35,8 @@ class Target:
 
     Attributes:
         url: of the page.
-        labels: put on all that is read there, beside `instance`.
-        credentials: the credentials for it.
+        labels: added to everything that is read there, in addition to `instance`.
+        credentials: for the page.
     """
 
     url: str
@@ -59,13 +60,13 @@ class TargetSource(Protocol):
         """Return all targets there are now.
 
         Raises:
-            LlmtraceError: they cannot be had now.
+            LlmtraceError: the source cannot be read now.
         """
 
 
 @runtime_checkable
 class WatchedSource(Protocol):
-    """A source that says when its targets may have changed."""
+    """A source that reports when its targets may have changed."""
 
     async def changed(self, session: aiohttp.ClientSession) -> None:
         """Return when they may have changed since `targets` was called last."""
@@ -93,7 +94,7 @@ class FileTargets:
     """Targets in JSON or YAML files, as Prometheus's `file_sd_configs` reads them.
 
     Attributes:
-        path: of the file, or of all that a `*` in its name stands for, which may be none.
+        path: of the file; a `*` in its name stands for any number of files, also none.
         for_targets: the credentials for each target in it.
     """
 
@@ -140,13 +141,11 @@ class HttpTargets:
         url: of the list.
         credentials: the credentials for that server.
         for_targets: those for each target that it lists.
-        timeout_s: for one look.
     """
 
     url: str
     credentials: Credentials = NONE_NEEDED
     for_targets: Credentials = NONE_NEEDED
-    timeout_s: float = 10.0
 
     @property
     def name(self) -> str:
@@ -158,7 +157,7 @@ class HttpTargets:
         text = await fetch(
             session,
             self.url,
-            timeout_s=self.timeout_s,
+            timeout_s=_TIMEOUT_S,
             size=_MAX_BYTES,
             authorization=self.credentials.authorization(self.name),
             tls=self.credentials.context(self.name),
@@ -173,10 +172,10 @@ def parse_groups(
     """Read targets from a list of `{"targets": [...], "labels": {...}}`.
 
     A target is `host:port` or a whole address. The labels `__scheme__` and `__metrics_path__` say
-    where its page is (`http` and `/metrics` otherwise); others that begin with `__` are dropped.
+    where its page is (by default `http` and `/metrics`); others that begin with `__` are dropped.
 
     Raises:
-        ConfigError: it is no such list; says where it is wrong.
+        ConfigError: it is not such a list; says what is wrong where.
     """
     if not isinstance(content, list):
         raise ConfigError(

@@ -10,8 +10,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 from collections.abc import Callable, Sequence
 from importlib.resources import files
@@ -29,8 +27,9 @@ from llmtrace_collector.metrics.endpoint import MetricsPage
 from llmtrace_collector.receive.auth import Secret
 from llmtrace_collector.serve import sign_in
 from llmtrace_collector.serve.auth import Guard
+from llmtrace_collector.serve.page_frame import csp_hash
 
-# Nothing is shown there: orchestrators have no token, and people show it by a form.
+# Paths that need no token: orchestrators have none, and people enter it in the form.
 FREE: Final = ("/healthz", "/readyz", sign_in.PATH)
 _SCRIPT: Final = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 _STYLE: Final = re.compile(r"<style>(.*?)</style>", re.DOTALL)
@@ -43,7 +42,7 @@ def live_page() -> tuple[str, str]:
     colours = " ".join(f"--{stage}: {colour};" for stage, colour in STAGE_COLOURS.items())
     text = text.replace(_COLOURS, colours)
     hashes = {
-        kind: " ".join(f"'sha256-{_digest(found)}'" for found in wanted.findall(text))
+        kind: " ".join(map(csp_hash, wanted.findall(text)))
         for kind, wanted in (("script-src", _SCRIPT), ("style-src", _STYLE))
     }
     allowed = "; ".join(f"{kind} {listed}" for kind, listed in hashes.items())
@@ -51,10 +50,6 @@ def live_page() -> tuple[str, str]:
         f"default-src 'none'; {allowed}; connect-src 'self'; img-src data:; "
         "form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
     )
-
-
-def _digest(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def make_app(
@@ -73,12 +68,12 @@ def make_app(
     Args:
         registry: of all metrics.
         api: the routes of the read API.
-        why_not_ready: returns what is missing, in words; `None` = nothing.
+        why_not_ready: returns why it is not ready, in words; `None` = it is.
         pages: the routes of the request list and the request page.
         token: readers must show it; `None` = none is needed.
-        hosts: names it may be addressed by; `None` = any.
+        hosts: host names that requests may use; `None` = any.
         quarantined: returns how many requests are in quarantine.
-        clock: returns in words that the clock was set; `None` = it was not.
+        clock: returns a warning that the clock was set; `None` = it was not.
     """
     page, policy = live_page()
 

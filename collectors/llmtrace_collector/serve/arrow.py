@@ -1,7 +1,7 @@
 """Write rows and signals as Arrow, for programs that want columns and not text.
 
-A stream of record batches whose columns are fixed, so that every answer can be put below another.
-What has no column of its own (an application's attributes) is left out: NDJSON has it.
+A stream of record batches with fixed columns, so that all responses can be concatenated. What has
+no column of its own (an application's attributes) is left out: NDJSON has it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Encode = Callable[[Iterable[Mapping[str, Any]]], Iterator[bytes]]
 
 
 def encoder(what: str) -> Encode:
-    """Return what encodes `rows` or `signals`.
+    """Return the encoder of `rows` or `signals`.
 
     Raises:
         QueryParamError: Arrow is not installed here.
@@ -48,12 +48,12 @@ def _stream(found: Iterable[Mapping[str, Any]], schema: pa.Schema) -> Iterator[b
         while rows := [*islice(rest, _AT_ONCE)]:
             stream.write_batch(pa.RecordBatch.from_pylist(rows, schema))
             yield sink.take()
-    # What ends the stream, and its schema if there was nothing.
+    # The end of the stream, and its schema if there were no rows.
     yield sink.take()
 
 
 class _Pieces:
-    """A file that hands out what was written to it."""
+    """A file that returns what was written to it."""
 
     closed = False
 

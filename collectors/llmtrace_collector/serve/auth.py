@@ -1,7 +1,7 @@
-"""Authenticate readers: by the token, if one is set, and by the names this machine is known by.
+"""Authenticate readers by the token, if one is set, and check the host name of requests.
 
-The name is checked because a page of another site, open in a browser here, could otherwise have
-its own name resolve to this machine and read along.
+Otherwise a page of another site, open in a browser here, could have its own name resolve to this
+machine and read the data (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -21,22 +21,21 @@ from llmtrace_collector.receive.rejections import RejectedError
 from llmtrace_collector.serve import sign_in
 
 _READING: Final = frozenset({"GET", "HEAD"})
-_NOT_CALLED_SO: Final = (
-    "this collector is not called so; add the name to access.hosts of its configuration"
+_UNKNOWN_HOST: Final = (
+    "this host name is not allowed; add it to access.hosts of the collector's configuration"
 )
 
 
 class Guard:
-    """Lets requests through to an application, or answers 401 or 421.
+    """Passes requests to an application, or responds with 401 or 421.
 
-    A browser may show the token by its form (`sign_in`) and read from then on; without, it is sent
-    to that form.
+    A browser without the token is sent to the form of `sign_in`, and may read after that.
 
     Args:
-        app: what is guarded.
+        app: the application that is protected.
         token: to be shown as `Authorization: Bearer`; `None` = none is required.
-        hosts: names and addresses it may be addressed by; `None` = any.
-        free: paths for which no token is needed: they tell nothing.
+        hosts: host names and addresses that requests may use; `None` = any.
+        free: paths for which no token is needed: they reveal nothing.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class Guard:
     def _refusal(self, scope: Scope) -> Response | None:
         headers, path = Headers(scope=scope), scope["path"]
         if self._hosts is not None and host_of(headers.get("host", "")) not in self._hosts:
-            return JSONResponse({"error": _NOT_CALLED_SO}, 421)
+            return JSONResponse({"error": _UNKNOWN_HOST}, 421)
         if path in self._free:
             return None
         try:
@@ -81,7 +80,7 @@ class Guard:
 
 
 def _to_sign_in(scope: Scope) -> Response:
-    """Send a browser to the form, and from there to where it was; also below a proxy's folder."""
+    """Redirect a browser to the form, and back afterwards; also below a path of a proxy."""
     path = scope.get("raw_path") or scope["path"].encode()
     query = scope.get("query_string", b"")
     following = quote((path.lstrip(b"/") + (b"?" + query if query else b"")).decode("latin-1"))

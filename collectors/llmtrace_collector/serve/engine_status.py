@@ -1,6 +1,6 @@
-"""The state of each engine and each GPU now, in one line.
+"""The present state of each engine and each GPU, in one line.
 
-Pure: targets' states in, a line for each engine replica out. What is not reported is `None`.
+Pure: the states of targets in, a line for each engine replica out. What is not reported is `None`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class EngineLine:
     """One engine replica, or gateway, or a target that is neither.
 
     Attributes:
-        up: whether its last reading came; `None` = none was tried yet.
-        problem: why not, in words.
+        up: whether its last reading succeeded; `None` = none was tried yet.
+        problem: why it did not, in words.
         kv_usage, prefix_hit_ratio: 0 to 1.
         queue_s, prefill_s, decode_s: averages of the requests between the last two readings.
     """
@@ -50,7 +50,7 @@ class GpuLine:
 
     Attributes:
         utilization, memory: shares in use, 0 to 1.
-        throttled: why its clocks are held down now, in words; empty = they are not.
+        throttled: why its clocks are throttled now, in words; empty = they are not.
     """
 
     instance: str
@@ -123,8 +123,8 @@ def gpu_lines(
 
     Args:
         states: of all targets.
-        local: as `GpuReader.read` gives them.
-        machine: what this one is called.
+        local: as `GpuReader.read` returns them.
+        machine: the name of this machine.
     """
     pages = [(state.target.instance, state.reading) for state in states]
     read = [(machine, tuple(local))]

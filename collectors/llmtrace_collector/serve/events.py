@@ -1,4 +1,4 @@
-"""Take events (a deploy, a change of settings) over HTTP into the store.
+"""Read events (a deploy, a change of settings) that are sent to the API.
 
 One JSON object or a list of them: `{"kind": "deploy", "text": "v2.3", "t": unix seconds}`.
 """
@@ -25,10 +25,10 @@ def read_events(body: bytes, now_ns: int) -> list[Event]:
 
     Args:
         body: JSON.
-        now_ns: when an event was that does not say so, unix nanoseconds.
+        now_ns: the time of events that do not state it, unix nanoseconds.
 
     Raises:
-        QueryParamError: they are none; says which and why.
+        QueryParamError: one is invalid; says which and why.
     """
     try:
         content = json.loads(body)

@@ -15,7 +15,7 @@ _MIN_HIGH: Final = 1.0
 
 
 def gap_chart(gaps: GapSlots) -> str:
-    """Return a picture with a bar a slot; pointed at, it says its time and length."""
+    """Return a picture with a bar per slot, which shows its time and length when pointed at."""
     longest = max((one for one in gaps.longest_ns if one is not None), default=None)
     if longest is None:
         return ""
@@ -31,7 +31,7 @@ def gap_chart(gaps: GapSlots) -> str:
 
 
 def _bars(gaps: GapSlots, longest: int, marked: int) -> Iterator[str]:
-    """Yield a bar a slot; a gap longer than its slot covers those before, where no chunk came."""
+    """Yield a bar per slot; a longer gap also covers the slots before, in which no chunk came."""
     wide, free = _WIDE / len(gaps.longest_ns), 0
     for slot, gap in enumerate(gaps.longest_ns):
         if gap is None:

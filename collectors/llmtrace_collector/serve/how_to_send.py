@@ -1,4 +1,4 @@
-"""Where a running collector listens, and how an application is pointed at it."""
+"""The addresses of a running collector, and how an application sends to it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from llmtrace_collector.config.schema import Address
 
 @dataclass(slots=True)
 class Places:
-    """Where a running collector listens; `None` = it does not.
+    """The addresses that a running collector listens on; `None` = off.
 
     Attributes:
-        gpus: of this machine, that are read.
-        tls: whether all of it speaks TLS.
+        gpus: number of this machine's GPUs that are read.
+        tls: whether all addresses use TLS.
         token, client_certificate: whether senders must show one.
     """
 
@@ -32,7 +32,7 @@ class Places:
 
 
 def how_to_send(places: Places) -> str:
-    """Return the lines that point an application at it, with TOKEN and FILE for its own."""
+    """Return the shell lines with which an application sends to it; TOKEN and FILE are its own."""
     at = places.otlp_http or places.otlp_grpc
     if at is None:
         return "listen.otlp_http and listen.otlp_grpc are off: nothing is received"

@@ -10,7 +10,7 @@ from llmtrace.core.row import Row
 from llmtrace_collector.config.link_templates import PLACES, LinkTemplate
 
 _MS: Final = 1_000_000
-_MARGIN_MS: Final = 60_000  # tools look for a trace in a stretch of time around it
+_MARGIN_MS: Final = 60_000  # tools search a time range around the trace
 
 
 def links_for(row: Row, templates: Sequence[LinkTemplate]) -> Iterator[tuple[str, str]]:

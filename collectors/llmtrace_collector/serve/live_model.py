@@ -1,6 +1,6 @@
-"""Put together what the live page shows: stages against the budget, the last hour, the engines.
+"""The data of the live page: stages compared with the budget, the last hour, the engines.
 
-One object, made of what the store counted and of what targets said last. The live page and
+One object, made from the store's statistics and the targets' last readings. The live page and
 `llmtrace top` show it; neither computes anything.
 """
 
@@ -20,19 +20,19 @@ from llmtrace_collector.serve.engine_status import EngineLine, GpuLine
 METRICS: Final = ("ttft", "tpot", "e2e")
 NAMES: Final = (*PARTITION, *METRICS)
 _NS: Final = 1e9
-# Below this many requests the binomial is added up term by term, above it is as good as normal.
+# Up to this many requests the binomial distribution is exact, above it the normal approximation.
 _EXACT: Final = 2_000
 _CONFIDENCE: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What the store says of one stage or metric over some requests.
+    """Statistics of one stage or metric over some requests.
 
     Attributes:
-        known: how many of them tell it.
+        known: how many of them report it.
         p50_ns, high_ns: its median, and its quantile at the budget's objective.
-        within: how many of those that tell it are within the limit; 0 without one.
+        within: how many of those are within the limit; 0 without one.
         sum_ns: of all.
         sources: of its durations.
     """
@@ -61,7 +61,7 @@ class LiveLine:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The requests the lines are about: those that were over in the last so many seconds."""
+    """The requests of the lines: those that ended in the last `seconds`."""
 
     seconds: float
     requests: int
@@ -71,7 +71,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Minutes:
-    """The quantile of each minute: `t` in unix seconds, `high_s` by stage and metric."""
+    """The quantile in each minute: `t` in unix seconds, `high_s` by stage and metric."""
 
     t: tuple[int, ...] = ()
     high_s: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
@@ -98,9 +98,9 @@ class CollectorNow:
     """The collector itself.
 
     Attributes:
-        notes: what is worth knowing, in words.
-        problems: what is wrong, in words.
-        how: how an application sends to it, as lines of a shell.
+        notes: in words.
+        problems: in words.
+        how: how an application sends to it, as shell lines.
     """
 
     version: str
@@ -144,11 +144,11 @@ def budget_line(budget: Budget) -> dict[str, Any]:
 def lines(
     counted: Mapping[str, Counted], budget: Budget
 ) -> tuple[tuple[LiveLine, ...], tuple[LiveLine, ...]]:
-    """Hold stages and metrics against a budget.
+    """Compare stages and metrics with a budget.
 
     Args:
         counted: by name, of the requests that succeeded.
-        budget: whose limits they are held against.
+        budget: which has the limits.
     """
     limits = budget.thresholds_s()
     waited = counted["e2e"].sum_ns if "e2e" in counted else 0.0
@@ -182,11 +182,11 @@ def _line(
 
 
 def verdict(known: int, within: int, objective: float) -> Verdict:
-    """Say whether a quantile is within its limit, from how many values are.
+    """Return whether a quantile is within its limit, from the number of values that are.
 
     The same as comparing the limit with `llmtrace.stats.quantiles.interval`, without the values:
-    the limit is below the interval if fewer values are within it than chance would have, and above
-    it if more are.
+    the limit is below the interval if fewer values are within it than by chance, and above the
+    interval if more are.
 
     Example:
         >>> [verdict(100, within, 0.95) for within in (80, 94, 100)]
@@ -201,7 +201,7 @@ def verdict(known: int, within: int, objective: float) -> Verdict:
 
 
 def at_most(n: int, k: int, p: float) -> float:
-    """Return the chance that of n things, each so with a chance of p, at most k are so."""
+    """Return the probability of at most k successes in n trials with probability p."""
     if k < 0:
         return 0.0
     if k >= n:
@@ -217,14 +217,14 @@ def at_most(n: int, k: int, p: float) -> float:
 
 
 def outcomes_in_order(counted: Mapping[str, int]) -> dict[str, int]:
-    """Return how many ended how, in the order of `llmtrace.OUTCOMES`, without zeros."""
+    """Return the counts by outcome, in the order of `llmtrace.OUTCOMES`, without zeros."""
     return {name: counted[name] for name in OUTCOMES if counted.get(name)}
 
 
 def problems(
     engines: Sequence[EngineLine], ingest_problem: str | None, lag_s: float, lag_limit_s: float
 ) -> tuple[str, ...]:
-    """Say what is wrong with the collector itself, for the top of the page."""
+    """Return the problems of the collector itself, for the top of the page."""
     found = []
     late = f"rows are {lag_s:.0f} s behind" if lag_s > lag_limit_s else ""
     if ingest_problem is not None:

@@ -1,7 +1,7 @@
-"""The queries behind the live page: the figures it needs of the store.
+"""The queries behind the live page.
 
-Each in one query over a bounded stretch of time, so that looking costs the same however much is
-stored. A request belongs to the moment it was over.
+Each is one query over a bounded time range, so that the cost does not depend on how much is
+stored. A request belongs to the time at which it ended.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from llmtrace_collector.store.sql_builder import from_file
 
 _NS: Final = 1_000_000_000
 _MINUTE_S: Final = 60
-# Rows are found by when they began: one that took longer than this is not among "just over".
+# Rows are found by their start: requests that took longer than this are not found.
 _MAX_NS: Final = 30 * _MINUTE_S * _NS
 _FEW: Final = 2
 _BACK_MIN: Final = 60
@@ -34,10 +34,10 @@ _OVER: Final = "(toUnixTimestamp64Nano(start) + e2e_ns)"
 def counted(
     store: Store, start_ns: int, end_ns: int, budget: Budget
 ) -> tuple[dict[str, int], dict[str, Counted]]:
-    """Count the requests that were over in a stretch of time.
+    """Count the requests that ended in a time range.
 
     Returns:
-        How many ended how; and each stage and metric over those that succeeded.
+        The counts by outcome; and each stage and metric over the requests that succeeded.
     """
     limits = budget.thresholds_s()
     columns = []
@@ -79,12 +79,12 @@ def _sources(name: str) -> str:
 
 
 def minutes(store: Store, end_ns: int, budget: Budget) -> Minutes:
-    """Return the quantile of each stage and metric, a minute each, of those that succeeded.
+    """Return the quantile of each stage and metric per minute, of requests that succeeded.
 
     Args:
         store: of the rows.
         end_ns: unix nanoseconds.
-        budget: whose objective it is.
+        budget: which has the objective.
     """
     columns = ", ".join(
         f"quantileExact({level(budget.objective)})({_COLUMNS[name]})" for name in NAMES
@@ -106,7 +106,7 @@ def minutes(store: Store, end_ns: int, budget: Budget) -> Minutes:
 
 
 def slowest(store: Store, start_ns: int, end_ns: int, budget: Budget, most: int) -> list[SlowRow]:
-    """Return the requests that took longest, whatever became of them."""
+    """Return the requests that took longest, with any outcome."""
     columns = ", ".join(f"{name}_ns" for name in PARTITION)
     where, given = _where(start_ns, end_ns, budget)
     found = store.query(

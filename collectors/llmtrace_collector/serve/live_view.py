@@ -1,6 +1,6 @@
-"""Put the live view together, once for all who look at it.
+"""Make the live view, once for all viewers.
 
-Once every two seconds at most: who asks in between gets what the last one got.
+At most once every two seconds; requests in between get the last one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from llmtrace_collector.store import Store
 WINDOW_S: Final = 300
 _NS: Final = 1_000_000_000
 _FRESH_S: Final = 2.0
-# What a minute came to changes no more once the minute is over: no need to ask every two seconds.
+# Past minutes do not change: no need to query them every two seconds.
 _HOUR_FRESH_S: Final = 10.0
 _HOUR_S: Final = 3_600
 _SLOWEST: Final = 8
@@ -37,15 +37,16 @@ class LiveView:
 
     Args:
         store: of the rows.
-        budgets: those one may ask for; the first is the default.
+        budgets: to choose from; the first is the default.
         scraper: of the targets.
-        local: what returns the signals of this machine; called in a thread.
+        local: returns the signals of this machine; called in a thread.
         ingest, spool, admission: of the receiver.
-        machine: what this machine is called.
-        began: when this process did, by the monotonic clock.
+        machine: the name of this machine.
+        began: when this process began, by the monotonic clock.
+        unread: returns how many stored rows cannot be read.
 
     Attributes:
-        places: where the collector listens, once it does.
+        places: the addresses that the collector listens on, once it does.
     """
 
     def __init__(
@@ -80,10 +81,10 @@ class LiveView:
         ] = {}
 
     async def look(self, name: str | None = None) -> live_model.Live:
-        """Return what there is to see now.
+        """Return the present live view.
 
         Args:
-            name: of the budget that everything is held against; default: the first.
+            name: of the budget to compare with; default: the first.
 
         Raises:
             QueryParamError: there is no such budget.
@@ -91,11 +92,11 @@ class LiveView:
         """
         budget = next(iter(self._budgets.values())) if name is None else self._budgets.get(name)
         if budget is None:
-            raise QueryParamError(f"no budget is called so; there are {', '.join(self._budgets)}")
+            raise QueryParamError(f"no budget has that name; there are {', '.join(self._budgets)}")
         async with self._asking:
             at, last = self._last.get(budget.name, (0.0, None))
             if last is None or time.monotonic() - at > _FRESH_S:
-                # Targets are the event loop's: copied here, looked at there.
+                # The states belong to the event loop: copied here, read in the thread.
                 last = await asyncio.to_thread(self._make, budget, self._scraper.states())
                 self._last[budget.name] = time.monotonic(), last
         return last
@@ -148,9 +149,9 @@ class LiveView:
         return minutes, slowest
 
     def _left_out(self) -> Iterator[str]:
-        """Say what is not taken now, and what was acknowledged and is in no figure."""
+        """Yield what is not accepted now, and what was acknowledged but is in no figure."""
         if full := self._spool.why_full():
-            yield f"{full.words}: senders are to come back later"
+            yield f"{full.words}: senders have to retry later"
         yield from tuple(self._scraper.source_problems.values())
         if count := self._unread():
             rows = "row cannot be read, and is" if count == 1 else "rows cannot be read, and are"

@@ -1,15 +1,14 @@
-"""The frame of the pages that are made here: their style, policy, links to each other and numbers.
+"""The frame of the collector's HTML pages: style, security policy, navigation and number formats.
 
-No page has a script, and none loads anything: the policy allows its one style and nothing else.
-Bars are SVG, whose colours are classes, since a policy without `unsafe-inline` forbids style
-attributes. All text from outside goes through `text`.
+No page has a script or loads anything: the policy allows its one style and nothing else. Bars are
+SVG with classes for colours, as a policy without `unsafe-inline` forbids style attributes. All
+text from outside goes through `text`.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from html import escape
@@ -19,8 +18,8 @@ from typing import Final
 from starlette.responses import HTMLResponse, Response
 
 from llmtrace.core.sanitize import printable
+from llmtrace.display import html_page
 from llmtrace.display.colours import STAGE_COLOURS
-from llmtrace.display.html_page import document
 from llmtrace.semconv.attributes import ORDER
 
 UNKNOWN: Final = '<span class="none">not reported</span>'
@@ -36,16 +35,16 @@ def _colours(stages: Mapping[str, str]) -> str:
 STYLE: Final = f"{_STYLE}{_colours(STAGE_COLOURS)}\n"
 
 
-def _digest() -> str:
-    found = re.search(r"<style>(.*?)</style>", document("", "", STYLE), re.DOTALL)
-    assert found is not None  # noqa: S101 - the frame has one
-    return base64.b64encode(hashlib.sha256(found[1].encode()).digest()).decode()
+def csp_hash(source: str) -> str:
+    """Return the hash by which a Content-Security-Policy allows an inline script or style."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}'"
 
 
 HEADERS: Final = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": (
-        f"default-src 'none'; style-src 'sha256-{_digest()}'; img-src data:; form-action 'self'; "
+        f"default-src 'none'; style-src {csp_hash(html_page.STYLE + STYLE)}; img-src data:; "
+        "form-action 'self'; "
         "base-uri 'none'; frame-ancestors 'none'"
     ),
     "Referrer-Policy": "no-referrer",
@@ -54,12 +53,14 @@ HEADERS: Final = {
 
 
 def page_response(title: str, body: str, status: int = 200) -> Response:
-    """Return a page; `body` is HTML in which all from outside is escaped."""
-    return HTMLResponse(document(f"{printable(title)} · llmtrace", body, STYLE), status, HEADERS)
+    """Return a page; in the HTML of `body`, text from outside is escaped already."""
+    return HTMLResponse(
+        html_page.document(f"{printable(title)} · llmtrace", body, STYLE), status, HEADERS
+    )
 
 
 def navigation(up: str = "") -> str:
-    """Return the links to the other pages; `up` leads to the folder that all are in."""
+    """Return the links to the other pages; `up` is the relative path to their folder."""
     return (
         f'<nav aria-label="Pages"><a href="{up or "./"}">Now</a>'
         f'<a href="{up}requests">Requests</a></nav>'
@@ -108,9 +109,9 @@ def bar(pieces: Iterable[tuple[str, float, float]], whole: float, label: str) ->
     """Draw intervals on one scale.
 
     Args:
-        pieces: class of each, where it begins and how long it is; in the unit of `whole`.
-        whole: what the width stands for.
-        label: what it shows, for those who do not see it.
+        pieces: class, start and length of each, in the unit of `whole`.
+        whole: what the full width stands for.
+        label: a description, for screen readers.
     """
     drawn = "".join(
         f'<rect class="{kind}" x="{1000 * begin / whole:.2f}" '

@@ -24,7 +24,7 @@ from llmtrace_collector.store.request_list import ListQuery
 
 Answer = Callable[[Request], Awaitable[Response]]
 
-# Known values are those of the last minutes: they change slowly, and are suggestions.
+# Suggested values are those of the last minutes; they change slowly.
 _CHOICES_NS: Final = 900 * 1_000_000_000
 _CHOICES_S: Final = 60.0
 _SPAN: Final = frozenset({"span"})
@@ -70,7 +70,7 @@ class Pages:
             store = self._access.store
             rows, following = request_list.listed(store, query)
             total = len(rows)
-            # Not counted where these are all: more may have come since they were read.
+            # Only counted if these are not all.
             if following is not None or query.after is not None:
                 total = max(total, request_list.counted(store, query))
             return ListView(

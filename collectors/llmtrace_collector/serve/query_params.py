@@ -1,13 +1,11 @@
-"""Read the parameters of a request to the read API: which time, which requests, how many."""
+"""Read the parameters of a request to the read API: time range, filters and limit."""
 
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from llmtrace.core.errors import DataError
 
@@ -24,38 +22,36 @@ _TRACE: Final = re.compile(r"[0-9a-f]{32}")
 
 
 class QueryParamError(DataError):
-    """A parameter is wrong; the text says which, and what would do."""
+    """A parameter is wrong; the text says which, and what is valid."""
 
 
-@dataclass(frozen=True, slots=True)
-class Between:
-    """A stretch of time, in unix nanoseconds; `end_ns` is not in it."""
+class Between(NamedTuple):
+    """A time range in unix nanoseconds, without its end."""
 
     start_ns: int
     end_ns: int
 
 
-def known(given: Mapping[str, str], names: frozenset[str]) -> None:
-    """Refuse parameters that mean nothing: a misspelt filter would answer too much.
+def known(given: Mapping[str, str], names: Collection[str]) -> None:
+    """Reject unknown parameters: a misspelt filter would return too much.
 
     Raises:
-        QueryParamError: there is one.
+        QueryParamError: there is an unknown one.
     """
-    if unknown := sorted(set(given) - names):
+    if unknown := sorted(set(given) - set(names)):
         raise QueryParamError(
             f"no such parameter: {unknown[0]}; there are {', '.join(sorted(names))}"
         )
 
 
-def between(given: Mapping[str, str], now_s: float | None = None) -> Between:
-    """Read `start` and `end`; without them the last hour.
+def between(given: Mapping[str, str], now_s: float) -> Between:
+    """Read `start` and `end`; by default the last hour.
 
     Raises:
-        QueryParamError: they are no times, or the wrong way round.
+        QueryParamError: they are not times, or the wrong way round.
     """
-    now = time.time() if now_s is None else now_s
-    end = _moment(given["end"], "end", now) if "end" in given else round(now * _NS)
-    start = _moment(given["start"], "start", now) if "start" in given else end - _HOUR_NS
+    end = moment(given.get("end"), "end", now_s)
+    start = moment(given["start"], "start", now_s) if "start" in given else end - _HOUR_NS
     if start >= end:
         raise QueryParamError("start is not before end")
     if end - start > MAX_S * _NS:
@@ -64,28 +60,13 @@ def between(given: Mapping[str, str], now_s: float | None = None) -> Between:
 
 
 def moment(text: str | None, name: str, now_s: float) -> int:
-    """Read one time; without it now. Unix nanoseconds.
+    """Read one time as unix nanoseconds; the default is now.
 
     Raises:
-        QueryParamError: it is none.
-    """
-    return round(now_s * _NS) if text is None else _moment(text, name, now_s)
-
-
-def cursor(text: str | None) -> tuple[int, str, str] | None:
-    """Read where a page of rows ended: the start, trace id and span id of its last row.
-
-    Raises:
-        QueryParamError: it is no such place.
+        QueryParamError: it is not a time.
     """
     if text is None:
-        return None
-    if match := _CURSOR.fullmatch(text):
-        return int(match[1]), match[2], match[3]
-    raise QueryParamError("after: write start:trace_id:span_id of the last row there was")
-
-
-def _moment(text: str, name: str, now_s: float) -> int:
+        return round(now_s * _NS)
     if match := _AGO.fullmatch(text):
         seconds = float(match[1]) * _UNITS[match[2]]
         if seconds < MAX_S:
@@ -104,11 +85,24 @@ def _moment(text: str, name: str, now_s: float) -> int:
     )
 
 
+def cursor(text: str | None) -> tuple[int, str, str] | None:
+    """Read where a page of rows ended: the start, trace id and span id of its last row.
+
+    Raises:
+        QueryParamError: it is not written like that.
+    """
+    if text is None:
+        return None
+    if match := _CURSOR.fullmatch(text):
+        return int(match[1]), match[2], match[3]
+    raise QueryParamError("after: write start:trace_id:span_id of the last row there was")
+
+
 def number(given: Mapping[str, str], name: str, default: int, most: int) -> int:
     """Read a whole number from 1 on.
 
     Raises:
-        QueryParamError: it is none, or above `most`.
+        QueryParamError: it is not one, or above `most`.
     """
     text = given.get(name)
     if text is None:
@@ -118,11 +112,11 @@ def number(given: Mapping[str, str], name: str, default: int, most: int) -> int:
     raise QueryParamError(f"{name}: {text[:64]!r} is not a whole number from 1 to {most}")
 
 
-def texts(given: Mapping[str, str], names: frozenset[str]) -> dict[str, str]:
-    """Return the filters: a value for each name given.
+def texts(given: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
+    """Return the filters that are given, by name.
 
     Raises:
-        QueryParamError: one is longer than any value there is.
+        QueryParamError: one is longer than any stored value.
     """
     found = {name: value for name, value in given.items() if name in names}
     for name, value in found.items():
@@ -131,25 +125,35 @@ def texts(given: Mapping[str, str], names: frozenset[str]) -> dict[str, str]:
     return found
 
 
-def some(given: Mapping[str, str], name: str, there_are: Sequence[str]) -> Sequence[str]:
-    """Read names with commas between them; without any, all there are.
+def one_of(given: Mapping[str, str], name: str, allowed: Sequence[str]) -> str:
+    """Read one of the allowed words; the default is the first.
 
     Raises:
-        QueryParamError: there is no such name.
+        QueryParamError: it is not one of them.
+    """
+    value = given.get(name, allowed[0])
+    if value not in allowed:
+        raise QueryParamError(f"{name}: {value[:64]!r} is not one of {', '.join(allowed)}")
+    return value
+
+
+def some(given: Mapping[str, str], name: str, allowed: Sequence[str]) -> Sequence[str]:
+    """Read a comma-separated list of allowed words; the default is all of them.
+
+    Raises:
+        QueryParamError: one is not allowed.
     """
     if name not in given:
-        return there_are
-    listed = given[name].split(",")
-    if unknown := [one for one in listed if one not in there_are]:
-        raise QueryParamError(f"{name}: {unknown[0][:64]!r} is not one of {', '.join(there_are)}")
-    return tuple(dict.fromkeys(listed))
+        return allowed
+    listed = dict.fromkeys(given[name].split(","))
+    return tuple(one_of({name: one}, name, allowed) for one in listed)
 
 
 def trace_id(text: str) -> str:
     """Read a trace id.
 
     Raises:
-        QueryParamError: it is none.
+        QueryParamError: it is not one.
     """
     if _TRACE.fullmatch(text.lower()) is None:
         raise QueryParamError("a trace id is 32 hexadecimal digits")
@@ -160,7 +164,7 @@ def identifier(text: str) -> str:
     """Read the id of a request, response or trace.
 
     Raises:
-        QueryParamError: it is longer than any.
+        QueryParamError: it is longer than any stored id.
     """
     if len(text) > _MAX_ID:
         raise QueryParamError(f"an id has {_MAX_ID} characters at most")

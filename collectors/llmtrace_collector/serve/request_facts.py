@@ -1,4 +1,4 @@
-"""Gather what the request page shows: a request, its peers, its trace and its engine's seconds."""
+"""Collect the data of the request page: a request, its peers, trace and engine signals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Inside:
     Attributes:
         kind: `request`, `tool` or `turn`.
         name: the model's, the tool's or the agent's.
-        start_ns: from the turn's start; `None` = of another service, whose clock is another.
+        start_ns: from the turn's start; `None` = of another service, with another clock.
         duration_ns: of it.
         outcome: how it ended.
         depth: 1 in the turn itself.
@@ -52,12 +52,12 @@ class RequestFacts:
 
     Attributes:
         row: the request, or turn.
-        explanation: it beside those of the hour before.
-        inside: of a turn: what ran in it, by its start.
-        turn: the span id of the turn that it lies in; `None` = in none that is stored.
+        explanation: the request compared with those of the hour before.
+        inside: of a turn: what ran in it, by start.
+        turn: the span id of the turn that contains it; `None` = no such turn is stored.
         settings: of the request, by attribute name.
-        engine: instance of the engine that answered, and its settings; empty = not known.
-        others: how many more rows have the id that was looked for.
+        engine: the settings of the engine that responded, by instance; empty = not known.
+        others: how many more rows have the requested id.
     """
 
     row: Row
@@ -75,10 +75,10 @@ def gather(store: StoreReader, name: str, span_id: str | None = None) -> Request
     Args:
         store: that has it.
         name: its request, response or trace id.
-        span_id: of which of those that have it; `None` = the one that the others lie in.
+        span_id: chooses one of several rows; `None` = the one that is not nested.
 
     Raises:
-        DataError: what is stored of it is no row.
+        DataError: its stored row is invalid.
     """
     rows = [from_dict(flat) for flat in read.request(store, name)]
     row = _chosen(rows, span_id)
@@ -125,7 +125,7 @@ def _attributes(span: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def _attempt_log(written: str | None) -> tuple[Attempt, ...]:
-    """Read the attempts of a stored span: a list as JSON, of which one alone may be left."""
+    """Read the attempts of a stored span: a list in JSON, or its only element."""
     if written is None:
         return ()
     try:
@@ -144,7 +144,7 @@ def _explained(store: StoreReader, row: Row) -> Explanation:
 
 
 def _samples(store: StoreReader, row: Row) -> Iterable[Mapping[str, Any]]:
-    """Yield samples of the engine that answered; where that is not known, of all there are."""
+    """Return samples of the engine that responded; if it is not known, of all engines."""
     start, end = row.start - HOUR_NS, row.start + row.e2e_ns + _AFTER_NS
     for instance in dict.fromkeys(one for one in (row.replica, row.server) if one):
         found = [
@@ -162,7 +162,7 @@ def _samples(store: StoreReader, row: Row) -> Iterable[Mapping[str, Any]]:
 
 
 def _above(span_id: str, parents: Mapping[str, str]) -> list[str]:
-    """Return the spans that one lies in, the nearest first, also where parents form a ring."""
+    """Return the ancestors of a span, the nearest first; stops if the parents form a cycle."""
     found: list[str] = []
     at = parents.get(span_id, "")
     while at and at not in found:

@@ -1,4 +1,4 @@
-"""Draw the request list: its filters, a line a request with a bar of stages, and links to more."""
+"""Draw the request list: its filters, a line per request with a bar of stages, and links."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLUMNS: Final = (
 )  # fmt: skip
 _WORDS: Final = ("route", "service", "tenant")
 _SPANS: Final = ("15m", "1h", "6h", "24h", "7d")
-# A spreadsheet would run what begins with one of these.
+# A spreadsheet would run a text that begins with one of these.
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -32,12 +32,12 @@ class ListView:
     """What a page of the list shows.
 
     Attributes:
-        query: that it answers.
+        query: of the list.
         given: the parameters of the address, as they were written.
-        rows: in the order of the page, in the words of `Row.as_dict`.
+        rows: in the order of the page, as `Row.as_dict` has them.
         following: where the next page begins; `None` = there is none.
-        total: how many there are on all pages; at most, where these are not all.
-        choices: known values of what is filtered by.
+        total: number on all pages; an upper bound, unless this page has them all.
+        choices: suggested values of the filters.
     """
 
     query: ListQuery
@@ -64,7 +64,7 @@ def list_html(view: ListView) -> str:
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Write rows as CSV. What a spreadsheet would take for a formula is quoted."""
+    """Write rows as CSV. A text that a spreadsheet would take for a formula is quoted."""
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(COLUMNS)

@@ -1,6 +1,6 @@
 """Read the address of the request list: which requests, in which order, and which page of them.
 
-The address holds all of the page's state, so that a link shows another person the same.
+The address holds all of the page's state, so that a link shows everyone the same.
 """
 
 from __future__ import annotations
@@ -27,33 +27,26 @@ _PLACE: Final = re.compile(r"(-?[0-9]{1,19}):([0-9]{1,19}):([0-9a-f]{32}):([0-9a
 
 
 def list_query(given: Mapping[str, str], now_s: float) -> ListQuery:
-    """Read the parameters of the list; without any, the newest requests of the last hour.
+    """Read the parameters of the list; by default the newest requests of the last hour.
 
     Raises:
-        QueryParamError: one is wrong; says which, and what would do.
+        QueryParamError: one is wrong; says which, and what is valid.
     """
-    # A form sends the fields that were left empty, too.
+    # A form also sends the fields that were left empty.
     said = {name: value.strip() for name, value in given.items() if value.strip()}
     query_params.known(said, NAMES)
-    when = query_params.between(said, now_s)
+    start_ns, end_ns = query_params.between(said, now_s)
     return ListQuery(
-        start_ns=when.start_ns,
-        end_ns=when.end_ns,
+        start_ns=start_ns,
+        end_ns=end_ns,
         filters=query_params.texts(said, _FILTERS),
-        kind=_one_of(said, "kind", tuple(KINDS)),
+        kind=query_params.one_of(said, "kind", tuple(KINDS)),
         slower_than_s=_seconds(said.get("slower_than")),
-        sort=_one_of(said, "sort", SORTS),
+        sort=query_params.one_of(said, "sort", SORTS),
         limit=query_params.number(said, "limit", _DEFAULT_LINES, _MAX_LINES),
         after=_place(said.get("after")),
         name=query_params.identifier(said["id"]) if "id" in said else None,
     )
-
-
-def _one_of(said: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
-    value = said.get(name, allowed[0])
-    if value not in allowed:
-        raise QueryParamError(f"{name}: {value[:64]!r} is not one of {', '.join(allowed)}")
-    return value
 
 
 def _seconds(said: str | None) -> float | None:
@@ -77,11 +70,11 @@ def _place(said: str | None) -> Place | None:
 
 
 def address(query: ListQuery, **changes: str | None) -> str:
-    """Return the query string of a list, with its time as it is now; `None` leaves one out.
+    """Return the query string of a list, with absolute times.
 
     Args:
         query: of the list.
-        changes: parameters that are different.
+        changes: parameters that differ; `None` leaves one out.
     """
     said: dict[str, str | None] = {
         "start": _unix(query.start_ns), "end": _unix(query.end_ns), **query.filters,
@@ -101,11 +94,11 @@ def _unix(ns: int) -> str:
 
 
 def earlier(query: ListQuery, windows: int) -> str:
-    """Return the address of the same list over an earlier stretch of time, as long as this one.
+    """Return the query string of the same list over an earlier time range of the same length.
 
     Args:
         query: of the list.
-        windows: how many lengths earlier; negative = later.
+        windows: how many of its lengths earlier; negative = later.
     """
     shift = windows * (query.end_ns - query.start_ns)
     return address(

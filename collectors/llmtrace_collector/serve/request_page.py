@@ -1,4 +1,4 @@
-"""Draw the page of one request: where its time went, what is usual, and what its engine did."""
+"""Draw the page of one request: its stages, what is usual, and what its engine did."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The addresses of the read API, for its own index and for the documents."""
+"""The addresses of the read API, for its own index and for the documentation."""
 
 from __future__ import annotations
 

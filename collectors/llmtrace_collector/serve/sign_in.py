@@ -1,8 +1,7 @@
-"""Let a browser show the read token once, by a form, and be known by a cookie from then on.
+"""Let a browser sign in with the read token by a form, and recognise it by a cookie afterwards.
 
-The cookie holds no token: it is worked out from it, so that a new token ends what the old one
-began. It counts for reading alone, and other sites' pages cannot have it sent along with what they
-load.
+The cookie does not hold the token but is derived from it, so that a new token ends all sessions.
+It is valid only for reading, and browsers do not send it with what other sites' pages load.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from llmtrace_collector.serve.page_frame import page_response, text
 PATH: Final = "/sign-in"
 _COOKIE: Final = "llmtrace_reader"
 _MAX_BODY: Final = 8_192
-# Where one goes on afterwards: the pages of this collector alone.
+# The addresses that the form may redirect to: only pages of this collector.
 _OURS: Final = re.compile(r"(?:requests(?:[/?][^\\]*)?)?")
 
 
@@ -32,7 +31,7 @@ def _mark(token: str) -> str:
 
 
 def is_signed_in(cookies: str | None, wanted: Secret) -> bool:
-    """Say whether a request's cookies are those of a browser that has shown the token."""
+    """Return whether a request's cookies are those of a browser that has signed in."""
     token = wanted() if callable(wanted) else wanted
     if token is None or cookies is None:
         return False
@@ -46,13 +45,13 @@ def is_signed_in(cookies: str | None, wanted: Secret) -> bool:
 
 
 class SignIn:
-    """The page with the form, and what takes it."""
+    """The page with the form, and its handler."""
 
     def __init__(self, token: Secret) -> None:
         self._token = token
 
     async def answer(self, request: Request) -> Response:
-        """Show the form, or take it and go on to where the browser was."""
+        """Show the form, or check it and redirect to where the browser was."""
         if request.method != "POST":
             return _form(request.query_params.get("next", ""))
         body = bytearray()

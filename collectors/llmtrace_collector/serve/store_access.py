@@ -25,11 +25,11 @@ _LOOK_S: Final = 0.5
 
 
 class StoreAccess:
-    """Queries of one store. So many run at a time; one that waits too long raises `TimeoutError`.
+    """Runs queries, `QUERIES` at a time; one that waits too long raises `TimeoutError`.
 
     Args:
         store: that is read.
-        catch_up: called before each query; what waits to be stored only then is stored.
+        catch_up: called before each query, to store what waits until someone reads.
     """
 
     def __init__(self, store: Store, catch_up: Callable[[], None] = lambda: None) -> None:
@@ -78,7 +78,7 @@ class StoreAccess:
     def _asked(self, running: asyncio.Future[Any]) -> None:
         self._room.release()
         if not running.cancelled():
-            running.exception()  # seen, also where no client waits for it any more
+            running.exception()  # retrieved, even if nothing waits for it any more
 
     def _end(self, name: str) -> None:
         try:

@@ -1,7 +1,7 @@
-"""The signals of all engines, gateways and GPUs, and how each may be added up.
+"""The signals of all engines, gateways and GPUs, and how several series of one are merged.
 
-One table, signals.toml. Profiles say where an engine keeps a signal; everything downstream knows
-these alone.
+One table, signals.toml. Profiles map an engine's metrics to these signals; everything downstream
+uses only the signals.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class Signal:
     """One signal, the same for every source.
 
     Attributes:
-        name: the word profiles use.
+        name: as in profiles.
         room: what reports it; its metric is `llmtrace_{room}_...`.
-        kind: counters and histograms count from the start of what reports them.
-        metric: the name it is exposed under, unit and all.
-        merge: what several series of one engine come to. A ratio is averaged, never summed.
+        kind: counters and histograms count from the start of the process that reports them.
+        metric: the name it is exposed under, with its unit.
+        merge: how several series of one engine are merged. A ratio is averaged, never summed.
         help: what it is, in one sentence.
-        label: the label of its own, beside those every signal has.
+        label: its own label, in addition to those every signal has.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Signal:
 
 
 def suffixes(kind: str) -> tuple[str, ...]:
-    """Return what stands after a metric's name in the names of its series, by its kind."""
+    """Return the suffixes of a metric's series, by its kind."""
     return ("_bucket", "_sum", "_count") if kind == "histogram" else ("",)
 
 

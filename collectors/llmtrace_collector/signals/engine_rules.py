@@ -1,10 +1,10 @@
 """Make recording rules that normalise engines' metrics in a Prometheus that scrapes them itself.
 
-The same profiles as the collector reads pages by, as PromQL: each series of an engine, gateway or
-GPU exporter is recorded under the signal's own name (`llmtrace_engine_...`) with the labels of its
-target. Cumulative values stay cumulative, and only series of one process are added up, so that a
-restart is one reset. What PromQL cannot see is left out: a unit that only HELP names, and bounds
-of buckets in another unit than seconds (sums and counts are there).
+The collector's profiles as PromQL: each series of an engine, gateway or GPU exporter is recorded
+under the signal's name (`llmtrace_engine_...`) with the labels of its target. Cumulative values
+stay cumulative, and only series of one process are added up, so that a restart is one reset.
+Left out is what PromQL cannot see: a unit that only HELP names, and bucket bounds in another unit
+than seconds (sums and counts are recorded).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any, Final
 from llmtrace_collector.signals.definitions import Signal, suffixes
 from llmtrace_collector.signals.profile import Family, Profile
 
-# What says which target a series is of; kept wherever it is there.
+# The labels that identify a target; kept wherever they are present.
 TARGET: Final = ("cluster", "namespace", "job", "instance")
 _ON_TARGET: Final = f"on ({', '.join(TARGET)})"
 _EVERY: Final = "15s"
 _BASE: Final = "5m"
-_SEEN: Final = "1h"  # a target that was an engine's within this time still is one
+_SEEN: Final = "1h"  # a target that was an engine within this time still counts as one
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +33,13 @@ class _Part:
 
     @property
     def own_labels(self) -> tuple[str, ...]:
-        """The labels it has in addition to those of every signal of its profile."""
+        """Its labels in addition to those of every signal of its profile."""
         own = (self.signal.label,) if self.signal.label else ()
         return (*own, "le") if self.suffix == "_bucket" else own
 
 
 def rule_groups(profiles: Sequence[Profile], every: str = _EVERY) -> list[dict[str, Any]]:
-    """Return groups of recording rules: one for each profile, and one of what follows from them.
+    """Return groups of recording rules: one for each profile, and one derived from those.
 
     Args:
         profiles: whose metrics are normalised.
@@ -64,7 +64,7 @@ def _of_profile(profile: Profile, engines: Sequence[Profile]) -> Iterator[dict[s
             if expression is None:
                 continue
             if signal.room == "engine" and profile.kind != "engine":
-                # On a page that has an engine's own metrics, those speak for it.
+                # Where a page has the engine's own metrics, those take precedence.
                 own = [name for one in engines for name in _recognised(one)]
                 expression = f"({expression})\nunless {_ON_TARGET} {_named(own)}"
             yield {
@@ -83,7 +83,7 @@ def _signals(profile: Profile) -> Iterator[tuple[Signal, list[Family]]]:
 
 
 def _first_there(profile: Profile, part: _Part, families: Sequence[Family]) -> str | None:
-    """Return PromQL for the first family that a target has, and those that go with it."""
+    """Return PromQL for the first family that a target has, and for its `also`."""
     alternatives: list[list[str]] = []
     for family in families:
         one = _of_family(profile, part, family)
@@ -102,7 +102,7 @@ def _first_there(profile: Profile, part: _Part, families: Sequence[Family]) -> s
 
 
 def _of_family(profile: Profile, part: _Part, family: Family) -> str | None:
-    """Return PromQL for a family, in base units and with our labels; `None` = PromQL has none."""
+    """Return PromQL for a family, in base units and with our labels; `None` = not possible."""
     if part.suffix == "_bucket" and (family.factor != 1.0 or family.less is not None):
         return None
     added = _normalised(profile, part, family, family.name + part.suffix)
@@ -136,12 +136,12 @@ def _normalised(profile: Profile, part: _Part, family: Family, name: str) -> str
 
 def _relabelled(series: str, ours: str, theirs: Sequence[str]) -> str:
     if ours == "replica" and len(theirs) > 1:
-        # A replica is all of its parts that are there, as `backend/0`.
+        # A replica joins all labels that are there, as `backend/0`.
         parts = ", ".join(f'"{label}"' for label in theirs)
         joined = f'label_join({series}, "{ours}", "/", {parts})'
         joined = f'label_replace({joined}, "{ours}", "$1/$2", "{ours}", "(.+)//(.+)")'
         return f'label_replace({joined}, "{ours}", "$1", "{ours}", "/*(.*?)/*")'
-    for label in reversed(theirs):  # the first that is there names it
+    for label in reversed(theirs):  # the first label that is there counts
         series = _copied(series, ours, label)
     return series
 
@@ -171,7 +171,7 @@ def _recognised(profile: Profile) -> list[str]:
 
 
 def _derived(profiles: Sequence[Profile]) -> Iterator[dict[str, Any]]:
-    """Yield what the collector reports of its targets, and what is left of TTFT."""
+    """Yield the collector's metrics of its targets, and the front end's share of TTFT."""
     yield {
         "record": "llmtrace_engine_frontend_mean_seconds",
         "expr": f"clamp_min({_mean('ttft')}\n - {_mean('queue')}\n - {_mean('prefill')}, 0)",

@@ -1,9 +1,9 @@
 """Parse a metrics page, fast enough for thousands of engines.
 
-A page is nearly the same text each time: only the numbers after the last space move. So a series
-is parsed once, by prometheus_client, and after that known by its text, first at the line where it
-was on the page before, else by looking it up. Pages whose lines go on after the value (timestamps,
-exemplars) are left to prometheus_client for good. Text from outside is bounded in bytes, lines and
+A page is nearly the same text each time: only the numbers after the last space change. So
+prometheus_client parses a series once; after that its text identifies it, first at the line where
+it was on the previous page, else by a look-up. Pages whose lines continue after the value
+(timestamps, exemplars) are always left to prometheus_client. Input is bounded in bytes, lines and
 series, and what is dropped is counted.
 """
 
@@ -24,7 +24,7 @@ from prometheus_client.samples import Sample
 from llmtrace.core.errors import DataError
 
 _IGNORED: Final = -1
-# A line as far as its last space, the length of that, and the slot of its series.
+# A line up to its last space, the length of that text, and the slot of its series.
 _Known = tuple[str, int, int]
 _COMMENT: Final[_Known] = ("#", 1, _IGNORED)
 _UNKNOWN: Final[_Known] = ("\n", 1, _IGNORED)  # begins no line
@@ -32,9 +32,9 @@ _KEY: Final = re.compile(r'[a-zA-Z_:][a-zA-Z0-9_:]*(?:\{.*\})?|\{".*\}', re.DOTA
 # A name in quotes within the brackets: Prometheus's way to write names of any UTF-8.
 _QUOTED: Final = re.compile(r'\{\s*"((?:[^"\\]|\\.)*)"\s*[,}]')
 _NAME_END: Final = re.compile(r"[{ \t]")
-# What prometheus_client raises for lines that are none.
+# What prometheus_client raises for lines that are not samples.
 _PARSE_ERRORS: Final = (ValueError, IndexError, KeyError, OverflowError, AttributeError, TypeError)
-# A page that keeps changing its series is learnt again this many pages later at the earliest.
+# The fewest pages between two resets, for a page that keeps changing its series.
 _PAGES_BETWEEN_RESETS: Final = 20
 
 
@@ -71,10 +71,10 @@ class ExpositionParser:
     """Reads the pages of one target, one after another.
 
     Attributes:
-        series: by their slot, which is their place in what `read` returns.
-        layout: a new number whenever slots have come or changed their meaning.
+        series: by slot, the index into what `read` returns.
+        layout: changes whenever slots are added or change their meaning.
         helps: HELP texts of the families that are wanted.
-        dropped: how much of what was not read, by reason.
+        dropped: how much was not read, by reason.
         stock: whether this target's pages are left to prometheus_client.
     """
 
@@ -94,7 +94,7 @@ class ExpositionParser:
 
     @staticmethod
     def check(text: str) -> None:
-        """Raise `DataError` if its first line is none of a metrics page, as in HTML or JSON."""
+        """Raise `DataError` if the first line is not one of a metrics page, as in HTML or JSON."""
         try:
             list(text_families(text.lstrip()[: Limits().line].partition("\n")[0]))
         except _PARSE_ERRORS:
@@ -104,7 +104,7 @@ class ExpositionParser:
         """Return the value of each series; `None` = not on this page.
 
         Raises:
-            DataError: it is no metrics page at all.
+            DataError: it is not a metrics page.
         """
         if len(text) > self._limits.size:
             self.dropped["size"] += 1
@@ -151,7 +151,7 @@ class ExpositionParser:
         return values
 
     def _find(self, line: str) -> _Known | None:
-        """Return what is known of a line by its text; `None` = nothing, or it has no number."""
+        """Look a line up by its text; `None` = it is not known, or has no number."""
         if line[:1] == "#":
             return _COMMENT
         known = self._known.get(line[: line.rfind(" ") + 1])
@@ -163,7 +163,7 @@ class ExpositionParser:
         return known
 
     def _learn(self, line: str, values: list[float | None]) -> bool:
-        """Read a line that was not seen before; return whether it may be known by its text."""
+        """Read a new line; return whether its text can identify it from now on."""
         stripped = line.strip()
         if not stripped or stripped[0] == "#":
             return True
@@ -174,7 +174,7 @@ class ExpositionParser:
         before = key + space
         whole = _KEY.fullmatch(key) is not None
         if not self._wanted(_name(stripped)):
-            # Not for us: all that matters is to know it again.
+            # Not wanted: remember it, so that it is skipped quickly.
             if whole and len(self._known) < 2 * self._limits.series:
                 self._known[before] = (before, len(before), _IGNORED)
             return True
@@ -195,7 +195,7 @@ class ExpositionParser:
         return same
 
     def _parse(self, line: str) -> Sample | None:
-        """Parse a line, if that is not the page's umpteenth; `None` = dropped."""
+        """Parse a line, within the limit of lines parsed per page; `None` = dropped."""
         self._parsed += 1
         if self._parsed > self._limits.series:
             self.dropped["series"] += 1
@@ -207,7 +207,7 @@ class ExpositionParser:
             return None
 
     def _slot(self, sample: Sample, values: list[float | None]) -> int | None:
-        """Return the slot of a sample's series, a new one if need be; `None` = dropped."""
+        """Return the slot of a sample's series, adding one if it is new; `None` = dropped."""
         limits = self._limits
         labels = sample.labels
         if len(labels) > limits.labels or any(len(v) > limits.value for v in labels.values()):
@@ -241,8 +241,8 @@ class ExpositionParser:
         try:
             families = list(openmetrics_families(text.rstrip() + "\n"))  # type: ignore[no-untyped-call]
         except _PARSE_ERRORS as error:
-            # Some exporters end the text format, with exemplars in it, as OpenMetrics ends. Then
-            # every line of it can be read, also those that are not for us.
+            # Some exporters write the text format, with exemplars, and end it as OpenMetrics ends.
+            # Then every line must be parsed, including those that are not wanted.
             try:
                 families = list(text_families(text))
             except _PARSE_ERRORS:
@@ -268,7 +268,7 @@ class ExpositionParser:
             self.dropped["lines"] += 1
 
     def _forget_the_dead(self) -> None:
-        """Begin anew when what is remembered is full, so that what goes makes room."""
+        """Forget everything when the memory is full, to make room for the present series."""
         self._since_reset += 1
         full = (
             len(self.series) >= self._limits.series or len(self._known) >= 2 * self._limits.series

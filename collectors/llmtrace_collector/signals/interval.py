@@ -1,8 +1,8 @@
-"""Work out what an engine did between two readings: its stages' averages, rates and ratios.
+"""Compute what an engine did between two readings: the average duration of its stages.
 
 Pure: two readings in, one `EngineInterval` for each engine replica out. A restart resets the
-counters; then the interval begins at the restart. Averages are of the engine's own sums and
-counts, so they are exact for the interval and approximate for any one request in it.
+counters; then the interval begins at the restart. Averages come from the engine's own sums and
+counts, so they are exact for the interval and approximate for any single request in it.
 """
 
 from __future__ import annotations
@@ -11,17 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from llmtrace.core.stages import EngineFigures, Reported, reported
 from llmtrace_collector.signals.definitions import SIGNALS
 from llmtrace_collector.signals.normalise import Distribution, Labels, Measured, Reading
 
-_SECOND_NS: Final = 1_000_000_000
 _DURATIONS: Final = ("queue", "prefill", "decode", "inference", "ttft", "itl", "tpot", "e2e")
 
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """An average over an interval: of how many, and how long each took, in seconds."""
+    """An average over an interval: how many requests, and how many seconds each took."""
 
     count: float
     mean_s: float
@@ -33,14 +31,10 @@ class EngineInterval:
 
     Attributes:
         labels: `engine` and, where reported, `model` and `replica`.
-        restarted: the engine began anew meanwhile, so this holds what came after that.
+        restarted: whether the engine restarted; then only what came after the restart counts.
         means: average of each duration the engine times, by signal.
         frontend_s: TTFT less queue and prefill: template, tokenising, IPC; never below 0.
-        prefix_hit_ratio, spec_accept_ratio: 0 to 1; `spec_accept_length` = tokens a draft yields.
-        step_tokens: average an engine step.
-        kv_usage: at the end of the interval, 0 to 1.
-        running, waiting: at the end of the interval.
-        finished: how many ended, by reason.
+        prefix_hit_ratio: 0 to 1.
     """
 
     labels: Labels
@@ -48,30 +42,6 @@ class EngineInterval:
     means: Mapping[str, Mean]
     frontend_s: float | None
     prefix_hit_ratio: float | None
-    spec_accept_ratio: float | None
-    spec_accept_length: float | None
-    step_tokens: float | None
-    prompt_tokens: float | None
-    generation_tokens: float | None
-    preemptions: float | None
-    kv_usage: float | None
-    running: float | None
-    waiting: float | None
-    finished: Mapping[str, float]
-
-    def figures(self) -> EngineFigures:
-        """Return the averages as what an engine tells of a request, marked `engine_window`."""
-        return EngineFigures(
-            queue=self._mean("queue"),
-            prefill=self._mean("prefill"),
-            decode=self._mean("decode"),
-            frontend=reported(self.frontend_s, _SECOND_NS, "engine_window"),
-            replica=dict(self.labels).get("replica"),
-        )
-
-    def _mean(self, name: str) -> Reported | None:
-        mean = self.means.get(name)
-        return reported(mean.mean_s, _SECOND_NS, "engine_window") if mean is not None else None
 
 
 # A reading's series of one replica: signal and own label's value to value.
@@ -81,7 +51,7 @@ _Side = dict[tuple[str, str], float | Distribution]
 def engine_intervals(before: Reading, after: Reading) -> tuple[EngineInterval, ...]:
     """Return an interval for each engine replica of the later reading.
 
-    A replica that the earlier reading does not have began meanwhile: all it counts is of now.
+    A replica missing from the earlier reading started in between: all its counts are new.
     """
     old, new = _by_replica(before), _by_replica(after)
     began = None not in (before.started, after.started) and before.started != after.started
@@ -94,7 +64,7 @@ def engine_intervals(before: Reading, after: Reading) -> tuple[EngineInterval, .
 def _by_replica(reading: Reading) -> dict[Labels, _Side]:
     sides: dict[Labels, _Side] = {}
     for one in reading.measured:
-        # What is turned away at the door is no replica's in particular.
+        # A request rejected on arrival belongs to no replica.
         if one.signal.room == "engine" and one.signal.name != "rejected":
             whose, own = _split(one)
             sides.setdefault(whose, {})[one.signal.name, own] = one.value
@@ -119,40 +89,12 @@ def _interval(labels: Labels, old: _Side, new: _Side, *, fresh: bool) -> EngineI
         for name in _DURATIONS
         if (mean := _mean(base.get((name, "")), new.get((name, "")))) is not None
     }
-
-    def rise(name: str) -> float | None:
-        return _rise(base.get((name, "")), new.get((name, "")))
-
-    def ratio_of(name: str, counted: float | None, ratio: float | None) -> float | None:
-        # An engine's counts are of this interval; its own ratio is of a time it does not state.
-        return ratio if counted is not None else _level(new, name)
-
-    queries, hits = rise("prefix_queries"), rise("prefix_hits")
-    drafts, drafted, accepted = rise("spec_drafts"), rise("spec_drafted"), rise("spec_accepted")
-    extra = _ratio(accepted, drafts)
-    step = _mean(base.get(("step_tokens", "")), new.get(("step_tokens", "")))
     return EngineInterval(
         labels=labels,
         restarted=restarted and bool(old),
         means=means,
         frontend_s=_frontend(means),
-        prefix_hit_ratio=ratio_of("prefix_hit_ratio", queries, _ratio(hits, queries)),
-        spec_accept_ratio=ratio_of("spec_accept_ratio", drafted, _ratio(accepted, drafted)),
-        spec_accept_length=ratio_of(
-            "spec_accept_length", drafts, None if extra is None else 1 + extra
-        ),
-        step_tokens=step.mean_s if step is not None else None,
-        prompt_tokens=rise("prompt_tokens"),
-        generation_tokens=rise("generation_tokens"),
-        preemptions=rise("preemptions"),
-        kv_usage=_level(new, "kv_usage"),
-        running=_level(new, "running"),
-        waiting=_level(new, "waiting"),
-        finished={
-            own: risen
-            for (name, own), value in new.items()
-            if name == "finished" and (risen := _rise(base.get((name, own)), value)) is not None
-        },
+        prefix_hit_ratio=_prefix_hit_ratio(base, new),
     )
 
 
@@ -160,8 +102,9 @@ def _count(value: float | Distribution) -> float:
     return value.count if isinstance(value, Distribution) else value
 
 
-def _rise(old: float | Distribution | None, new: float | Distribution | None) -> float | None:
-    return None if new is None else _count(new) - (_count(old) if old is not None else 0.0)
+def _rise(old: _Side, new: _Side, name: str) -> float | None:
+    key = (name, "")
+    return _count(new[key]) - _count(old.get(key, 0.0)) if key in new else None
 
 
 def _mean(old: float | Distribution | None, new: float | Distribution | None) -> Mean | None:
@@ -176,14 +119,14 @@ def _frontend(means: Mapping[str, Mean]) -> float | None:
     ttft, queue, prefill = means.get("ttft"), means.get("queue"), means.get("prefill")
     if ttft is None or queue is None or prefill is None:
         return None
-    # TTFT also counts requests that are aborted later, so in odd windows it may lie below.
+    # TTFT also counts requests that are aborted later, so it may be below the sum of the others.
     return max(0.0, ttft.mean_s - queue.mean_s - prefill.mean_s)
 
 
-def _ratio(part: float | None, whole: float | None) -> float | None:
-    return part / whole if part is not None and whole else None
-
-
-def _level(side: _Side, name: str) -> float | None:
-    value = side.get((name, ""))
-    return value if isinstance(value, float) else None
+def _prefix_hit_ratio(old: _Side, new: _Side) -> float | None:
+    queries, hits = _rise(old, new, "prefix_queries"), _rise(old, new, "prefix_hits")
+    if queries is None:
+        # The engine reports a ratio only, over a time that it does not state.
+        ratio = new.get(("prefix_hit_ratio", ""))
+        return ratio if isinstance(ratio, float) else None
+    return hits / queries if hits is not None and queries else None

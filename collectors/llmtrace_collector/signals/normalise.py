@@ -6,7 +6,7 @@ ratios of 1, tokens), one series an engine replica, and what is missing with the
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
@@ -19,15 +19,15 @@ from llmtrace_collector.signals.profile import BLOCK_SIZE, Family, Profile, Vers
 STARTED: Final = "process_start_time_seconds"
 CPU_USED: Final = "process_cpu_seconds_total"
 _INFINITY: Final = float("inf")
-# Asking all profiles whether they know a page costs more than reading it.
+# Checking a page against all profiles costs more than reading it.
 _PAGES_BETWEEN_LOOKS: Final = 100
-_MAX_DIGITS: Final = 15  # of a whole number that a label tells
+_MAX_DIGITS: Final = 15  # of a whole number in a label
 _MAX_TEXT: Final = 200  # characters of a label's value that are kept
 
 Labels = tuple[tuple[str, str], ...]
 T = TypeVar("T")
 
-_LESS: Final = "less"  # the part of a page's series that is taken off another
+_LESS: Final = "less"  # series that are subtracted from another
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class Measured(NamedTuple):
     """One normalised series and its value.
 
     Attributes:
-        labels: `engine` and what the profile puts together (`model`, `replica`, or a GPU's), then
-            the signal's own. Empty ones are left out.
+        labels: `engine` and what the profile maps (`model`, `replica`, or a GPU's), then the
+            signal's own. Empty ones are left out.
     """
 
     signal: Signal
@@ -77,14 +77,14 @@ class Missing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What one page came to.
+    """The normalised contents of one page.
 
     Attributes:
-        profiles: those that know this page; empty = none does.
+        profiles: those that recognise this page; empty = none does.
         started: when its process started, unix seconds by its own clock; `None` = not reported.
         cpu_s: CPU seconds that process has used since; `None` = not reported.
-        kv_cache: how large its KV cache is, by the names of facts; what is not reported is not in.
-        no_value: signals that have a series without a value, as NaN.
+        kv_cache: the reported sizes of its KV cache, by the names of facts.
+        no_value: signals that have a series without a usable value, such as NaN.
         oldest: the oldest version that has every name on the page; `newest` = the last.
     """
 
@@ -120,7 +120,7 @@ class _Group:
         self.bounds = tuple(sorted(self.buckets))
         slots = [self.buckets[bound] for bound in self.bounds]
         if self.less:
-            # Of two distributions the means alone can be subtracted.
+            # Only the means of two distributions can be subtracted.
             self.buckets = {one: s for one, s in self.buckets.items() if one == _INFINITY}
             self.bounds = tuple(self.buckets)
         elif all(len(one) == 1 for one in slots) and len(self.sums) == len(self.counts) == 1:
@@ -152,7 +152,7 @@ class Normaliser:
     """Turns the pages of one target, one after another, into readings.
 
     Args:
-        profiles: those the target may be; which of them it is, the page tells.
+        profiles: the candidates; the page itself shows which of them apply.
         limits: how much of a page is read.
     """
 
@@ -164,26 +164,23 @@ class Normaliser:
         self._plan: _Plan | None = None
         self._layout = -1
         self._until_look = 0
-        self._dropped: dict[str, int] = defaultdict(int)
+        self._dropped: Counter[str] = Counter()
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
-        """The profiles that know this target's pages, as far as pages were read."""
+        """The profiles that recognised this target's last pages."""
         return self._profiles
 
     @property
     def dropped(self) -> Mapping[str, int]:
-        """How much of what was not read, by reason, over all pages."""
-        total = dict(self._dropped)
-        for reason, count in (self._reader.dropped if self._reader else {}).items():
-            total[reason] = total.get(reason, 0) + count
-        return total
+        """How much was not read, by reason, over all pages."""
+        return self._dropped + (self._reader.dropped if self._reader else Counter())
 
     def read(self, text: str) -> Reading:
-        """Return what a page comes to.
+        """Return the normalised contents of a page.
 
         Raises:
-            DataError: it is no metrics page at all.
+            DataError: it is not a metrics page.
         """
         reading = self._read(text) if self._until_look > 0 else None
         if reading is None or not reading.measured:
@@ -210,14 +207,13 @@ class Normaliser:
 
     def _begin(self, known: tuple[Profile, ...]) -> None:
         if self._reader is not None:
-            for reason, count in self._reader.dropped.items():
-                self._dropped[reason] += count
+            self._dropped += self._reader.dropped
         self._profiles, self._plan = known, None
         self._reader = ExpositionParser(_wanted(known), self._limits)
 
 
 def recognise(profiles: Sequence[Profile], text: str) -> tuple[Profile, ...]:
-    """Return the profiles that know a page, by the names on it."""
+    """Return the profiles that recognise a page, by the names on it."""
     return tuple(one for one in profiles if _knows(one, text))
 
 
@@ -225,7 +221,7 @@ def _knows(profile: Profile, text: str) -> bool:
     heads = (profile.prefix, *profile.prefix_aliases)
     strange = any(not name.startswith(profile.prefix) for name in profile.recognise)
     if not strange and not any(head in text for head in heads):
-        return False  # most are not on a page, and this looks through it once
+        return False  # the quick way out: most profiles are not on a page
     return any(
         _on_page(text, name) for name in _spellings(profile, profile.recognise)
     ) and not any(_on_page(text, name) for name in _spellings(profile, profile.unless))
@@ -309,14 +305,11 @@ class _Page:
 def _choose(
     profile: Profile, reader: ExpositionParser, *, leave_engine: bool
 ) -> dict[str, list[_Hit]]:
-    """Return the slots each signal is made of: of the first family that is there, and its kin.
+    """Return the slots of each signal: those of its first family on the page, and of its `also`.
 
-    `leave_engine` says that another profile on the page speaks for the engine already.
+    `leave_engine`: another profile on the page already provides the engine's signals.
     """
-    by_name: dict[str, list[tuple[int, Series]]] = defaultdict(list)
-    for slot, series in enumerate(reader.series):
-        if not any(label in series.labels for label in profile.skip_labels):
-            by_name[profile.canonical(series.name)].append((slot, series))
+    by_name = _by_name(profile, reader, skip=profile.skip_labels)
     page = _Page(profile, by_name, reader.helps, _block_size(profile, by_name))
     chosen: dict[str, list[_Hit]] = {}
     for name, families in profile.signals.items():
@@ -331,6 +324,17 @@ def _choose(
         if hits:
             chosen[name] = _lowest_rank(hits, profile.one_of, attrgetter("series"))
     return chosen
+
+
+def _by_name(
+    profile: Profile, reader: ExpositionParser, skip: Sequence[str] = ()
+) -> Mapping[str, Sequence[tuple[int, Series]]]:
+    """Return the series without the labels to skip, each with its slot, by canonical name."""
+    by_name: dict[str, list[tuple[int, Series]]] = defaultdict(list)
+    for slot, series in enumerate(reader.series):
+        if not any(label in series.labels for label in skip):
+            by_name[profile.canonical(series.name)].append((slot, series))
+    return by_name
 
 
 def _hits(page: _Page, signal: Signal, family: Family) -> list[_Hit]:
@@ -370,7 +374,7 @@ def _block_size(
 
 
 def _whole(series: Series, label: str | None) -> int | None:
-    """Return the whole number above 0 that a label tells; `None` = it tells none."""
+    """Return the whole number above 0 in a label; `None` = there is none."""
     text = series.labels.get(label or "", "")
     digits = text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
     return (int(text) or None) if digits else None
@@ -378,25 +382,24 @@ def _whole(series: Series, label: str | None) -> int | None:
 
 def _kv_cache(profile: Profile, reader: ExpositionParser) -> _CacheSizes:
     """Return where a page reports how large its KV caches are."""
-    by_name: dict[str, list[tuple[int, Series]]] = defaultdict(list)
-    for slot, series in enumerate(reader.series):
-        by_name[profile.canonical(series.name)].append((slot, series))
+    by_name = _by_name(profile, reader)
     labels: dict[str, Sequence[int | None]] = {}
     slots: dict[str, Sequence[int]] = {}
     for info in profile.kv_cache:
         for fact, name in info.sizes.items():
-            found = _lowest_rank(by_name[info.name or name], profile.one_of, itemgetter(1))
+            series = by_name.get(info.name or name, ())
+            found = _lowest_rank(series, profile.one_of, itemgetter(1))
             if not found or fact in labels or fact in slots:
                 continue
             if info.name is None:
                 slots[fact] = [slot for slot, _ in found]
             else:
-                labels[fact] = [_whole(series, name) for _, series in found]
+                labels[fact] = [_whole(one, name) for _, one in found]
     return _CacheSizes(labels, slots)
 
 
 def _kv_facts(sizes: _CacheSizes, values: Sequence[float | None]) -> dict[str, int]:
-    """Return how large the KV caches of a page are: those of several engines added up."""
+    """Return the sizes of the KV caches of a page, added up over its engines."""
     read = {fact: [_size(values[slot]) for slot in slots] for fact, slots in sizes.slots.items()}
     known: dict[str, list[int]] = {}
     for fact, each in {**sizes.labels, **read}.items():
@@ -417,7 +420,7 @@ def _size(value: float | None) -> int | None:
 
 
 def _lowest_rank(hits: Sequence[T], ranks: tuple[str, ...], of: Callable[[T], Series]) -> list[T]:
-    """Keep, of series that differ in their rank alone, those of the lowest."""
+    """Of series that differ only in their rank, keep the one with the lowest."""
     if not ranks:
         return list(hits)
     first: dict[object, tuple[object, T]] = {}
@@ -476,7 +479,7 @@ def _labels(profile: Profile, signal: Signal, hit: _Hit) -> Labels:
         values = [hit.series.labels.get(label, "")[:_MAX_TEXT] for label in theirs]
         there = [value for value in values if value]
         if there:
-            # A replica is all of its parts; anything else has one name, under whichever label.
+            # A replica joins all its labels; of the others the first that is there counts.
             found.append((ours, "/".join(there) if ours == "replica" else there[0]))
     if signal.label is not None:
         family = hit.family
@@ -489,7 +492,7 @@ def _labels(profile: Profile, signal: Signal, hit: _Hit) -> Labels:
 def _versions(
     profile: Profile, reader: ExpositionParser, chosen: Mapping[str, list[_Hit]]
 ) -> tuple[Version | None, Version | None]:
-    """Tell from the names on the page which versions it may be of."""
+    """Return the oldest and newest version that has the names on the page."""
     names = {profile.canonical(series.name) for series in reader.series}
     used = {hit.family for hits in chosen.values() for hit in hits}
     oldest: Version | None = None
@@ -528,7 +531,7 @@ def _missing(
 def _why(families: Sequence[Family], oldest: Version | None) -> str | None:
     """Explain why a signal is missing; `None` = nothing explains it.
 
-    Names on the page say which version it is of at least. What came later may well be missing.
+    Names on the page bound its version from below. What came later may well be missing.
     """
     untils = [family.until for family in families if family.until]
     if oldest and len(untils) == len(families) and max(untils) < oldest:
@@ -569,7 +572,7 @@ def _reading(profiles: tuple[Profile, ...], plan: _Plan, values: list[float | No
 
 
 def _merged(group: _Group, values: list[float | None]) -> float | None:
-    """Make one number of a group's; one that is negative, infinite or NaN counts as missing."""
+    """Merge a group's values; one that is negative, infinite or NaN counts as missing."""
     there = [v for v in (values[slot] for slot in group.values) if v is not None and _counts(v)]
     if not there:
         return None
@@ -582,7 +585,7 @@ def _merged(group: _Group, values: list[float | None]) -> float | None:
 
 
 def _counts(value: float) -> bool:
-    """Say whether a value can be one of a signal: none is below 0."""
+    """Return whether a value is valid for a signal: finite, and not below 0."""
     return 0 <= value < _INFINITY
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -28,8 +28,8 @@ ProfileKind = Literal["engine", "gateway", "gpu"]
 Probe = Literal[
     "missing",  # shown where the signal is missing
     "buckets",  # shown where the signal's first bucket is too wide
-    "inband",  # shown where an answer carries no engine figures
-    "request_id",  # shown where an answer's headers carry no request id
+    "inband",  # shown where a response carries no engine figures
+    "request_id",  # shown where a response's headers carry no request id
     "unseen",  # cannot be seen from outside: always shown
 ]
 
@@ -67,12 +67,12 @@ class Family:
         factor: what its values are multiplied by.
         where: labels and the value each must have.
         label: the label that gives the signal's own; `say` = a fixed value for it instead.
-        also: given beside the one before it, not instead of it.
-        help: words its HELP line must have: a name may change its unit and nothing else.
+        also: used in addition to the family before it, not instead of it.
+        help: words its HELP line must have, where versions differ in nothing but the unit.
         per_block: counts blocks of the KV cache, not tokens.
-        less: a histogram whose time is in this one's too, and is taken off: of two distributions
-            only the means can be subtracted, so that no buckets are left.
-        when: it is there only under this condition, so missing is no surprise.
+        less: a histogram whose time this one includes, and which is subtracted: only the means of
+            two distributions can be subtracted, so no buckets are left.
+        when: the condition under which it is there at all.
     """
 
     name: str
@@ -93,7 +93,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """A setting an operator may want, and how one sees whether it is there."""
+    """A setting that an operator may want, and how to see whether it is in effect."""
 
     set: str
     why: str
@@ -108,7 +108,7 @@ class KvCacheInfo:
     """One way in which a page reports how large the KV cache is; `None` = it does not.
 
     Attributes:
-        name: of an info metric whose labels the others are; `None` = the others are gauges.
+        name: of an info metric that has the others as labels; `None` = the others are gauges.
         block_size: tokens in a block.
         blocks, tokens, bytes: of the whole cache.
     """
@@ -121,7 +121,7 @@ class KvCacheInfo:
 
     @property
     def sizes(self) -> Mapping[str, str]:
-        """Labels, or gauges, by the names of the facts that they are."""
+        """Labels, or gauges, by the names of the facts they hold."""
         facts = {
             "kv_cache_tokens": self.tokens, "kv_cache_blocks": self.blocks,
             "kv_cache_bytes": self.bytes, BLOCK_SIZE: self.block_size,
@@ -140,14 +140,15 @@ class Profile:
 
     Attributes:
         path: where the page is.
-        prefix_aliases: prefixes that stand for `prefix` on the page of another exporter.
-        recognise: names of which one is enough; a name of `unless` says that it is not this one.
+        prefix_aliases: prefixes that another exporter uses in place of `prefix`.
+        recognise: names that identify the page, one is enough; a name of `unless` rules it out.
         skip_labels: a series with one of these is another exporter's.
-        labels: ours, and the page's labels its value is put together from.
-        one_of: labels that distinguish series which say the same thing.
+        labels: our labels, and the page's labels that each value is made from.
+        one_of: labels that distinguish series which report the same thing.
         version: where the version is reported: path, and key of the JSON there.
         kv_cache: ways in which its size may be reported; the first that is on a page counts.
-        absent: signals that cannot be had, and why.
+        absent: signals that are not available, and why.
+        sample_names: all samples that are read, by their canonical names.
     """
 
     engine: str
@@ -167,9 +168,18 @@ class Profile:
     kv_cache: tuple[KvCacheInfo, ...] = ()
     absent: Mapping[str, str]
     advice: tuple[Advice, ...] = ()
+    sample_names: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Collect the names of all samples that are read."""
+        names = {name for info in self.kv_cache for name in info.metrics}
+        for signal, _, family in self.families():
+            for name in filter(None, (family.name, family.less)):
+                names |= {name + suffix for suffix in suffixes(signal.kind)}
+        object.__setattr__(self, "sample_names", frozenset(names))
 
     def canonical(self, name: str) -> str:
-        """Return a page's name as this profile spells it."""
+        """Return a name on the page with this profile's own prefix."""
         for alias in self.prefix_aliases:
             if name.startswith(alias):
                 return self.prefix + name[len(alias) :]
@@ -177,32 +187,13 @@ class Profile:
 
     def wants(self, name: str) -> bool:
         """Say whether a sample of this name is of any use to this profile."""
-        return self.canonical(name) in _sample_names(self)
+        return self.canonical(name) in self.sample_names
 
     def families(self) -> Iterator[tuple[Signal, int, Family]]:
         """Yield every family with its signal and its place in the signal's list."""
         for signal, families in self.signals.items():
             for place, family in enumerate(families):
                 yield SIGNALS[signal], place, family
-
-
-@cache
-def _sample_names_of(engine: tuple[tuple[str, str], ...]) -> frozenset[str]:
-    names = set()
-    for kind, name in engine:
-        names |= {name + suffix for suffix in suffixes(kind)}
-    return frozenset(names)
-
-
-def _sample_names(profile: Profile) -> frozenset[str]:
-    wanted = tuple(
-        (signal.kind, name)
-        for signal, _, family in profile.families()
-        for name in (family.name, family.less)
-        if name is not None
-    )
-    sizes = tuple(("info", name) for one in profile.kv_cache for name in one.metrics)
-    return _sample_names_of(wanted + sizes)
 
 
 def parse_version(text: str) -> Version:
@@ -226,13 +217,9 @@ def show_version(version: Version | None) -> str:
     return ".".join(str(part) for part in version) if version else "?"
 
 
+@cache
 def builtin_profiles() -> tuple[Profile, ...]:
     """Return the profiles that come with the collector, engines first."""
-    return _builtin()
-
-
-@cache
-def _builtin() -> tuple[Profile, ...]:
     folder = files("llmtrace_collector") / "profiles"
     found = [
         parse_profile(entry.read_text(encoding="utf-8"), f"profiles/{entry.name}")
@@ -243,10 +230,10 @@ def _builtin() -> tuple[Profile, ...]:
 
 
 def load_profiles(folder: Path) -> tuple[Profile, ...]:
-    """Return the built-in profiles and those of a folder; the folder's win by their name.
+    """Return the built-in profiles and those of a folder, which replace those of the same name.
 
     Raises:
-        ConfigError: a file is not a profile; says which, where in it, and what would do.
+        ConfigError: a file is not a profile; says which, where in it, and how to fix it.
     """
     own = []
     try:
@@ -278,7 +265,7 @@ def parse_profile(text: str, where: str) -> Profile:
         where: what the file is called, for messages.
 
     Raises:
-        ConfigError: it is not a profile; says which file and key, and what would do.
+        ConfigError: it is not a profile; says which file and key, and how to fix it.
     """
     try:
         content = yaml.safe_load(text)
@@ -291,7 +278,7 @@ def parse_profile(text: str, where: str) -> Profile:
         engine=read.text(top.get("engine"), "engine"),
         title=read.text(top.get("title"), "title"),
         kind=kind,
-        path=_path(read, top.get("path"), "path"),
+        path=_path(read, top.get("path")),
         prefix=read.text(top.get("prefix"), "prefix"),
         prefix_aliases=read.texts(top.get("prefix_aliases", []), "prefix_aliases"),
         recognise=read.names(top.get("recognise"), "recognise"),
@@ -299,7 +286,7 @@ def parse_profile(text: str, where: str) -> Profile:
         skip_labels=read.texts(top.get("skip_labels", []), "skip_labels"),
         labels=_labels(read, top.get("labels"), kind),
         one_of=read.texts(top.get("one_of", []), "one_of"),
-        version=_pair(read, top.get("version"), "version", ("path", "key"), ("evidence",)),
+        version=_version(read, top.get("version")),
         kv_cache=_kv_cache(read, top.get("kv_cache")),
         checked=read.maybe_text(top.get("checked"), "checked"),
         signals=_signals(read, top.get("signals")),
@@ -311,7 +298,7 @@ def parse_profile(text: str, where: str) -> Profile:
 
 
 class _Reader:
-    """Reads checked values out of what YAML gives, and says where one is wrong."""
+    """Reads and checks the values in parsed YAML; its errors say which key is wrong."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -321,7 +308,7 @@ class _Reader:
         return ConfigError(f"{self._where}: {key}: {words}" if key else f"{self._where}: {words}")
 
     def mapping(self, value: Any, key: str, known: Sequence[str]) -> Mapping[str, Any]:
-        """Return a mapping of known keys alone."""
+        """Return a value that must be a mapping with no other keys than the known ones."""
         if not isinstance(value, Mapping):
             raise self.wrong(key, f"must be a mapping with the keys {', '.join(known)}")
         for name in value:
@@ -387,10 +374,10 @@ class _Reader:
         raise self.wrong(key, f"{value!r} is none of {shown}")
 
 
-def _path(read: _Reader, value: Any, key: str) -> str:
-    path = read.text(value, key)
+def _path(read: _Reader, value: Any) -> str:
+    path = read.text(value, "path")
     if not path.startswith("/"):
-        raise read.wrong(key, f"{path!r} must start with /")
+        raise read.wrong("path", f"{path!r} must start with /")
     return path
 
 
@@ -404,25 +391,22 @@ def _labels(read: _Reader, value: Any, kind: str) -> tuple[tuple[str, tuple[str,
     )
 
 
-def _pair(
-    read: _Reader, value: Any, key: str, needed: tuple[str, str], more: tuple[str, ...]
-) -> tuple[str, str] | None:
+def _version(read: _Reader, value: Any) -> tuple[str, str] | None:
     if value is None:
         return None
-    found = read.mapping(value, key, (*needed, *more))
-    first, second = (read.text(found.get(name), f"{key}.{name}") for name in needed)
-    return first, second
+    found = read.mapping(value, "version", ("path", "key", "evidence"))
+    path, key = (read.text(found.get(name), f"version.{name}") for name in ("path", "key"))
+    return path, key
 
 
 def _kv_cache(read: _Reader, value: Any) -> tuple[KvCacheInfo, ...]:
-    """Read one way, or a list of them."""
+    """Read one way to report the size, or a list of them."""
     if value is None:
         return ()
     if not isinstance(value, list):
         return (_kv_cache_info(read, value, "kv_cache"),)
     return tuple(
-        _kv_cache_info(read, one, f"kv_cache[{place}]")
-        for place, one in enumerate(read.listing(value, "kv_cache"))
+        _kv_cache_info(read, one, f"kv_cache[{place}]") for place, one in enumerate(value)
     )
 
 

@@ -1,7 +1,7 @@
-"""Run the ClickHouse engine inside this process.
+"""Run the ClickHouse engine inside this process, by chdb.
 
-By chdb: one folder a process, and one process a folder. A connection is for one thread, and none
-survives a fork, so that each thread that asks gets its own, and a forked child gets an error.
+One folder per process, and one process per folder. A connection belongs to one thread and does
+not survive a fork: each thread gets its own, and a forked child gets an error.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import os
 import threading
 import time
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 from weakref import WeakSet
@@ -20,7 +18,7 @@ from weakref import WeakSet
 from llmtrace.core.errors import ConfigError, needs_extra
 from llmtrace_collector.store import query_deadline
 from llmtrace_collector.store.records import StoreError
-from llmtrace_collector.store.sql_engine import Parameters, Settings, failure, literal
+from llmtrace_collector.store.sql_engine import Parameters, Settings, Writes, failure, literal
 
 with needs_extra("the embedded store", "collector", "chdb"):
     import chdb
@@ -32,19 +30,17 @@ class Embedded:
     """The engine over one folder.
 
     Args:
-        folder: where it keeps everything; made if it is not there.
-        threads: most that one query uses; 0 = as many as there are cores.
+        folder: where it keeps everything; made if it does not exist.
 
     Raises:
-        ConfigError: the folder cannot be used, or another process has it.
+        ConfigError: the folder cannot be used, or another process has it open.
     """
 
     shared = False
 
-    def __init__(self, folder: Path, *, threads: int = 0) -> None:
+    def __init__(self, folder: Path) -> None:
         self.name = str(folder)
         self._path = folder.resolve() / "clickhouse"
-        self._threads = threads
         if "?" in str(self._path):
             raise ConfigError(f"store {folder}: a folder with '?' in its name cannot be used")
         self._process = os.getpid()
@@ -52,7 +48,7 @@ class Embedded:
         self._open: WeakSet[Any] = WeakSet()
         self._lock = threading.Lock()
         self._writing = threading.Lock()
-        self._under_way: dict[object, int] = {}
+        self._writes = Writes()
         self._closed = False
         try:
             self._path.mkdir(parents=True, exist_ok=True)
@@ -69,7 +65,7 @@ class Embedded:
             ) from error
 
     def _check_lock(self) -> None:
-        """Raise if another process has the folder: the engine's own words for it are no remedy."""
+        """Raise if another process has the folder: the engine's own message is of no help."""
         status = self._path / "status"
         if not status.exists():
             return
@@ -84,7 +80,7 @@ class Embedded:
 
     def run(self, sql: str, parameters: Parameters | None = None, form: str = "Null") -> bytes:
         """Run a statement in this process."""
-        with self._begun():
+        with self._writes.one():
             result: bytes = self._ask("write", sql, form, parameters)
             return result
 
@@ -103,10 +99,10 @@ class Embedded:
     def insert(self, table: str, form: str, body: bytes, settings: Settings) -> None:
         """Insert bytes into a table; one insert at a time.
 
-        By way of a file: a streamed insert does not tell of what goes wrong behind a view, such as
+        By way of a file: a streamed insert does not report what goes wrong behind a view, such as
         a full disk.
         """
-        with self._writing, self._begun():
+        with self._writing, self._writes.one():
             connection = self._connection("insert")
             given = {
                 "insert_deduplication_token": "",
@@ -121,7 +117,7 @@ class Embedded:
                 source = f"file('{str(file).translate(_QUOTE)}', '{form}')"
                 connection.query(f"INSERT INTO {table} SELECT * FROM {source}", "Null")
             except (RuntimeError, ValueError, OSError) as error:
-                # What a connection does after a broken insert is not written down anywhere.
+                # The state of a connection after a failed insert is not documented.
                 self._drop("insert")
                 raise failure(str(error), inserting=True, what=f"insert into {table}") from None
             finally:
@@ -131,16 +127,16 @@ class Embedded:
         """Write a Protobuf schema where the engine reads it."""
         path = self._schemas / f"{message}-{zlib.crc32(text.encode()):08x}.proto"
         if not path.exists():
-            # Given as text, a copy of it is left in the working directory, wherever that is.
+            # If the schema is given as text, the engine leaves a copy in the working directory.
             written = path.with_suffix(f".{os.getpid()}")
             written.write_text(text, encoding="utf-8")
             written.replace(path)
         return {"format_schema": f"{path}:{message}"}
 
     def settled_ns(self, now_ns: int) -> int:
-        """Return the moment up to which nothing more will be inserted as of then."""
-        with self._lock:
-            return min(self._under_way.values(), default=min(now_ns, time.time_ns()))
+        """Return the moment up to which nothing more will be inserted."""
+        now_ns = min(now_ns, time.time_ns())  # before looking: a write may begin in between
+        return self._writes.oldest_ns() or now_ns
 
     def close(self) -> None:
         """Close every connection; the engine stops with the last."""
@@ -148,18 +144,6 @@ class Embedded:
             self._closed = True
             for connection in list(self._open):
                 connection.close()
-
-    @contextmanager
-    def _begun(self) -> Iterator[None]:
-        """Let `began_ns` know of what is being written."""
-        mark = object()
-        with self._lock:
-            self._under_way[mark] = time.time_ns()
-        try:
-            yield
-        finally:
-            with self._lock:
-                del self._under_way[mark]
 
     def _ask(self, use: str, sql: str, form: str, parameters: Parameters | None) -> Any:
         given = {name: literal(value) for name, value in (parameters or {}).items()}
@@ -170,7 +154,7 @@ class Embedded:
             raise failure(str(error), inserting=False, what="query") from None
 
     def _connection(self, use: str) -> Any:
-        """Return this thread's connection for one use: reading can change nothing."""
+        """Return this thread's connection for one use: that for reading is read-only."""
         if self._closed:
             raise StoreError(f"store {self.name} is closed")
         if os.getpid() != self._process:
@@ -195,12 +179,10 @@ class Embedded:
 
     def _prepare(self, connection: Any, use: str) -> None:
         settings: dict[str, str | int] = {"output_format_json_quote_64bit_integers": 0}
-        if self._threads:
-            settings["max_threads"] = self._threads
         if use == "read":
             settings["readonly"] = 2
         else:
-            # The join is planned anew each time: these look for what it does not have.
+            # The join is planned each time: these optimisations find nothing in it.
             settings |= {
                 "enable_join_runtime_filters": 0,
                 "query_plan_optimize_join_order_limit": 0,

@@ -1,7 +1,7 @@
 """Run the store's SQL on a ClickHouse server or cluster, as on the embedded engine.
 
 Over HTTP, by clickhouse-connect. Others may write into the same tables: an OpenTelemetry Collector,
-another of ours. So what has only just arrived is left for the next run of the join.
+another llmtrace collector. So what has only just arrived is left for the next run of the join.
 """
 
 from __future__ import annotations
@@ -18,18 +18,24 @@ from urllib.parse import SplitResult, unquote
 from llmtrace.core.errors import ConfigError, needs_extra
 from llmtrace_collector.store import query_deadline
 from llmtrace_collector.store.records import StoreError
-from llmtrace_collector.store.sql_engine import Parameters, Settings, failure, why_no_connection
+from llmtrace_collector.store.sql_engine import (
+    Parameters,
+    Settings,
+    Writes,
+    failure,
+    why_no_connection,
+)
 
 with needs_extra("a ClickHouse server", "collector", "clickhouse-connect"):
     import clickhouse_connect
     from clickhouse_connect.driver.exceptions import Error as ClickHouseError
 
-# Every failure is an error of ours, said once and in plain words.
+# Every failure becomes one of our errors: no need for the libraries to log it as well.
 for _name in ("clickhouse_connect", "urllib3.connectionpool"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
-# Reading Protobuf by a schema that comes along, telling 0 from nothing in it, and leaving indexes to
-# merges came with these.
+# The first version that reads Protobuf by a schema sent along, distinguishes 0 from a missing value
+# in it, and leaves indexes to merges.
 OLDEST: Final = (25, 10)
 _PORTS: Final = {"http": 8123, "https": 8443}
 _NS: Final = 1_000_000_000
@@ -43,11 +49,11 @@ class Server:
     Args:
         url: `http(s)://[user@]host[:port][/database]`.
         password: of the user. Never shown.
-        settle_s: for how long an insert of others may be under way.
-        make: whether the database is made if it is not there.
+        settle_s: how long an insert of others may take.
+        make: whether to create the database if it does not exist.
 
     Raises:
-        ConfigError: the address is none, the user is not let in, or the server is too old.
+        ConfigError: the address is invalid, the user is rejected, or the server is too old.
         StoreError: there is no response.
     """
 
@@ -79,11 +85,10 @@ class Server:
         self._local = threading.local()
         self._open: list[Any] = []
         self._lock = threading.Lock()
-        self._under_way: dict[object, float] = {}
+        self._writes = Writes(time.monotonic_ns)
         self._closed = False
         self._process = os.getpid()
-        # There is no other database to connect to before ours is made; who only reads may have
-        # no right to any other.
+        # `default` exists before ours is made, but a read-only user may have no right to it.
         first = self._connect("default" if make else self.database)
         try:
             version = tuple(int(part) for part in first.server_version.split(".")[:2])
@@ -101,7 +106,7 @@ class Server:
 
     def run(self, sql: str, parameters: Parameters | None = None, form: str = "Null") -> bytes:
         """Run a statement on the server."""
-        with self._begun(), self._failing("statement", inserting=False):
+        with self._writes.one(), self._failing("statement", inserting=False):
             given = {} if form == "Null" else {"fmt": form}
             result: bytes = self._client().raw_query(sql, dict(parameters or {}), **given)
             return result
@@ -111,7 +116,7 @@ class Server:
         with self._failing("query", inserting=False):
             client = self._client()
             held = client.server_settings.get("readonly")
-            # A user whose profile says `readonly = 1` can change nothing, and set nothing either.
+            # A user whose profile says `readonly = 1` cannot change settings either.
             bound = query_deadline.settings()
             settings = {} if held is not None and held.value == "1" else {**_READING, **bound}
             result: bytes = client.raw_query(
@@ -121,7 +126,7 @@ class Server:
 
     def insert(self, table: str, form: str, body: bytes, settings: Settings) -> None:
         """Insert bytes of a ClickHouse format into a table."""
-        with self._begun(), self._failing(f"insert into {table}", inserting=True):
+        with self._writes.one(), self._failing(f"insert into {table}", inserting=True):
             self._client().raw_insert(table, insert_block=body, fmt=form, settings=dict(settings))
 
     def schema(self, text: str, message: str) -> Settings:
@@ -135,11 +140,10 @@ class Server:
     def settled_ns(self, now_ns: int) -> int:
         """Return the moment up to which nothing more will be inserted, by the server's clock."""
         del now_ns
-        with self._lock:
-            oldest = min(self._under_way.values(), default=time.monotonic())
-        age_s = max(self._settle_s, time.monotonic() - oldest)
-        now = int(self.read("SELECT toUnixTimestamp64Nano(now64(9))", "TSV"))
-        return now - round(age_s * _NS)
+        oldest_ns = self._writes.oldest_ns()
+        age_ns = 0 if oldest_ns is None else time.monotonic_ns() - oldest_ns
+        now_ns = int(self.read("SELECT toUnixTimestamp64Nano(now64(9))", "TSV"))
+        return now_ns - max(round(self._settle_s * _NS), age_ns)
 
     def close(self) -> None:
         """Close the connections to the server."""
@@ -150,17 +154,6 @@ class Server:
             client.close()
 
     @contextmanager
-    def _begun(self) -> Iterator[None]:
-        mark = object()
-        with self._lock:
-            self._under_way[mark] = time.monotonic()
-        try:
-            yield
-        finally:
-            with self._lock:
-                del self._under_way[mark]
-
-    @contextmanager
     def _failing(self, what: str, *, inserting: bool) -> Iterator[None]:
         try:
             yield
@@ -168,7 +161,7 @@ class Server:
             raise failure(str(error), inserting=inserting, what=what) from None
 
     def _client(self) -> Any:
-        """Return this thread's client: one at a time may ask within a session."""
+        """Return this thread's client: a session allows one query at a time."""
         if self._closed:
             raise StoreError(f"store {self.name} is closed")
         found = getattr(self._local, "client", None)

@@ -1,7 +1,7 @@
 """A store of spans and rows, on any engine that runs ClickHouse's SQL.
 
-Two engines, one contract: one runs inside this process, the other is a ClickHouse server. Same
-tables, same SQL, same tests.
+There are two: one runs inside this process, the other is a ClickHouse server. Both have the same
+tables, SQL and tests.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _IN_S: Final = 1_000
 _INSERT_BYTES: Final = 2 << 30
 _OTLP: Final[Settings] = {
     "input_format_protobuf_oneof_presence": 1,
-    # Or a batch that was stored in one table and not in the next would stay so.
+    # Otherwise a batch that was stored in one table only would never reach the others.
     "deduplicate_blocks_in_dependent_materialized_views": 1,
-    # Spans of many days in one batch are odd, and no reason to refuse it.
+    # A batch with spans of many days is unusual, but valid.
     "max_partitions_per_insert_block": 0,
-    # Too much for one insert fails, instead of having the system end this process; what failed is
-    # divided, and what alone is too much is set aside.
+    # An insert that is too large fails, before the system kills this process; then the batch is
+    # divided, and a single request that is too large is set aside.
     "max_memory_usage": _INSERT_BYTES,
     "exclude_materialize_skip_indexes_on_insert": ",".join(otlp_to_spans.INDEXED_LATER),
 }
@@ -39,12 +39,12 @@ _EACH_ROW: Final = "JSONEachRow"
 
 
 class StoreReader:
-    """What is in a store, to be queried. Any thread may call; none of it survives a fork.
+    """Queries the contents of a store. Any thread may call; it does not survive a fork.
 
-    Nothing is made, so that a user who may only read will do.
+    Nothing is created, so that a read-only user will do.
 
     Args:
-        engine: what runs the SQL; closed with this.
+        engine: runs the SQL; closed with this.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -71,19 +71,19 @@ class StoreReader:
         self.engine.run(kill(name))
 
     def close(self) -> None:
-        """Close the engine, and with it the store. Calls after it raise `StoreError`."""
+        """Close the engine, and with it the store. Later calls raise `StoreError`."""
         self.engine.close()
 
 
 class Store(StoreReader):
-    """Spans, rows, signals, events and facts. Makes what tables are missing.
+    """Stores spans, rows, signals, events and facts. Creates the tables that are missing.
 
     Args:
-        engine: what runs the SQL; closed with this.
-        keep: for how long what is kept.
+        engine: runs the SQL; closed with this.
+        keep: the retention times.
 
     Raises:
-        ConfigError: the engine cannot do what is needed, or its store is of a newer version.
+        ConfigError: the engine cannot do what is needed, or the store is of a newer version.
         StoreError: it does not answer.
     """
 
@@ -99,7 +99,7 @@ class Store(StoreReader):
 
     @property
     def shared(self) -> bool:
-        """Whether others may write to it, so that there may be something to join at any time."""
+        """Whether others may write to it, so that there may be spans to join at any time."""
         return self.engine.shared
 
     def insert_otlp(self, body: bytes, token: str) -> None:
@@ -107,8 +107,8 @@ class Store(StoreReader):
 
         Args:
             body: `ExportTraceServiceRequest` messages, each after its length as a varint.
-            token: names the batch; the same one again stores nothing. The last 1,000 or more
-                are remembered, across restarts.
+            token: names the batch; a token that is used again stores nothing. The last 1,000 or
+                more are remembered, across restarts.
 
         Raises:
             BadBatch: a message cannot be parsed. Nothing of the batch is stored.
@@ -131,7 +131,7 @@ class Store(StoreReader):
         self._insert("events", [_line(one, "kind", "text", "instance") for one in events])
 
     def insert_facts(self, facts: Sequence[Facts]) -> None:
-        """Store facts that an engine did not have; once a day all, or they would grow too old."""
+        """Store facts that changed, and once a day all of them, before they expire."""
         news, known = [], {}
         with self._lock:
             for one in facts:
@@ -151,7 +151,7 @@ class Store(StoreReader):
     def join(self, now_ns: int) -> JoinReport:
         """Write the rows of all requests of which parts arrived since the last call.
 
-        Running it again, or twice at once, makes no row twice.
+        No row is duplicated by running it again, or twice at once.
 
         Args:
             now_ns: unix nanoseconds by this process's clock.
@@ -163,7 +163,7 @@ class Store(StoreReader):
             return self._joiner.join(now_ns)
 
     def trim(self, most_bytes: int) -> Trimmed:
-        """Drop the oldest days until everything takes at most so many bytes on disk."""
+        """Drop the oldest days until everything takes at most `most_bytes` on disk."""
         return retention.trim(self.engine, most_bytes)
 
 
@@ -173,6 +173,6 @@ def _line(one: SignalSample | Event, *names: str) -> dict[str, Any]:
 
 
 def _time(t_ns: int) -> str:
-    """Write a moment as JSON has it for a column of milliseconds: a number there means seconds."""
+    """Write a time as JSON for a column of milliseconds, where a number means seconds."""
     seconds, ms = divmod(t_ns // _MS, _IN_S)
     return f"{seconds}.{ms:03d}"

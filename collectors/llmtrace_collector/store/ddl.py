@@ -1,7 +1,7 @@
 """Print the schema for a ClickHouse server that no llmtrace process writes to.
 
-An OpenTelemetry Collector writes spans into `otel_traces`; the views printed here read the parts of
-requests off them and, every half minute, join what has come. `llmtrace schema clickhouse` prints it.
+An OpenTelemetry Collector writes spans into `otel_traces`; the views printed here extract the parts
+of requests and join new ones every half minute. `llmtrace schema clickhouse` prints it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from llmtrace_collector.store.tables import Keep
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _EVERY_S: Final = 30
-# What may still be on its way into the table when its time has passed.
+# How long parts may take to arrive in the table.
 _SETTLES_S: Final = 60
 # In the order in which they run.
 JOIN_VIEWS: Final = (
@@ -26,27 +26,22 @@ JOIN_VIEWS: Final = (
 
 
 def schema(
-    database: str = "llmtrace",
-    cluster: str | None = None,
-    keep: Keep | None = None,
-    since: int | None = None,
+    database: str = "llmtrace", cluster: str | None = None, since: int | None = None
 ) -> str:
     """Return the statements for `clickhouse-client`, each ended by a semicolon.
 
     Args:
         database: where the tables go.
         cluster: of the server's `remote_servers`, if they are to be on one.
-        keep: for how long what is kept.
-        since: the number of the schema that is there, and is to be brought to this one; `None` =
-            there is none yet.
+        since: the number of an existing schema, which is upgraded; `None` = there is none yet.
 
     Raises:
-        ConfigError: a name is none that can stand in a statement, or there is no such number.
+        ConfigError: a name cannot be used in a statement, or there is no such number.
     """
     for what, name in (("database", database), ("cluster", cluster or "cluster")):
         if not _NAME.fullmatch(name):
             raise ConfigError(f"--{what} {name!r}: letters, digits and underscores, at most 64")
-    return ";\n\n".join((_HEAD, *statements(database, cluster, keep or Keep(), since))) + ";\n"
+    return ";\n\n".join((_HEAD, *statements(database, cluster, Keep(), since))) + ";\n"
 
 
 def statements(
@@ -66,11 +61,11 @@ def statements(
 
 
 def join_views(cluster: str | None = None) -> Iterator[str]:
-    """Yield the statements of the views that join, one after the other, what has come.
+    """Yield the statements of the views that join new parts, one step after the other.
 
-    They go on from where rows were last written, so that what they missed while the server was
-    away is joined when that is back. On a cluster every node has them, and makes the rows of the
-    traces on its own shard: of other shards it reads what is fresh, and what names an id of these.
+    They continue from where rows were last written, so that what they missed while the server was
+    down is joined later. On a cluster every node has them, and makes the rows of the traces on its
+    own shard: from other shards it reads new parts, and those that name an id of its requests.
     """
     on, local = tables.places(cluster)
     oldest = f"now64(6, 'UTC') - INTERVAL {tables.Keep().parts} DAY"

@@ -1,7 +1,7 @@
-"""Read rows from a store into a triage, column by column, without a collector between.
+"""Read rows from a store for triage, column by column, without a running collector.
 
-The store hands them out as Arrow, in slices of time. Of more rows than memory should hold, the
-store picks every second, third, ... trace itself, and those picked stand for the others.
+The store returns them as Arrow, in slices of time. If there are more rows than memory should hold,
+the store picks every second, third, ... trace, and each of those counts for several.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NS: Final = 1_000_000_000
 _MAX_ROWS: Final = 5_000_000
 _A_SLICE: Final = 250_000  # rows, about
 _MAX_SLICES: Final = 2_000
-# Where these say nothing they are 0 in the store, and left out of a row.
+# Where these are unknown they are 0 in the store, and left out of a row.
 _ZERO_IS_NONE: Final = frozenset({"held_before_s", "held_after_s"})
 
 Filters = Mapping[str, Sequence[str]]
@@ -34,18 +34,18 @@ Progress = Callable[[str, float], None]
 def read_case(
     url: str, window: Window, progress: Progress, filters: Filters | None = None
 ) -> Case:
-    """Read what a store has of a stretch of time.
+    """Read the contents of a store in a time range.
 
     Args:
-        url: as of `open_to_read`; a folder is one of a collector that does not run.
-        window: which time.
-        progress: called with how far it is.
-        filters: by row field; the words a row may have.
+        url: as of `open_to_read`; a folder must be of a collector that is not running.
+        window: the time range.
+        progress: called with what is being done, and the share that is done.
+        filters: by row field, the allowed values.
 
     Raises:
         ConfigError: there is no such store, or a collector has it open.
         StoreError: the store does not answer.
-        DataError: it has no rows of that time.
+        DataError: it has no rows in that time.
     """
     store = open_to_read(_there(url))
     try:
@@ -75,10 +75,10 @@ def read_case(
 
 
 def _there(url: str) -> str:
-    """Return the folder of a store, also of a collector's data, or the URL of a server.
+    """Return the folder of a store, also within a collector's data, or the URL of a server.
 
     Raises:
-        ConfigError: the folder holds no store: to open it would make one.
+        ConfigError: the folder holds no store: opening it would create one.
     """
     path = url.removeprefix("chdb://")
     if "://" in path:
@@ -103,13 +103,13 @@ def add_rows(
     Args:
         engine: of the store.
         builder: what they are added to.
-        window: which time.
-        progress: called with how far it is.
-        filters: by row field; the words a row may have.
-        most: of more rows than these only a share is read.
+        window: the time range.
+        progress: called with what is being done, and the share that is done.
+        filters: by row field, the allowed values.
+        most: if there are more rows than this, only a share is read.
 
     Returns:
-        What people must know of it.
+        Warnings about them.
     """
     with needs_extra("reading rows from a store", "triage", "pyarrow"):
         import pyarrow as pa
@@ -141,7 +141,7 @@ def add_rows(
 
 
 def _columns(share: int) -> dict[str, str]:
-    """Return the expression of each of a row's fields, by the names of `llmtrace.dataset.columns`."""
+    """Return the expression of each field of a row, by the names of `llmtrace.dataset.columns`."""
     found = {"start": "toUnixTimestamp64Nano(start)"}
     # A source is a name of an enum.
     found |= {name: f"toString({name})" for name in (*IDS, *WORDS)}
@@ -159,7 +159,7 @@ def _columns(share: int) -> dict[str, str]:
     return found
 
 
-# Durations that a table has as nanoseconds. The others are seconds there, too, or worked out.
+# Durations that the table has in nanoseconds. The others are in seconds there, or computed.
 _IN_NS: Final = frozenset(SECONDS) - {
     "ttft_arrival_s", "tpot_s", "retry_s",
     "tool_wall_s", "tool_serial_s", "tool_critical_path_s", "tool_serial_loss_s",
@@ -169,7 +169,7 @@ _IN_NS: Final = frozenset(SECONDS) - {
 def _where(filters: Filters) -> tuple[str, dict[str, object]]:
     text, given = "", {}
     for name, words in filters.items():
-        if name in read.FILTERS:  # what else there may be is filtered by the caller
+        if name in read.FILTERS:  # the caller filters by the others
             text += f" AND {name} IN {{is_{name}:Array(String)}}"
             given[f"is_{name}"] = [*words]
     return text, dict[str, object](given)

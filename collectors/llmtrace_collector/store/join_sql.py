@@ -1,10 +1,10 @@
 """Run the join: make rows of the parts that arrived, in whatever order they come.
 
-A row is worked out from all stored parts of its request each time, so that duplicates change
-nothing and a late part changes what it should; of the versions of a row the newest counts, and one
-made of fewer parts than the stored one is not written. What belongs together:
+A row is computed from all stored parts of its request each time, so that duplicates change nothing
+and late parts are included. The newest version of a row counts; one made of fewer parts than the
+stored one is not written. What belongs together:
 
-    engine span, plugin record   the id in the answer, else the id that was sent (as `llmtrace.engines.join`)
+    engine span, plugin record   the response id, else the request id (as `llmtrace.engines.join`)
     engine span                  else below the request in its trace
     gateway span                 below the request in its trace
     page's beacon                the same trace, over the outermost request (`browser.join`)
@@ -23,11 +23,11 @@ from llmtrace_collector.store.records import JoinReport
 from llmtrace_collector.store.sql_engine import Engine
 
 _NS: Final = 1_000_000_000
-# How far back is looked where it cannot be known how long the clock was wrong.
+# How far to look back where it is not known for how long the clock was wrong.
 _BACK_S: Final = 600
-# What a clock may lose against the time that passed, before it counts as set back.
+# How far a clock may fall behind the elapsed time before it counts as set back.
 _LOSES_S: Final = 1.0
-# Of so few fresh parts threads of their own cost more than they save.
+# With so few new parts, more threads cost more than they save.
 _FEW: Final = 5_000
 
 
@@ -41,7 +41,7 @@ class Joiner:
         self._looked_s: float | None = None
         self._settings = ""
         self._shapes: dict[tuple[str, ...], str] = {}
-        self.keyed = False  # whether all parts have their keys: an insert may have ended halfway
+        self.keyed = False  # whether all parts have their keys: an insert may have stopped halfway
 
     def join(self, now_ns: int) -> JoinReport:
         """Write the rows of all requests that parts which arrived since the last call may change."""
@@ -73,7 +73,7 @@ class Joiner:
         return JoinReport(rows, seconds, large_traces=int(large), without_row=without)
 
     def _since(self, until: int) -> int:
-        """Return after which moment parts are new, though the clock may have been set since."""
+        """Return the moment after which parts are new, even if the clock has been set since."""
         if self._looked_s is None:
             passed_s = float(_BACK_S) if until < self._far else 0.0
         else:
@@ -83,7 +83,7 @@ class Joiner:
         return self._far
 
     def _look(self, since: int, until: int) -> bool:
-        """Find what is fresh; return whether anything is."""
+        """Find the parts that are new; return whether there are any."""
         self._fill("join_fresh", join_inputs_sql.fresh(_moment(since), _moment(until)))
         [(count, version)] = self._read(
             "SELECT count(), (SELECT max(version_ns) FROM joins) FROM join_fresh"
@@ -97,7 +97,7 @@ class Joiner:
         return {str(reason): int(count) for reason, count in found}
 
     def _write(self) -> int:
-        kinds = self._kinds("join_around")
+        kinds = {kind for (kind,) in self._read("SELECT DISTINCT toString(kind) FROM join_around")}
         placed = bool(kinds & join_inputs_sql.PLACED)
         if placed:
             self._fill("join_above", join_inputs_sql.above())
@@ -129,19 +129,16 @@ class Joiner:
         )
         return int(rows)
 
-    def _kinds(self, table: str) -> set[str]:
-        return {kind for (kind,) in self._read(f"SELECT DISTINCT toString(kind) FROM {table}")}
-
     def _fill(self, table: str, query: str, *variant: str) -> None:
-        """Fill a table of one step, which this thread's connection alone sees.
+        """Fill the temporary table of one step, which only this thread's connection sees.
 
-        Of few parts nearly all of that is analysing the query: `CREATE … AS SELECT` does so twice,
-        once for the columns alone, which are the same each time.
+        With few parts nearly all of the time is spent analysing the query. `CREATE … AS SELECT` does
+        that twice, once only for the columns, which are the same each time.
 
         Args:
             table: of the step.
             query: of its lines.
-            variant: what else than the table says which columns the query has.
+            variant: what the query's columns depend on, in addition to the table.
         """
         shape = self._shapes.get((table, *variant))
         if shape is None:

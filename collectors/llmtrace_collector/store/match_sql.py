@@ -1,7 +1,8 @@
 """Match, in SQL, each request that may have changed with what belongs to it.
 
-`join_inputs_sql` has found the parts. Engines' spans and records belong to a request by an id that they name,
-or by their place below it in its trace; gateways' spans and a page's beacon by their place.
+`join_inputs_sql` has found the parts. Engines' spans and records are matched by an id that they
+name, or by their place below the request in its trace; gateways' spans and a page's beacon by their
+place.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ EVERY_KIND: Final = frozenset({"row", "genai", "engine", "plugin", "gateway", "p
 
 
 def records_of(kinds: Collection[str]) -> list[str]:
-    """Return which of `RECORDS` parts of these kinds can make: slices make an engine's."""
+    """Return the kinds of `RECORDS` that these kinds of parts yield: slices yield an engine's."""
     return [
         one
         for one in join_inputs_sql.RECORDS
@@ -50,8 +51,8 @@ def found(
     """Return the query of what belongs to each affected request, if it makes a row.
 
     Args:
-        kinds: of parts that there are at all; the query leaves out what the others would need.
-        ids: of `IDS`, by which any record of an engine names an affected request.
+        kinds: of the parts that exist; the query leaves out the steps for the others.
+        ids: those of `IDS` by which any engine record names an affected request.
         local: the suffix of the tables of one shard; see `join_inputs_sql.traces`.
     """
     keys = {key: field for key, field in join_inputs_sql.ID_OF.items() if field in ids}
@@ -73,7 +74,7 @@ def found(
 
 
 def _matched(keys: Mapping[str, str], records: Sequence[str], local: str, *, placed: bool) -> str:
-    """Return the query of affected requests beside all that may belong to each."""
+    """Return the query of affected requests, each with everything that may belong to it."""
     columns = joins = ""
     makes_row = join_inputs_sql.MAKES_ROW
     if placed:
@@ -105,7 +106,7 @@ def _first_of(lists: Sequence[str]) -> str:
 
 
 def _seen(query: str, who: str, kinds: Collection[str], *, placed: bool) -> str:
-    """Add what a request saw of its engines' records, or of its plugins'."""
+    """Add the records of engines, or of plugins, that belong to each request."""
     known = f"{who}_named"
     if who == "engine" and placed:
         known = "if(empty(engine_named), engine_traced, engine_named)"
@@ -118,7 +119,7 @@ def _seen(query: str, who: str, kinds: Collection[str], *, placed: bool) -> str:
 
 
 def _with_slices(query: str) -> str:
-    """Put slices into the one record of the whole."""
+    """Merge slices into the engine's record of the whole request."""
     names = [one.split()[0] for one in join_inputs_sql.FIGURE.removeprefix("Tuple(").split(", ")]
     first = {
         "queue": "ifNull(engine_all[1].queue, slice_queue)",
@@ -129,7 +130,7 @@ def _with_slices(query: str) -> str:
 
 
 def _sorted(found: str) -> str:
-    """Sequences by when their first token came, then their last."""
+    """Sort sequences by the time of their first token, then of their last."""
     return (
         f"arraySort(x -> (ifNull(x.queue + x.prefill, {1 << 62}),"
         f" ifNull(x.queue + x.prefill + x.decode, {1 << 62}), x.span_id), {found})"

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlsplit
 
 from rich import progress
 from rich.console import Console
@@ -81,8 +80,7 @@ def migrate(
             source is another version's.
         SourceError: in the end the destination has less than the source.
     """
-    kinds = [urlsplit(url).scheme in {"http", "https"} for url in (source, destination)]
-    if not any(kinds):
+    if not any(url.startswith(("http://", "https://")) for url in (source, destination)):
         raise ConfigError(
             "--from and --to are both folders: a process can open one embedded store. Copy the "
             "folder, while no collector runs on it"

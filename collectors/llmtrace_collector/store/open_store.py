@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -18,31 +17,28 @@ PASSWORD: Final = "CLICKHOUSE_PASSWORD"  # noqa: S105 - names of variables
 PASSWORD_FILE: Final = "CLICKHOUSE_PASSWORD_FILE"  # noqa: S105
 
 
-def open_store(
-    url: str | Path, *, keep: Keep | None = None, environ: Mapping[str, str] = os.environ
-) -> Store:
+def open_store(url: str | Path, *, keep: Keep | None = None) -> Store:
     """Open a store, and make what it lacks.
 
     Args:
         url: `chdb:///path` or a folder: inside this process. `http(s)://[user@]host:port/database`:
             a ClickHouse server; its password comes from the variable CLICKHOUSE_PASSWORD, or from
             the file that CLICKHOUSE_PASSWORD_FILE names.
-        keep: for how long what is kept.
-        environ: where those variables are.
+        keep: the retention times.
 
     Raises:
-        ConfigError: there is no such store, or it cannot be had.
+        ConfigError: there is no such store, or it cannot be opened.
         StoreError: the server does not answer.
     """
-    return Store(open_engine(url, environ=environ), keep)
+    return Store(open_engine(url), keep)
 
 
-def open_to_read(url: str | Path, *, environ: Mapping[str, str] = os.environ) -> StoreReader:
-    """Open a store and make nothing in it: on a server, a user who may only read will do.
+def open_to_read(url: str | Path) -> StoreReader:
+    """Open a store without making anything in it: on a server, a read-only user will do.
 
     Arguments and errors as of `open_store`.
     """
-    store = StoreReader(open_engine(url, make=False, environ=environ))
+    store = StoreReader(open_engine(url, make=False))
     try:
         version = version_of(store.engine)
         if version is None:
@@ -62,22 +58,23 @@ def open_to_read(url: str | Path, *, environ: Mapping[str, str] = os.environ) ->
     return store
 
 
-def open_engine(
-    url: str | Path, *, make: bool = True, environ: Mapping[str, str] = os.environ
-) -> Engine:
-    """Open what runs the SQL of the store at a URL. Arguments and errors as of `open_store`.
+def open_engine(url: str | Path, *, make: bool = True) -> Engine:
+    """Open the engine that runs the SQL of a store. Errors as of `open_store`.
 
     Args:
         url: of the store.
-        make: whether a server's database is made if it is not there.
-        environ: where a server's password is.
+        make: whether to create a server's database if it does not exist.
     """
     text = str(url)
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+        _ = parts.port
+    except ValueError as error:
+        raise ConfigError(f"store {text.partition('://')[0]}://…: not a valid address") from error
     if parts.scheme in {"http", "https"}:
         from llmtrace_collector.store.clickhouse_server import Server
 
-        return Server(parts, password=_password(environ), make=make)
+        return Server(parts, password=_password(), make=make)
     if parts.scheme == "chdb":
         text = _path(parts)
     elif "://" in text:
@@ -100,10 +97,10 @@ def _path(parts: SplitResult) -> str:
     return unquote(parts.path)
 
 
-def _password(environ: Mapping[str, str]) -> str:
-    name = environ.get(PASSWORD_FILE)
+def _password() -> str:
+    name = os.environ.get(PASSWORD_FILE)
     if not name:
-        return environ.get(PASSWORD, "")
+        return os.environ.get(PASSWORD, "")
     try:
         return Path(name).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -1,8 +1,8 @@
-"""Turn the bytes of OTLP into rows of `otel_traces` in SQL: Python looks at no span.
+"""Convert OTLP into rows of `otel_traces` in SQL, without parsing any span in Python.
 
-ClickHouse reads Protobuf itself: into a table that keeps nothing, whose columns are nested as the
-messages are, and from which a materialised view fills `otel_traces`. That table is as OpenTelemetry's
-ClickHouse exporter makes it, so that its readers read ours and ours read its.
+ClickHouse reads Protobuf itself, into a table that keeps nothing and is nested like the messages;
+from there a materialised view fills `otel_traces`. That table is the same as OpenTelemetry's
+ClickHouse exporter makes, so that readers of either can read both.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ INCOMING_COLUMNS: Final = from_file(
     attributes=from_file("otlp_attributes_type", scalar=from_file("otlp_scalar_type")),
 )
 TRACES_COLUMNS: Final = from_file("otel_traces_columns")
-# A fifth of an insert's work: they are made as parts are merged, and the newest parts, which have
-# none yet, are small. A trace is found by its id at once.
+# A fifth of the work of an insert: these indexes are made as parts are merged, and the newest parts,
+# which lack them, are small. The index of trace ids is made at once.
 INDEXED_LATER: Final = (
     "idx_res_attr_key", "idx_res_attr_value", "idx_span_attr_key", "idx_span_attr_value",
 )  # fmt: skip
 
-# A clock may be wrong by anything. What claims to be from the future, or from before last year,
-# is stored as of when it came: each day of its own would be a folder on disk.
+# A sender's clock may be wrong. A span from the future, or from more than a year ago, is stored at
+# the time it arrived: each odd day would become a folder on disk.
 _FUTURE_DAYS: Final = 1
 _PAST_DAYS: Final = 400
 
@@ -42,7 +42,7 @@ def _map(attributes: str) -> str:
 
 
 def traces_select(incoming: str) -> str:
-    """Return the query that makes rows of `otel_traces` of what was read from OTLP."""
+    """Return the query that converts what was read from OTLP into rows of `otel_traces`."""
     return from_file(
         "otlp_spans",
         incoming=incoming,

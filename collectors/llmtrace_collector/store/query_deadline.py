@@ -1,7 +1,7 @@
 """Bound the store's queries for one web request in time, and end them when its client disconnects.
 
-They run in one thread. Each gets what is left of the deadline, and all carry one name, by which a
-running query is found and ended.
+They run in one thread. Each gets the time that is left, and all have one name, by which a running
+query is found and ended.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 
 from llmtrace_collector.store.records import StoreError
 
-# Codes of ClickHouse's errors: out of time, and ended by `KILL QUERY`.
+# ClickHouse's error codes for a timeout, and for a query ended by `KILL QUERY`.
 ENDED: Final = frozenset({159, 394})
 
 
@@ -41,7 +41,7 @@ class QueryDeadline:
         self._over = threading.Event()
 
     def end(self) -> None:
-        """Let no further query begin; the running one goes on."""
+        """Prevent further queries; the running one continues."""
         self._over.set()
 
     def settings(self) -> dict[str, str | float]:

@@ -1,9 +1,8 @@
-"""Read the store: rows and figures that programs outside it understand.
+"""Read the store: rows and statistics, as the read API and the web pages return them.
 
-Each function asks for a bounded stretch of time, and hands out large answers a page at a time, so
-that reading a day takes no more memory than reading a minute. Rows are as `Row.as_dict` has them.
-Times are unix nanoseconds, and the end of a stretch is not in it; filters are by the names in
-`FILTERS`.
+Each function reads a bounded time range, and yields large results page by page, so that reading a
+day takes no more memory than reading a minute. Rows are as `Row.as_dict` has them. Times are unix
+nanoseconds, and the end of a range is not in it; filters are by the names in `FILTERS`.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ _SLICE_NS: Final = 600 * _NS
 _MAX_SPANS: Final = 2_000
 _MAX_ROWS: Final = 200
 _LESS: Final = 1e-9
-# How long one statement of a server's own join may write rows.
+# How long one statement of a server's own join may take to write its rows.
 _BLIND_S: Final = 120
 
-# What rows may be filtered by: equal to a text.
+# The fields that rows may be filtered by: equal to a text.
 FILTERS: Final = (
     "model", "route", "service", "region", "tenant", "replica", "version", "outcome", "provider",
     "server", "gateway", "client", "operation", "finish_reason", "error_type",
@@ -51,9 +50,9 @@ def rows(
     limit: int | None = None,
     after: Place | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of requests and turns that began in a stretch of time, in that order.
+    """Yield the rows of requests and turns that began in a time range, by their start.
 
-    At most `limit` (`None` = all), and those behind the row `after` alone.
+    At most `limit` (`None` = all), and only those after the row at `after`.
     """
     where, given = where_of(filters)
     columns, known_ns = _COLUMNS, 0
@@ -81,15 +80,15 @@ def rows(
 
 
 def _written(store: StoreReader) -> int:
-    """Return the version up to which all rows can be read; 0 = that is not known."""
+    """Return the version up to which all rows are visible; 0 = not known."""
     [(_, version)] = store.query(from_file("written_until"))
     return int(version)
 
 
 def settled(store: StoreReader, settle_s: float) -> int:
-    """Return the last version of rows that was written long enough ago; 0 = none was.
+    """Return the last version of rows that was written at least `settle_s` ago; 0 = none was.
 
-    Versions are a sequence: a clock that was set does not change their order.
+    Versions are a sequence: setting the clock does not change their order.
     """
     given = {"settle": round(settle_s * _MS), "blind": _BLIND_S * _MS}
     [(version,)] = store.query(from_file("settled_version"), given)
@@ -97,7 +96,7 @@ def settled(store: StoreReader, settle_s: float) -> int:
 
 
 def joined_until_ns(store: StoreReader) -> int:
-    """Return up to when parts were joined, unix ns by the clock of then; 0 = none were yet."""
+    """Return up to when parts were joined, in unix ns by the clock at that time; 0 = never."""
     [(until, _)] = store.query(from_file("written_until"))
     return int(until)
 
@@ -110,7 +109,7 @@ def settled_before(store: StoreReader, settle_s: float) -> int:
 
 
 def changed(store: StoreReader, since: int, until: int) -> Iterator[dict[str, Any]]:
-    """Yield the rows whose last version is after one and up to another, whenever they began."""
+    """Yield the rows whose last version is after `since` and up to `until`."""
     given: dict[str, object] = {"since": since, "until": until}
     [(began,)] = store.query(from_file("first_changed"), given)
     yield from flat_rows(store, from_file("rows_changed"), {"began": int(began), **given})
@@ -155,7 +154,7 @@ def request(store: StoreReader, name: str) -> list[dict[str, Any]]:
 
 
 def trace(store: StoreReader, trace_id: str) -> dict[str, Any]:
-    """Return one trace (hexadecimal, small): its rows, and its spans as long as they are kept."""
+    """Return one trace by its id (lower case): its rows, and its spans while they are kept."""
     given = {"trace": trace_id}
     spans = store.query(from_file("spans_of_trace", limit=str(_MAX_SPANS)), given)
     names = ("span_id", "parent_span_id", "name", "service", "kind", "start", "duration_s",
@@ -182,13 +181,13 @@ def stage_percentiles(
     step_s: int = 60,
     of: Sequence[str] = MEASURED,
 ) -> list[dict[str, Any]]:
-    """Return percentiles of stages and metrics, a step at a time, of requests that succeeded.
+    """Return percentiles of stages and metrics per time step, of requests that succeeded.
 
-    Each of `MEASURED` costs about as much as the next.
+    The cost grows with the number of names in `of`.
 
     Returns:
         For each step in which a request began: `t` (unix seconds), `requests` by outcome, and by
-        stage or metric how many tell it (`known`), `p50_s`, `p95_s` and `p99_s`.
+        stage or metric how many report it (`known`), `p50_s`, `p95_s` and `p99_s`.
     """
     where, given = where_of(filters)
     found = {"step": str(int(step_s) * _NS), "where": f"{BETWEEN} AND {_REQUESTS}{where}"}
@@ -210,7 +209,7 @@ def stage_percentiles(
 
 
 def level(q: float) -> str:
-    """Write the level at which `quantileExact` gives the nearest rank, as `llmtrace.stats.quantiles`.
+    """Return the level at which `quantileExact` gives the nearest rank, as `llmtrace.stats.quantiles`.
 
     It takes the value at index n * q, rounded down: one too high where that is a whole number.
     """
@@ -229,11 +228,11 @@ def _percentiles(row: Sequence[Any], of: Sequence[str]) -> dict[str, Any]:
 
 
 def coverage(store: StoreReader, start_ns: int, end_ns: int) -> dict[str, Any]:
-    """Return how much of each stage is known, and from which source: what joined, and what did not.
+    """Return how much of each stage is known, and from which sources.
 
     Returns:
-        `requests`, how many have what kind of part (`reported_by`), how many had a figure that did not
-        fit (`inconsistent`), and by stage how many tell it (`known`) and who did (`sources`).
+        `requests`, how many have each kind of part (`reported_by`), how many had a figure that did not
+        fit (`inconsistent`), and by stage how many report it (`known`), by source (`sources`).
     """
     sources = ", ".join(
         f"count({stage}_ns), sumMapIf(map(toString({stage}_source), toUInt64(1)),"
@@ -270,7 +269,7 @@ def signals(
         if value is not None:
             given[name] = value
             words += f" AND {name} = {{{name}:String}}"
-    # By slices of time, since a sample has no key of its own to go on from.
+    # In slices of time, since a sample has no key to continue from.
     begin = start_ns
     while begin < end_ns:
         found = store.query(
@@ -279,7 +278,7 @@ def signals(
         )
         begin += _SLICE_NS
         if not found and begin < end_ns:
-            # What holds nothing is left out at once, however long it is.
+            # Skip to the next sample, over any gap.
             [(count, first)] = store.query(
                 from_file("first_signal", conditions=words),
                 {**given, "since": begin, "until": end_ns},
@@ -305,12 +304,12 @@ def events(store: StoreReader, start_ns: int, end_ns: int) -> Iterator[dict[str,
 
 
 def facts(store: StoreReader, at_ns: int) -> dict[str, dict[str, Any]]:
-    """Return what was known of each engine at a moment (unix nanoseconds), by instance."""
+    """Return the facts about each engine at a moment (unix nanoseconds), by instance."""
     found = store.query(from_file("facts"), {"at": at_ns})
     return {str(instance): json.loads(text) for instance, text in found}
 
 
-# --- a stored row in the words of `Row.as_dict` -------------------------------------------------
+# --- a stored row as `Row.as_dict` has it --------------------------------------------------------
 
 BETWEEN: Final = from_file("began_within")
 HAS_ID: Final = from_file("has_id")
@@ -324,7 +323,7 @@ def _between(start_ns: int, end_ns: int, more: Mapping[str, object]) -> dict[str
 
 
 def where_of(filters: Filters | None) -> tuple[str, dict[str, object]]:
-    """Return the SQL condition of filters, to follow another one, and its parameters."""
+    """Return the SQL condition of filters, to append to another one, and its parameters."""
     words, given = "", {}
     for name, value in (filters or {}).items():
         if name not in FILTERS:
@@ -358,7 +357,7 @@ def _marks(when: str) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     return flat
 
 
-# What becomes of a column that is not one value of the same name.
+# How columns are converted that are not a single value of the same name.
 _UNFOLDED: Final[Mapping[str, Callable[[Any], dict[str, Any]]]] = {
     "browser": _browser,
     "marked_before": _marks("before"),
@@ -369,16 +368,16 @@ _NAMES: Final = tuple(field.name for field in FIELDS)
 _STAGES: Final = tuple(f"{stage}_{what}" for stage in STAGES for what in ("ns", "source"))
 _OTHERS: Final = ("parent_span_id", "service", "reported_by", "inconsistent", "unattributed_ns")
 _COLUMNS: Final = (*_OTHERS, *_NAMES, *_STAGES, *_DERIVED)
-# Said only where there is any of it: these are 0 and not unknown.
+# Left out where they are 0, which here does not mean unknown.
 _UNLESS_NONE: Final = frozenset(
     {"held_before_ns", "held_after_ns", "retry_network_ns", "retry_gateway_ns", "unsplit_ns"}
 )
 
 
 def _selected(store: StoreReader, where: str, parameters: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the columns in which any of these rows says anything.
+    """Return the columns in which any of these rows has a value.
 
-    There are some hundred, and hardly any row says more than forty: leaving out the others makes
+    There are about a hundred, and hardly any row has more than forty: leaving out the others makes
     reading many rows twice as fast.
     """
     counted = {
@@ -390,8 +389,8 @@ def _selected(store: StoreReader, where: str, parameters: Mapping[str, object]) 
     return tuple(name for name in _COLUMNS if name not in silent)
 
 
-def _says(name: str, kind: str) -> str | None:
-    """Return the expression that counts the rows that say something; `None` = all of them do."""
+def _count_values(name: str, kind: str) -> str | None:
+    """Return the expression that counts the rows with a value; `None` = all of them have one."""
     if kind.startswith("Nullable"):
         return f"count({name})"
     if kind.startswith(("Map", "Array")):
@@ -404,7 +403,7 @@ def _says(name: str, kind: str) -> str | None:
 
 
 _COUNTING: Final = {
-    **{field.name: _says(field.name, field.type) for field in FIELDS},
+    **{field.name: _count_values(field.name, field.type) for field in FIELDS},
     **{f"{stage}_ns": f"count({stage}_ns)" for stage in STAGES},
     **{f"{stage}_source": f"countIf(toString({stage}_source) != '')" for stage in STAGES},
 }
@@ -417,15 +416,15 @@ def flat_rows(
     columns: Sequence[str] = _COLUMNS,
     known_ns: int = 0,
 ) -> list[dict[str, Any]]:
-    """Return the rows of a condition; of some columns, if nothing is newer than those are."""
+    """Return the rows of a condition; only `columns`, unless a row is newer than `known_ns`."""
     found = store.query(from_file("rows", columns=", ".join(columns), where=where), parameters)
     if columns is not _COLUMNS and any(int(row[3]) > known_ns for row in found):
-        return flat_rows(store, where, parameters)  # they may say what none said before
+        return flat_rows(store, where, parameters)  # it may have a value in another column
     return [flat_row(row, columns) for row in found]
 
 
 def flat_row(row: Sequence[Any], columns: Sequence[str]) -> dict[str, Any]:
-    """Return a row in the words of `Row.as_dict`: start, two ids and the version, then columns."""
+    """Convert a row of start, two ids, version and `columns` into that of `Row.as_dict`."""
     flat: dict[str, Any] = {"start": int(row[0]), "trace_id": row[1], "span_id": row[2]}
     for name, value in zip(columns, row[4:], strict=True):
         if value is None or value in ("", []):

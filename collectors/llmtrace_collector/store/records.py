@@ -1,4 +1,4 @@
-"""What a store holds beside spans, how a join went, and the errors of a store."""
+"""The records of a store besides spans, the result of a join, and the errors of a store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llmtrace.core.errors import DataError, SourceError
 class StoreError(SourceError):
     """The store failed: out of disk, unreachable, locked, too slow.
 
-    What was to be inserted may be in the store, or may not: insert it again with the same token.
+    Whether an insert took effect is not known: repeat it with the same token.
 
     Attributes:
         reason: in one word, for a counter.
@@ -24,7 +24,7 @@ class StoreError(SourceError):
 
 
 class BadBatch(DataError):  # noqa: N818 - it is the batch that is bad
-    """These bytes are no OTLP spans: inserting them again will fail again."""
+    """These bytes are not OTLP spans: inserting them again will fail again."""
 
     reason = "unreadable"
 
@@ -35,10 +35,10 @@ class SignalSample:
 
     Attributes:
         t_ns: unix nanoseconds.
-        instance: whose; matches a row's `replica`.
+        instance: the target; matches a row's `replica`.
         signal: its name, one of `signals.SIGNALS`.
         value: gauges as sampled, counters raw and cumulative.
-        labels: what tells several readings of one signal apart.
+        labels: distinguish several readings of one signal.
     """
 
     t_ns: int
@@ -69,7 +69,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of one engine from this moment on.
+    """What is known about one engine from this moment on.
 
     Attributes:
         t_ns: unix nanoseconds.
@@ -88,11 +88,10 @@ class JoinReport:
     """What one run of the join did.
 
     Attributes:
-        rows: written anew or again, because a part of them came late.
+        rows: written for the first time, or again because a part came late.
         seconds: how long it took.
-        large_traces: of those with fresh parts, how many have too many to tell whose they are by
-            their place in the trace.
-        without_row: fresh spans that make no row, though they are of a request, by reason.
+        large_traces: traces with new parts that are too large to match parts by their place.
+        without_row: new spans of requests that make no row, by reason.
     """
 
     rows: int

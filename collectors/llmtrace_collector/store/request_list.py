@@ -1,7 +1,7 @@
-"""Read what the request list and the request page show: a page of requests, and one's peers.
+"""Read what the request list and the request page show: a page of requests, and a request's peers.
 
-Sorting, filters and limits are the store's own, so that a page of a million requests costs little
-more than one of a thousand.
+The store sorts, filters and limits, so that a page out of a million requests costs little more
+than one out of a thousand.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ SORTS: Final = ("start", *read.SLOWEST_BY)
 KINDS: Final[Mapping[str, str]] = {
     "requests": f" AND operation != '{TURN}'", "turns": f" AND operation = '{TURN}'", "all": "",
 }  # fmt: skip
-# What a person can filter by on the page; the address takes all of `read.FILTERS`.
+# The filters on the page; its address takes all of `read.FILTERS`.
 CHOSEN_BY: Final = ("service", "model", "route", "tenant", "outcome", "replica")
 _MAX_CHOICES: Final = 100
-# Where nothing is filtered, the last requests are among those of the last minutes.
+# The newest requests are usually within the last minute.
 _FIRST_LOOK_NS: Final = 60 * _NS
-# Some of those found are replaced by a later version, rarely many.
+# A few of the rows found may turn out to be replaced by a later version.
 _SPARE: Final = 10
-# A page of the list reads these alone; there are some hundred columns.
+# The columns that the list reads, of about a hundred.
 _SHOWN: Final = (
     "service", "operation", "agent", "model", "route", "tenant", "outcome", "error_type",
     "e2e_ns", "ttft_ns", *(f"{stage}_ns" for stage in PARTITION),
 )  # fmt: skip
-# What `llmtrace.dataset.explain_request` compares.
+# The columns that `llmtrace.dataset.explain_request` compares.
 _COMPARED: Final = (
     "service", "operation", "agent", "model", "route", "outcome", "stream", "prompt_tokens",
     "output_tokens", "e2e_ns", "ttft_ns", *(f"{stage}_ns" for stage in PARTITION),
@@ -50,15 +50,15 @@ class ListQuery:
 
     Attributes:
         start_ns: unix nanoseconds.
-        end_ns: unix nanoseconds; not in it.
+        end_ns: unix nanoseconds, exclusive.
         filters: by the names in `read.FILTERS`.
         kind: one of `KINDS`.
         slower_than_s: only those that took longer.
-        sort: one of `SORTS`; the newest or the longest come first. Of a stage or a metric those
-            that know it are listed.
-        limit: so many at most.
-        after: those behind this one only.
-        name: the request, response or trace id they have; time does not matter then.
+        sort: one of `SORTS`; the newest or the longest come first. By a stage or a metric, only
+            requests that report it are listed.
+        limit: maximum number.
+        after: only those that follow this one in the order.
+        name: a request, response or trace id; then the time does not matter.
     """
 
     start_ns: int
@@ -73,10 +73,10 @@ class ListQuery:
 
 
 def listed(store: StoreReader, query: ListQuery) -> tuple[list[dict[str, Any]], Place | None]:
-    """Return a page of requests in the words of `Row.as_dict`, and where the next page begins.
+    """Return a page of requests as `Row.as_dict` has them, and where the next page begins.
 
     Returns:
-        The rows, and the place of the last of them; `None` = there are no more.
+        The rows, and the place of the last one; `None` = there are no more.
     """
     where, given = _conditions(query)
     wanted = query.limit + 1
@@ -93,7 +93,7 @@ def listed(store: StoreReader, query: ListQuery) -> tuple[list[dict[str, Any]], 
 def _tops(
     store: StoreReader, query: ListQuery, where: str, given: Mapping[str, object], most: int
 ) -> set[tuple[int, int]]:
-    """Return the first values of an order, with the start of each."""
+    """Return the first values in the order of the list, each with the start of its request."""
     value = _value(query.sort)
     if query.after is not None:
         given = {**given, "at_value": query.after[0], "at_start": query.after[1]}
@@ -110,7 +110,7 @@ def _current(
     given: Mapping[str, object],
     tops: set[tuple[int, int]],
 ) -> list[tuple[Place, dict[str, Any]]]:
-    """Return the rows that have these values, by the last version of each, in their order."""
+    """Return the rows whose last version has one of these values, in the order of the list."""
     if not tops:
         return []
     columns = (*_SHOWN, "tpot_s") if query.sort == "tpot" else _SHOWN
@@ -135,7 +135,7 @@ def _current(
 
 
 def counted(store: StoreReader, query: ListQuery) -> int:
-    """Return how many requests are on all pages of a query, at most."""
+    """Return an upper bound of the number of requests on all pages of a query."""
     where, given = _conditions(query)
     sql = from_file("count_requests", figures="count()", where=where)
     [(count,)] = store.query(sql, given)
@@ -143,7 +143,7 @@ def counted(store: StoreReader, query: ListQuery) -> int:
 
 
 def choices(store: StoreReader, start_ns: int, end_ns: int) -> dict[str, list[str]]:
-    """Return the values that requests of a stretch of time have, by what is filtered by."""
+    """Return the values that the requests of a time range have, for each filter."""
     columns = ", ".join(f"groupUniqArray({_MAX_CHOICES})({name})" for name in CHOSEN_BY)
     [found] = store.query(
         from_file("count_requests", figures=columns, where=read.BETWEEN),
@@ -158,7 +158,7 @@ def choices(store: StoreReader, start_ns: int, end_ns: int) -> dict[str, list[st
 def peers(
     store: StoreReader, start_ns: int, end_ns: int, filters: Mapping[str, str], limit: int
 ) -> list[dict[str, Any]]:
-    """Return the last requests of a stretch of time, with what an explanation compares."""
+    """Return the last requests of a time range, with the columns that an explanation compares."""
     where, given = read.where_of(filters)
     return read.flat_rows(
         store,
@@ -194,9 +194,9 @@ def _value(sort: str) -> str:
 
 
 def _looks(query: ListQuery, wanted: int) -> Iterator[tuple[int, int]]:
-    """Yield since when is looked, and for how many: ever earlier, and ever more, until it is all.
+    """Yield the start and the limit of each attempt to find enough rows, each wider than the last.
 
-    The newest requests are among those of the last minute, where there are as many.
+    The newest requests are first looked for in the last minute only.
     """
     end = query.end_ns if query.after is None else min(query.end_ns, query.after[1] + 1)
     if query.sort == "start" and query.name is None and end - _FIRST_LOOK_NS > query.start_ns:

@@ -1,8 +1,8 @@
 """Keep a store within its size and its retention times.
 
-By time the engine drops what is too old itself (`Keep`); tables that were made with other times are
-changed when the store is opened. By size, `trim` drops the oldest days: spans first, and requests'
-rows, which are small and wanted longest, last.
+The engine itself drops what is too old (`Keep`); tables with other retention times are altered when
+the store is opened. To limit the size, `trim` drops the oldest days: spans first, and the rows of
+requests, which are small and needed longest, last.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from llmtrace_collector.store.sql_builder import from_file
 from llmtrace_collector.store.sql_engine import Engine
 from llmtrace_collector.store.tables import Keep
 
-# What goes first.
+# In the order in which they are dropped.
 _DROPPED: Final = ("otel_traces", "request_parts", "signals", "requests")
-# Below this a day is not worth dropping: there is something else on this disk.
+# A smaller day is not worth dropping: something else fills the disk.
 _MIN_BYTES: Final = 1 << 20
 
 
@@ -27,9 +27,9 @@ class Trimmed:
     """What was dropped, and what is left.
 
     Attributes:
-        dropped: (table, day) pairs; a part of a day goes by that day, too.
-        freed: bytes of them.
-        size: bytes of all tables after it.
+        dropped: (table, day) pairs, also of days that were dropped in part.
+        freed: their bytes.
+        size: bytes of all tables afterwards.
     """
 
     dropped: tuple[tuple[str, str], ...]
@@ -44,10 +44,10 @@ def size(engine: Engine) -> dict[str, int]:
 
 
 def trim(engine: Engine, most_bytes: int) -> Trimmed:
-    """Drop the oldest days until all tables take at most so much.
+    """Drop the oldest days until all tables take at most `most_bytes`.
 
-    Days that are far from today are taken for a wrong clock, and go first. Of the only
-    day left of the spans the older part is deleted.
+    Days far from today are taken for a wrong clock, and dropped first. If only today's spans are
+    left, the older part of them is deleted.
 
     Args:
         engine: of the store; on a cluster each node has to trim its own.
@@ -90,13 +90,13 @@ def _days(engine: Engine, table: str) -> list[tuple[str, int]]:
 
 
 def _delete_older(engine: Engine, share: float) -> None:
-    """Delete so large a share of today's spans, the oldest."""
+    """Delete the oldest share of today's spans."""
     [until] = engine.read(from_file("oldest_spans", share=f"{share:.4f}"), "TSV").split()
     engine.run(from_file("delete_spans", until_ns=f"{float(until):.0f}"))
 
 
 def follow(engine: Engine, keep: Keep) -> None:
-    """Have tables that exist already keep what they hold for as long as the settings say now."""
+    """Give existing tables the present retention times."""
     lines = engine.read(
         "SELECT name, engine_full FROM system.tables WHERE database = currentDatabase()",
         "JSONCompactEachRow",

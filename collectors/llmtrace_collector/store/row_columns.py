@@ -1,8 +1,8 @@
-"""The columns of a row in the store, and where in a span each of them is.
+"""The columns of a row in the store, and the expression that reads each of them from a span.
 
-One table for all of it: `request_parts` (what one span says of a request) and `requests` (the
-request) have the same columns, and both are made from the names in `llmtrace.semconv.attributes`.
-Durations are whole nanoseconds, so that stages add up exactly in SQL, too.
+`request_parts` (what one span reports of a request) and `requests` (the whole request) have the same
+columns, made from the names in `llmtrace.semconv.attributes`. Durations are whole nanoseconds, so
+that stages add up exactly in SQL, too.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ SOURCE: Final = "Enum8({})".format(
 MARKED: Final = "Map(LowCardinality(String), Int64)"
 TEXTS: Final = "Map(LowCardinality(String), String)"
 
-# An id may be as long as its sender likes, as may figures in a text; a word is something to group by.
+# Limits of texts from senders: ids and lists of figures, and words that are grouped by.
 _MAX_ID: Final = 512
 _MAX_WORD: Final = 256
-# Of attributes of the application's own.
+# Limits of the application's own attributes.
 _MAX_OWN: Final = 32
 _MAX_OWN_LENGTH: Final = 1024
 # Seconds: longer than any request by far, and small enough for nanoseconds in 64 bits.
@@ -47,9 +47,9 @@ class Field:
     Attributes:
         name: of the column.
         type: of ClickHouse.
-        read: the expression that reads it off a span of `otel_traces`, whose attributes are `a`,
-            those of them that are seconds `ns`, and those that name a source `source_of`.
-        unless: the expression of what it is where no span reports it.
+        read: the expression that reads it from a span of `otel_traces`: `a` is the map of its
+            attributes, `ns` of those that are seconds, `source_of` of those that name a source.
+        unless: the expression of its value where no span reports it.
         meaning: for people.
     """
 
@@ -61,24 +61,24 @@ class Field:
 
 
 def attribute(name: str) -> str:
-    """Return the expression of one attribute's text, empty where a span has none of it."""
+    """Return the expression of one attribute's text, empty where a span does not have it."""
     return f"a['{name}']"
 
 
 def ns(name: str) -> str:
-    """Return the expression of one attribute's seconds in nanoseconds, NULL where it has none."""
+    """Return the expression of one attribute's seconds in nanoseconds, NULL where it is missing."""
     return f"ns['{name}']"
 
 
 def source_of(name: str) -> str:
-    """Return the expression of the source an attribute names, empty where that is unknown."""
+    """Return the expression of the source that an attribute names, empty where it is unknown."""
     return f"source_of['{name}']"
 
 
 def all_ns() -> str:
     """Return the expression of `ns`: seconds as nanoseconds, as Python's `round` does.
 
-    Of all attributes at once: an insert takes longer to plan than to run, so it is written once.
+    For all attributes at once: an insert takes longer to plan than to run, so it is written once.
     """
     number = "toFloat64OrNull(text)"
     read = (
@@ -110,7 +110,7 @@ def _flag(name: str) -> str:
 
 
 def _plain(field: str, name: str, kind: str) -> tuple[str, str, str]:
-    """Return type, reading and default of a plain field; what a row always has is not nullable."""
+    """Return type, expression and default of a plain field; what every row has is not nullable."""
     text = attribute(name)
     if field in {"request_id", "response_id", "gaps"}:
         return "String", f"left({text}, {_MAX_ID})", "''"
@@ -166,7 +166,7 @@ def _marked(when: str) -> str:
 
 
 def _browser() -> str:
-    """What a page reported, by the names a row's JSON has."""
+    """What a web page reported, by the names in a row's JSON."""
     pairs = ((name_of(line.field.removeprefix("browser."), ON_WIRE), line) for line in BROWSER)
     names = {wire: name_of(line.field.removeprefix("browser."), IN_JSON) for wire, line in pairs}
     wire = ", ".join(f"'{name}'" for name in names)
@@ -178,7 +178,7 @@ def _browser() -> str:
 
 
 def _own() -> str:
-    """What the application says of a request itself: nothing of llmtrace's, and no content."""
+    """The application's own attributes: not llmtrace's, and no content."""
     taken = sorted(
         {line.name for table in (PLAIN, SPECIAL, DERIVED) for line in table}
         | {"service.name"}

@@ -1,8 +1,8 @@
-"""Make a row, in SQL, of a request and of what belongs to it.
+"""Make rows, in SQL, of requests and the parts that belong to them.
 
-`match_sql` has found what belongs together; here the request's own span, the engines' figures, the gateways' and
-the page's become one row, and that is split into stages. The pure functions of `llmtrace` say what
-comes of it, and tests hold the SQL against them.
+`match_sql` has found what belongs together; here the request's own span and the figures of engines,
+gateways and the web page become one row, which is then split into stages. The result is defined by
+the pure functions of `llmtrace`; tests compare the SQL with them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RANKED: Final = (
 )  # fmt: skip
 
 
-# What the steps look at or change. The rest of a row rides along in one tuple.
+# The columns that the steps read or change. The rest of a row is carried along in one tuple.
 _LOOKED_AT: Final = tuple(
     field.name
     for field in FIELDS
@@ -46,9 +46,9 @@ COLUMNS: Final = (
     *(f"{stage}_{what}" for stage in STAGES for what in ("ns", "source")),
     "unattributed_ns", "inconsistent", "ttft_arrival_ns",
 )  # fmt: skip
-# What may belong to a request beside its own span.
+# What may belong to a request in addition to its own span.
 FOUND: Final = ("engine", "plugin", "gateway", "page")
-# Moments that a page reports, too.
+# Moments that a web page also reports.
 _OF_PAGE: Final = frozenset({"first_byte", "last_content", "max_gap"})
 _FIGURES: Final = {
     "reported_queue": "queue",
@@ -64,7 +64,7 @@ def select(found: Collection[str] = FOUND) -> str:
     """Return the query that makes the rows of the requests in `join_found`.
 
     Args:
-        found: what belongs to any of them; the query leaves out what the others would need.
+        found: kinds that belong to any of them; the query leaves out the steps for the others.
     """
     extra = {
         "engine": ("engine_joined", "engine"),
@@ -111,7 +111,7 @@ def select(found: Collection[str] = FOUND) -> str:
 
 
 def _with_figures(inner: str, who: str) -> str:
-    """Join what engines reported of the request."""
+    """Add the figures that engines reported of the request."""
     source = _SOURCES[who]
     names = ", ".join(map(repr, _RANKED))
     better = [
@@ -130,7 +130,7 @@ def _with_figures(inner: str, who: str) -> str:
 
 
 def _with_page(inner: str) -> str:
-    """Lay over a row what the page reported."""
+    """Add what the web page reported."""
     unknown = (
         (f"{mark.field}_ns", f"if(paged, NULL, {mark.field}_ns)")
         for mark in MARKS

@@ -1,14 +1,14 @@
-"""Read off one span what it reports of a request.
+"""Extract from one span what it reports of a request.
 
-A materialised view reads it off every span as it is stored, by any process: a row of llmtrace's
-SDK, an engine's own span, a record of our plugin in vLLM, a gateway's span, a page's beacon, or a
-plain GenAI span of OpenTelemetry. Each becomes one line of `request_parts`, with the columns of a
-request; `join` puts together what belongs together. Nothing here may fail: a value that cannot be
-is unknown, or one bad span would cost its whole batch.
+A materialised view does so for every span that any process stores: a row of llmtrace's SDK, an
+engine's own span, a record of our plugin in vLLM, a gateway's span, a page's beacon, or a plain
+GenAI span of OpenTelemetry. Each becomes one line of `request_parts`, with the columns of a request;
+the join combines those that belong together. Nothing here may fail: an impossible value counts as
+unknown, or one bad span would cost its whole batch.
 
-Reading takes longer to plan than to run, and a view is planned for each block that reaches it.
-So a small view picks the spans that report of a request, by way of a table that keeps nothing: a
-batch in which there is none costs no plan of the large one.
+The query takes longer to plan than to run, and a view is planned for each block that reaches it.
+So a small view first picks the spans that report of a request, by way of a table that keeps nothing:
+a batch without any does not cost a plan of the large view.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _FIGURES: Final = {
     ENGINE_E2E: "engine_e2e",
     spans.INFERENCE: "engine_inference",
 }
-# What an engine reports is believed up to a day, as in `stages.reported`.
+# An engine's figures are accepted up to a day, as in `stages.reported`.
 _DAY_NS: Final = 86_400_000_000_000
-# A part of a plain GenAI request is no longer than it, but for what rows for triage allow as well.
+# A part of a plain GenAI request is not longer than the request, with the tolerance of triage.
 _WITHIN: Final = "BETWEEN 0 AND 1.1 * took_ns + 50000000"
 
 
@@ -76,9 +76,9 @@ _ENGINE: Final = "tells IN ('engine', 'plugin', 'slice')"
 
 
 def _figures() -> Iterator[Column]:
-    """What an engine reports of itself: durations, as far as they can be believed.
+    """The durations that an engine reports, as far as they are plausible.
 
-    A prefill without a queue holds the queue, and is no prefill: see `read_engine_span`.
+    A prefill without a queue includes the queue, and does not count: see `read_engine_span`.
     """
     queue = ns(spans.QUEUE)
     for name, column in _FIGURES.items():
@@ -149,9 +149,9 @@ def reporting_select(traces: str) -> str:
 
 
 def parts_select(reporting: str) -> str:
-    """Return the query that reads the parts of requests off the spans that report of one."""
+    """Return the query that extracts the parts of requests from the spans that report of one."""
     reads = _reads()
-    # Each figure is read in one place: an insert takes longer to plan than to run.
+    # Each figure is read only once: an insert takes longer to plan than to run.
     read = from_file(
         "span_kinds",
         reporting=reporting,

@@ -1,4 +1,4 @@
-"""Build a long query of files of SQL, and of steps that see the columns of the one before."""
+"""Build long queries from files of SQL, and from steps that use the columns of the step before."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def from_file(name: str, /, **parameters: str) -> str:
     """Return a query of the folder `sql` with its named `{parameters}` filled in.
 
     Raises:
-        KeyError: it has other parameters than these.
+        KeyError: the query has other parameters than these.
     """
     text = _text(name)
     if names := {*_PARAMETER.findall(text)} ^ parameters.keys():
@@ -38,12 +38,12 @@ def columns(named: Iterable[Column]) -> str:
 
 
 def step(inner: str, *added: Column) -> str:
-    """Add columns to a query, which may use those it has."""
+    """Add columns to a query; their expressions may use the columns it has."""
     return f"SELECT *,\n    {columns(added)}\nFROM (\n{inner}\n)"
 
 
 def keep(inner: str, names: Iterable[str]) -> str:
-    """Drop all columns but these: what a query drags along, its planning pays for."""
+    """Drop all other columns, which would make planning slower."""
     return f"SELECT {', '.join(names)}\nFROM (\n{inner}\n)"
 
 

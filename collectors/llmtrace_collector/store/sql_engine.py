@@ -1,13 +1,16 @@
-"""The protocol of what runs our SQL, and the meaning of its errors.
+"""The protocol of engines that run our SQL, and the meaning of their errors.
 
 The one interface to a ClickHouse engine in this process and to a server: everything above it is the
-same text for both.
+same for both.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final, Protocol
 
 from llmtrace.core.errors import DataError, LlmtraceError
@@ -38,28 +41,58 @@ class Engine(Protocol):
         """Return the settings by which the engine reads messages of a Protobuf schema."""
 
     def settled_ns(self, now_ns: int) -> int:
-        """Return the moment up to which nothing more will be inserted as of then.
+        """Return the moment up to which nothing more will be inserted.
 
         Args:
-            now_ns: unix nanoseconds by this process's clock; the answer is by the engine's.
+            now_ns: unix nanoseconds by this process's clock; the result is by the engine's.
         """
 
     def close(self) -> None:
         """Close connections, files and locks."""
 
 
+class Writes:
+    """The writes in progress. Any thread may call.
+
+    Args:
+        clock: returns nanoseconds.
+    """
+
+    def __init__(self, clock: Callable[[], int] = time.time_ns) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._began_ns: dict[object, int] = {}
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Count a write as in progress while the block runs."""
+        key = object()
+        with self._lock:
+            self._began_ns[key] = self._clock()
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._began_ns[key]
+
+    def oldest_ns(self) -> int | None:
+        """Return when the oldest write in progress began; `None` = there is none."""
+        with self._lock:
+            return min(self._began_ns.values(), default=None)
+
+
 _LIBRARY: Final = ("HTTPConnectionPool", "HTTPSConnectionPool", "urllib3", "object at 0x")
 _ERRNO: Final = re.compile(r"\[Errno -?[0-9]+\] ([A-Za-z][A-Za-z ,-]*)")
 _CODE: Final = re.compile(r"\bCode: (\d+)\b")
-# Of bytes that are not what they should be; to send them again is no use.
+# The bytes are invalid; sending them again would not help.
 _UNREADABLE: Final = frozenset({
     6, 25, 26, 27, 32, 33, 38, 41, 69, 70, 72, 117, 128, 131, 190, 321, 349, 434, 436, 444, 561, 636
 })  # fmt: skip
-# Of statements that are wrong, or that may not be run.
+# The statement is wrong, or not allowed.
 _WRONG: Final = frozenset(
     {36, 43, 46, 47, 53, 60, 62, 158, 164, 184, 215, 307, 386, 396, 450, 456, 457, 497}
 )
-# Of what the engine had too little of.
+# The engine ran out of something.
 _REASONS: Final = {75: "disk", 173: "memory", 241: "memory", 243: "disk"}
 _MAX_LENGTH: Final = 400
 
@@ -67,7 +100,7 @@ _MAX_LENGTH: Final = 400
 def why_no_connection(text: str) -> str | None:
     """Return why there is no connection to a server, in the system's words; `None` = there is one.
 
-    A library's own words name its classes and the addresses of objects.
+    The libraries' own messages name classes and the addresses of objects.
 
     Example:
         >>> why_no_connection("HTTPConnectionPool(...): (<... at 0x7f>: [Errno 111] Connection refused)")
@@ -87,12 +120,12 @@ def why_no_connection(text: str) -> str | None:
 
 
 def failure(text: str, *, inserting: bool, what: str) -> LlmtraceError:
-    """Make the error that ClickHouse's text means.
+    """Convert ClickHouse's error message into one of our errors.
 
     Args:
-        text: as the engine wrote it; what follows its first lines is left out.
+        text: the engine's message; only its beginning is kept.
         inserting: whether bytes were being inserted.
-        what: was being done, for people.
+        what: what was being done, for people.
     """
     found = _CODE.search(text)
     code = int(found[1]) if found else 0

@@ -1,7 +1,6 @@
-"""Fill in what `sql/split_stages.sql` splits a request's wait by: who claims which stage.
+"""Fill in `sql/split_stages.sql`, which splits a request into stages, with the claims to each stage.
 
-It is split exactly as by `llmtrace.core.stages.split`: tests hold it against that, to the
-nanosecond.
+The result is exactly that of `llmtrace.core.stages.split`: tests compare both to the nanosecond.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from llmtrace.core.stages import STAGES
 from llmtrace_collector.store.row_columns import SOURCE
 from llmtrace_collector.store.sql_builder import columns, from_file, quoted
 
-# `client` is no stage: what it claims of the window becomes a part of what is unattributed.
+# `client` is not a stage: what it claims becomes part of the unattributed time.
 _NUMBER: Final[Mapping[str, int]] = {
     name: number for number, name in enumerate((*STAGES, "client"), 1)
 }
-_NO_FIGURE: Final = "('', 'estimated')"  # a fit over many requests may not enter a sum
+_NO_FIGURE: Final = "('', 'estimated')"  # an estimate over many requests may not enter a sum
 _PARTS: Final = ("client_wait", "dns", "connect", "tls", "handshake", "send", "rtt")
-# The columns that a split is made of.
+# The columns that the split reads.
 READS: Final = (
     "e2e_ns", "ttft_ns", "stream", "unwatched", "held_before_ns", "held_after_ns", "client_ns",
     "unsplit_ns", "retry_network_ns", "retry_gateway_ns", "marked_before", "marked_after",
@@ -46,7 +45,7 @@ def _marks(when: str) -> list[tuple[str, str, str]]:
 
 
 def _claims(claims: list[tuple[str, str, str]]) -> tuple[str, str, str]:
-    """Write claims as three arrays: how much, for which stage, by whom."""
+    """Write claims as three arrays: how much, for which stage, from which source."""
     ns = ", ".join(f"CAST({ns}, 'Nullable(Int64)')" for _, ns, _ in claims)
     stages = ", ".join(str(_NUMBER[stage]) for stage, _, _ in claims)
     sources = ", ".join(f"toString({source})" for _, _, source in claims)
@@ -69,15 +68,15 @@ _AFTER: Final = [
     ("render", "if(unwatched, NULL, least(greatest(held_after_ns, 0), rest_window))", "'client'"),
     *_marks("after"),
 ]
-# The consumer's own hold overlapping the server's time is no contradiction.
+# Consumer time may overlap the server's time: that is not a contradiction.
 _HOLD_BEFORE: Final = len(_BEFORE)
 
 
 def split_sql(inner: str) -> str:
-    """Return a query that adds the stages to the rows of another, and leaves some scaffolding.
+    """Return a query that adds the stages to the rows of another, beside auxiliary columns.
 
     Args:
-        inner: a query with the columns `READS`; whatever else it has is dragged along.
+        inner: a query with the columns `READS`; its other columns are kept.
     """
     before_ns, before_stage, before_source = _claims(_BEFORE)
     after_ns, after_stage, _ = _claims(_AFTER)
@@ -93,7 +92,7 @@ def split_sql(inner: str) -> str:
         "first_chunk_taken": taken.pop("first_chunk"),
         "first_chunk_claimed": claimed.pop("first_chunk"),
     }
-    # What is left after the first content is decoding.
+    # The rest of the time after the first content is decoding.
     taken["decode"] += " + if(takes_decode, after_rest, 0)"
     claimed["decode"] += " OR takes_decode"
     stages = []
@@ -130,7 +129,7 @@ def _any(claims: str, stages: str, stage: str) -> str:
 
 
 def _last(stage: str, before: str, after: str) -> str:
-    """The source that claimed a stage last: that of the whole stage."""
+    """The source of a stage: the last one that claimed it."""
     claimed_after = _any("after_ns", after, stage)
     number = str(_NUMBER[stage])
     last = from_file("last_source", number=number, before=before, claimed_after=claimed_after)
@@ -138,7 +137,7 @@ def _last(stage: str, before: str, after: str) -> str:
 
 
 def _cut(claims: str, fits: str, stages: str, *, first: int = 1, upto: int | None = None) -> str:
-    """Name the stages of the claims that did not fit; in order."""
+    """The stages of the claims that did not fit, in order."""
     names = "[" + ", ".join(f"'{stage}'" for stage in STAGES) + "]"
     length = "" if upto is None else f", {upto - first + 1}"
     part = ", ".join(f"arraySlice({array}, {first}{length})" for array in (stages, claims, fits))

@@ -1,7 +1,7 @@
 """The tables of the store, and the statements that make them.
 
 The same on every engine. On a cluster each table is a replicated one on every node (`…_local`) with
-a distributed one above it; what reads and writes uses the latter by the same names.
+a distributed one above it, which has the usual name and is used to read and write.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from llmtrace_collector.store import span_facts as parts
 from llmtrace_collector.store.row_columns import FIELDS, NS, SOURCE
 from llmtrace_collector.store.sql_builder import from_file, quoted
 
-# Blocks whose tokens are remembered, in each table: what is inserted again is there already.
+# How many blocks each table remembers by their tokens, so that a repeated insert has no effect.
 REMEMBERED: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keep:
-    """For how long what is kept, in days. Rows longer than the spans they were made of."""
+    """The retention times in days: longer for rows than for the spans they are made of."""
 
     spans: int = 7
     rows: int = 90
     signals: int = 30
-    # Parts wait here for the rest of their request: only as long as something may still come.
+    # Parts wait for the rest of their request, which arrives soon or never.
     parts: int = 2
 
 
@@ -55,7 +55,7 @@ _SECONDS: Final = (
 
 
 def request_columns() -> str:
-    """Return the columns of `requests`: a part's, and what is worked out of all of them."""
+    """Return the columns of `requests`: those of a part, and what is computed from all parts."""
     stages = [f"{stage}_ns {NS},\n    {stage}_source {SOURCE}" for stage in STAGES]
     seconds = [
         f"{name.removesuffix('_ns')}_s Nullable(Float64) ALIAS {name} / 1e9" for name in _SECONDS
@@ -70,10 +70,10 @@ def request_columns() -> str:
     )
 
 
-# What comes in batches all day: small parts are one file each instead of one for every column, and
-# ten are merged at a time instead of five. It takes a third off what a span costs.
+# For tables that get batches all day: small parts are one file instead of one per column, and ten are
+# merged at a time instead of five. It reduces the cost per span by a third.
 _IN_BATCHES: Final = "min_bytes_for_wide_part = 134217728, merge_selector_base = 10"
-# Of tables of which single lines are looked up: what is read of each part of them.
+# The granularity of tables in which single lines are looked up.
 _LOOKED_UP: Final = 256
 
 TRACES: Final = Table(
@@ -163,7 +163,7 @@ REQUEST_KEYS: Final = Table(
 
 
 def days_kept(table: Table, keep: Keep) -> int:
-    """Return for how many days a table's rows are kept."""
+    """Return for how many days a table keeps its rows."""
     return {
         "otel_traces": keep.spans,
         "request_parts": keep.parts,
@@ -203,8 +203,8 @@ def _create(
 def table_statements(cluster: str | None, keep: Keep) -> Iterator[str]:
     """Yield the statements that make the tables, on a cluster or (`None`) a node.
 
-    Run again, they change nothing. Those of a cluster are run on any one of its nodes: what belongs
-    to one trace lies on one shard, and each node reads the parts off the spans it gets.
+    Running them again changes nothing. Those of a cluster are run on any one of its nodes: a trace
+    lies on one shard, and each node extracts the parts of the spans it gets.
     """
     for table in TABLES:
         yield from creating(table, cluster, keep)
@@ -228,7 +228,7 @@ def creating(table: Table, cluster: str | None, keep: Keep) -> Iterator[str]:
 
 
 def places(cluster: str | None) -> tuple[str, str]:
-    """Return what names a cluster in a statement, and the suffix of its nodes' own tables."""
+    """Return the clause that names a cluster, and the suffix of its nodes' own tables."""
     return ("", "") if cluster is None else (f" ON CLUSTER '{quoted(cluster)}'", "_local")
 
 
@@ -265,7 +265,7 @@ def view_statements(on: str = "", local: str = "") -> Iterator[str]:
         ("keys_of_parts", f"part_keys{local}"),
         ("keys_of_requests", f"request_keys{local}"),
         ("joins_of_requests", f"joins{local}"),
-        # By way of the distributed table, that each trace's spans come to their shard.
+        # By way of the distributed table, so that each trace's spans reach their shard.
         ("spans_of_otlp", "otel_traces"),
     ):
         yield f"CREATE MATERIALIZED VIEW IF NOT EXISTS {name}{on} TO {target} AS\n{selects[name]}"

@@ -1,8 +1,8 @@
-"""Read the spans that other instrumentations make of a request, each by its own convention.
+"""Read the spans of requests that other instrumentations make, each by its own convention.
 
-One table: how a convention marks a request, and how it names what a row has. Their names are
-turned into OpenTelemetry's present ones, which `row_columns` reads; what other names stand for is
-added behind those, so that a span's own present names count first. Tested with recorded spans.
+One table: how a convention marks a request, and how it names the fields of a row. Its names are
+mapped to OpenTelemetry's current ones, which `row_columns` reads; a span's own current names take
+precedence. Tested with recorded spans.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from llmtrace.semconv.attributes import EXECUTE_TOOL
 from llmtrace_collector.store.sql_builder import from_file
 
-# Operations of OpenTelemetry's GenAI conventions that are requests for an answer, and that are none.
+# Operations of OpenTelemetry's GenAI conventions that are requests for a response, and that are not.
 _INFERENCE: Final = ("chat", "generate_content", "text_completion")
 _NO_REQUEST: Final = (
     f"{EXECUTE_TOOL}|(create|invoke)_(agent|workflow)|plan|embeddings|rerank|retrieval"
@@ -49,13 +49,13 @@ class Convention:
 
     Attributes:
         name: of the family.
-        marks: the attributes one of which each of its requests has.
+        marks: attributes of which each of its requests has at least one.
         is_request: the condition under which a span is a request.
-        names: what it calls attributes, and their present names.
-        nested: attributes that hold an object in JSON, whose keys are attributes of their own.
-        first_chunk: the event that is the first chunk.
-        also: present names, and the expressions of their texts, '' = not reported.
-        noise: regular expression of attributes that are of no use on a row, or hold content.
+        names: its names of attributes, and the current ones.
+        nested: attributes that hold a JSON object, whose keys are attributes, too.
+        first_chunk: the event of the first chunk.
+        also: current names, and the expressions of their texts; '' = not reported.
+        noise: regular expressions of attributes that are useless on a row, or hold content.
     """
 
     name: str
@@ -78,7 +78,7 @@ _LOGFIRE_BEGUN: Final = f"startsWith(ScopeName, 'logfire.') AND NOT {FAILED} AND
     "gen_ai.output.messages", "gen_ai.response.id", "response_data", _OUTPUT
 )
 
-# Strands writes this one in milliseconds; others' is in seconds, and of the server's own.
+# Strands writes it in milliseconds; for others it is in seconds, as measured by the server.
 _STRANDS_FIRST: Final = (
     f"if(has([{_of('gen_ai.provider.name')}, {_of('gen_ai.system')}], 'strands-agents'), ifNull(toString("
     f"toFloat64OrNull({_of('gen_ai.server.time_to_first_token')}) / 1000), ''), '')"
@@ -91,7 +91,7 @@ CONVENTIONS: Final = (
         is_request=(
             f"(SpanKind IN ('Client', 'SPAN_KIND_CLIENT')"
             f" AND NOT match({_OPERATION}, '^({_NO_REQUEST})$')"
-            # Many instrumentations state no kind, which then is internal.
+            # Many instrumentations set no kind, which then is internal.
             f" OR SpanKind NOT IN ('Server', 'SPAN_KIND_SERVER') AND {_OPERATION} IN {_INFERENCE})"
             f" AND NOT ({_LOGFIRE_BEGUN})"
         ),
@@ -186,14 +186,14 @@ CONVENTIONS: Final = (
     Convention("LiteLLM", noise=(r"litellm\.|(hidden_params|error\.(message|stack_trace))$",)),
 )  # fmt: skip
 
-# What else `attributes` is read from, beside what parts are made of.
+# The columns that `attributes` reads.
 READ: Final = "SpanAttributes, `Events.Timestamp`, `Events.Name`, `Events.Attributes`"
 MARKS: Final = tuple(mark for one in CONVENTIONS for mark in one.marks)
 IS_REQUEST: Final = " OR ".join(f"({one.is_request})" for one in CONVENTIONS)
 
 
 def attributes() -> str:
-    """Return the expression of a request's attributes by their present names, none empty."""
+    """Return the expression of a request's attributes by their current names, without empty ones."""
     names = {theirs: ours for one in CONVENTIONS for theirs, ours in one.names.items()}
     noise = "|".join(text for one in CONVENTIONS for text in one.noise).replace("\\", "\\\\")
     also = [pair for one in CONVENTIONS for pair in one.also.items()]

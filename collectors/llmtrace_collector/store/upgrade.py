@@ -1,9 +1,9 @@
 """Bring the tables and views of a store to the schema of this version.
 
-A store has a number, in its table `schema_versions`. What a `CREATE … IF NOT EXISTS` cannot change
-is changed by numbered steps, each of which may be run twice; columns and indexes that are missing
-are added, and views whose text differs get the present one, whatever the number says. A store of a
-newer schema is refused: what it holds may mean something else.
+A store has a schema number, in its table `schema_versions`. What `CREATE … IF NOT EXISTS` cannot
+change is changed by numbered steps, each of which may be run twice. Whatever the number, missing
+columns and indexes are added, and views whose text differs get the current one. A store of a newer
+schema is rejected: its contents may mean something else.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from llmtrace_collector.store.sql_builder import from_file
 from llmtrace_collector.store.sql_engine import Engine
 from llmtrace_collector.store.tables import Keep, Table
 
-# The number of the schema that the tables of this version make. 1 had no table for it.
+# The number of this version's schema. The first one, 1, had no table for the number.
 VERSION: Final = 5
 UNNUMBERED: Final = 1
 # Yields the statements that lead to a number from the one before, on a cluster or (`None`) a node.
@@ -27,7 +27,7 @@ Step = Callable[[str | None, Keep], Iterator[str]]
 
 
 def _keys(cluster: str | None, keep: Keep) -> Iterator[str]:
-    """Find what is stored by its keys, and count versions on from those that were times."""
+    """Add the tables of keys, and continue versions as a sequence: they were times before."""
     yield from _reported_by(cluster, keep)
     on, _ = tables.places(cluster)
     for table in (tables.PART_KEYS, tables.REQUEST_KEYS):
@@ -38,26 +38,26 @@ def _keys(cluster: str | None, keep: Keep) -> Iterator[str]:
         yield f"ALTER TABLE {name}{on} {added}"
     yield f"INSERT INTO part_keys\n{join_inputs_sql.keys_select('request_parts')}"
     yield from_file("request_keys_of_rows")
-    # Twice, that they count as settled: the process before has counted these rows.
+    # Twice, so that they count as settled: the previous process has counted these rows.
     for ago_h in (2, 1):
         yield from_file("settled_join", ago_h=str(ago_h))
 
 
 def _reported_by(cluster: str | None, _: Keep) -> Iterator[str]:
-    """Call the column of a request's kinds of parts `reported_by`; it was `told_by`."""
+    """Rename the column with the kinds of a request's parts to `reported_by`."""
     on, _local = tables.places(cluster)
     for name in _everywhere(tables.REQUESTS, cluster):
         yield f"ALTER TABLE {name}{on} RENAME COLUMN IF EXISTS told_by TO reported_by"
 
 
 def _everywhere(table: Table, cluster: str | None) -> Iterable[str]:
-    """Return the names of a table: on a cluster that of the nodes' own comes first."""
+    """Return the names of a table: on a cluster, first that of the nodes' own tables."""
     _, local = tables.places(cluster)
     return dict.fromkeys((f"{table.name}{local}", table.name))
 
 
-# 4 has the column `gaps`, and 5 reads parts off `reporting_spans`: what is missing alone is added,
-# and views follow, without a step.
+# 4 added the column `gaps`, and 5 the table `reporting_spans`: these need no step, as what is missing
+# is added, and views are updated, in any case.
 STEPS: Final[Mapping[int, Step]] = {2: _keys, 3: _reported_by}
 
 _TRIAL: Final = "llmtrace_view_on_trial"
@@ -78,12 +78,12 @@ class Columns:
 
 
 def open_schema(engine: Engine, keep: Keep) -> None:
-    """Make what a store lacks, and bring what it has to this version's schema.
+    """Create what a store lacks, and upgrade what it has to this version's schema.
 
     Raises:
         ConfigError: the store's schema is newer than this version's, or older and on a cluster,
             whose name is not known here.
-        StoreError: the store does not answer; the next opening goes on where this one ended.
+        StoreError: the store does not answer; the next opening continues from there.
     """
     made = _rows(engine, f"SELECT name, engine, as_select FROM system.tables WHERE {_HERE}")
     kinds = {name: kind for name, kind, _ in made}
@@ -110,7 +110,7 @@ def open_schema(engine: Engine, keep: Keep) -> None:
     if upgrading:
         for statement in _alterations(engine):
             engine.run(statement)
-    # First what is missing, which a view that is there may be about to read.
+    # First what is missing: the existing views may soon read it.
     for statement in tables.view_statements():
         engine.run(statement)
     if upgrading:
@@ -136,19 +136,19 @@ def version_of(engine: Engine) -> int | None:
 
 
 def making(cluster: str | None, keep: Keep) -> Iterator[str]:
-    """Yield the statements that make everything of this schema where there is nothing yet."""
+    """Yield the statements that create this schema from scratch."""
     yield from tables.table_statements(cluster, keep)
     yield from tables.view_statements(*tables.places(cluster))
     yield _noting()
 
 
 def statements(since: int, cluster: str | None, keep: Keep) -> Iterator[str]:
-    """Yield the statements that bring a server's tables to this schema. May be run twice.
+    """Yield the statements that upgrade a server's tables to this schema. May be run twice.
 
     Args:
-        since: the number of the schema that is there.
+        since: the number of the existing schema.
         cluster: of the server's `remote_servers`, if the tables are on one.
-        keep: for how long what is kept.
+        keep: the retention times.
 
     Raises:
         ConfigError: there is no such number.
@@ -173,7 +173,7 @@ def statements(since: int, cluster: str | None, keep: Keep) -> Iterator[str]:
 
 
 def declared_columns(table: Table) -> Columns:
-    """Return a table's columns and indexes by name. Nested ones are left out: no step adds any."""
+    """Return a table's columns and indexes by name, except nested columns, which never change."""
     columns, indexes = {}, {}
     for line in _split(table.columns):
         name, _, rest = line.partition(" ")
@@ -200,7 +200,7 @@ def _split(text: str) -> Iterator[str]:
 
 
 def _alterations(engine: Engine) -> Iterator[str]:
-    """Yield what changes the tables that are there: what is missing, and enums that grew."""
+    """Yield the statements that add missing columns and indexes, and new members of enums."""
     have = {
         (table, name): kind
         for table, name, kind in _rows(
@@ -242,7 +242,7 @@ def _indexing(indexes: Mapping[str, str]) -> Iterator[str]:
 
 
 def _widening(columns: Mapping[str, str]) -> Iterator[str]:
-    """Yield what makes enums know their newer members; another type needs a step of its own."""
+    """Yield the changes that add new members to enums; changing another type needs a step."""
     return (
         f"MODIFY COLUMN {name} {rest}"
         for name, rest in columns.items()
@@ -251,7 +251,7 @@ def _widening(columns: Mapping[str, str]) -> Iterator[str]:
 
 
 def _follow_view(engine: Engine, name: str, select: str) -> None:
-    """Give a view that is there the present text: what is inserted meanwhile passes one of both."""
+    """Give an existing view the current text; inserts meanwhile pass through either version."""
     engine.run(f"CREATE OR REPLACE VIEW {_TRIAL} AS\n{select}")
     try:
         texts = dict(

@@ -56,6 +56,18 @@ def test_what_goes_in_comes_out_in_order(tmp_path, sync):
         assert spool.backlog_bytes == 0
 
 
+def test_a_request_larger_than_a_batch_comes_whole(tmp_path):
+    """Also where the process that took it allowed larger requests than this one does."""
+    large = bytes(9 * MIB)
+    with opened(tmp_path) as spool:
+        asyncio.run(spool.append(large, 1))
+    with opened(tmp_path) as spool:
+        batch = spool.next_batch(MIB, 100)
+
+        assert batch is not None
+        assert [record.payload == large for record in batch.records] == [True]
+
+
 def test_what_comes_together_is_synced_together(tmp_path, monkeypatch):
     """One sync answers all that came while the one before was under way."""
     came = threading.Event()

@@ -220,6 +220,15 @@ def test_the_printed_schema_is_sql(cluster, tmp_path):
         ddl.schema("x; DROP TABLE y")
 
 
+@pytest.mark.parametrize("url", ["http://h:99999/db", "http://[::1/db"])
+def test_an_address_that_is_none_is_refused(url):
+    """In words, and without what may be a password in it."""
+    with pytest.raises(ConfigError, match=r"^store http://…: not a valid address$"):
+        open_store(url)
+    with pytest.raises(ConfigError, match="not a valid address"):
+        migrate(url, url)
+
+
 def test_a_store_is_for_one_process(folder, capfd):
     """Closed is closed; a second folder, or a file in the way, is refused at set-up."""
     store = open_store(folder)
