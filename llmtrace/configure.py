@@ -23,16 +23,12 @@ from llmtrace.core.content import DEFAULT_LIMIT, ContentPolicy
 from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import fails_open, internal_error, wrong_use
 from llmtrace.exporters.after_fork import at_exit
-from llmtrace.exporters.langfuse import coexistence
 from llmtrace.exporters.sink import Receiver, Sink, receiver
 from llmtrace.instrumentation import registry
 from llmtrace.instrumentation.streams import finalize
-from llmtrace.runtime import foreign_tracer, runtime
+from llmtrace.runtime import runtime
 from llmtrace.runtime.runtime import Runtime
 from llmtrace.runtime.trace_context import HeaderPolicy
-
-# Langfuse's SDK may be at work whether or not rows are sent to Langfuse.
-foreign_tracer.register(coexistence)
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider

@@ -15,7 +15,8 @@ from opentelemetry import trace as otel_trace
 from llmtrace.core.random_ids import random_id
 from llmtrace.core.recording import Defer, Recording
 from llmtrace.exporters import tracer_provider
-from llmtrace.runtime import foreign_tracer, scope
+from llmtrace.exporters.langfuse import coexistence
+from llmtrace.runtime import scope
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -48,6 +49,11 @@ class TraceContext(NamedTuple):
     def traceparent(self) -> str:
         """The W3C header that makes the server's spans children of this request."""
         return f"00-{self.trace_id}-{self.span_id}-{'01' if self.sampled else '00'}"
+
+    def count_once(self) -> None:
+        """Have Langfuse count a call once whose client has opened its own span inside ours."""
+        if self.span is not None:
+            coexistence.count_ours(self.span)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +126,7 @@ def of_request(
     parent, counted = _NOTHING, False
     if (known := outside.get_span_context()).is_valid:
         parent = _below(known)
-        counted = foreign_tracer.registered.counts(outside)
+        counted = coexistence.counts(outside)
     if generation is not None:
         parent = parent._replace(context=otel_trace.set_span_in_context(generation))
     if around is not None:
@@ -135,7 +141,7 @@ def of_request(
         if generation is None and not _opened_since(parent, around.span):
             parent = _inside(around.span)
     if counted:
-        foreign_tracer.registered.mark(recording.attributes)  # there is one for this call
+        coexistence.mark(recording.attributes)  # there is one for this call
     if tracer is None:
         trace_id = parent.trace_id or random_id(16)
         return TraceContext(
@@ -275,4 +281,4 @@ def _state(ids: SpanContext) -> str:
 
 def _in_generation(around: Recording) -> bool:
     """Say whether a generation of Langfuse's own SDK is open around a recording, not inside it."""
-    return around.span.generation is None and foreign_tracer.registered.marked(around.attributes)
+    return around.span.generation is None and coexistence.marked(around.attributes)
