@@ -10,13 +10,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from llmtrace.core.stages import Reported, Source, StageName, Stages, Timeline, better
+from llmtrace.core.stages import (
+    DRAWN_ORDER,
+    Reported,
+    Source,
+    StageName,
+    Stages,
+    Timeline,
+    better,
+)
 
-# As a waterfall lays them out: time on the server that cannot be split lies before the content.
-_ORDER: Final = (
-    "client", "network", "gateway", "queue", "prefill", "first_chunk", "unattributed", "decode",
-    "render",
-)  # fmt: skip
+_ORDER: Final = ("client", *DRAWN_ORDER)
 _REPORTED: Final[tuple[StageName, ...]] = ("gateway", "queue", "prefill", "decode")
 _MARKED: Final[tuple[StageName, ...]] = ("network", "first_chunk")
 

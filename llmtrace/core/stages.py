@@ -28,6 +28,11 @@ STAGES: Final[tuple[StageName, ...]] = get_args(StageName)
 UNATTRIBUTED: Final = "unattributed"
 # What the whole of a request is divided into, in the order in which it is shown.
 PARTITION: Final = (*STAGES, UNATTRIBUTED)
+# The order in which spans and bars lie end to end: server time that cannot be split lies before
+# the first content.
+DRAWN_ORDER: Final = (
+    "network", "gateway", "queue", "prefill", "first_chunk", "unattributed", "decode", "render",
+)  # fmt: skip
 
 Source = Literal[
     "client",  # a clock in this process

@@ -15,7 +15,8 @@ from typing import Any, Final
 from llmtrace.core.attempts import MAX_ATTEMPTS, Attempt
 from llmtrace.core.row import TURN, Row
 from llmtrace.core.span import Span, Value
-from llmtrace.semconv.attributes import ATTEMPT, ORDER
+from llmtrace.core.stages import DRAWN_ORDER
+from llmtrace.semconv.attributes import ATTEMPT
 
 _NS: Final = 1_000_000_000
 _HTTP_ERROR: Final = 400
@@ -52,7 +53,7 @@ def waterfall(row: Row) -> tuple[tuple[str, ...], tuple[str | None, ...], list[i
     sources: Mapping[Any, str] = stages.sources
     names, edges = [], [row.start]
     at = row.start
-    for name in ORDER:
+    for name in DRAWN_ORDER:
         if ns := getattr(stages, name):
             names.append(name)
             at += ns

@@ -22,10 +22,11 @@ from llmtrace.core.failopen import internal_error
 from llmtrace.core.row import TURN
 from llmtrace.core.row_fields import PLAIN, REPORTED
 from llmtrace.core.span import Span
+from llmtrace.core.stages import DRAWN_ORDER
 from llmtrace.exporters.otlp.dialect import OTEL, Dialect
 from llmtrace.exporters.otlp.resource import resource
 from llmtrace.exporters.span_layout import attempt_spans, failure_text, name_of, waterfall
-from llmtrace.semconv.attributes import ATTEMPT_LOG, DERIVED, ORDER, SCOPE, SPECIAL, STAGE_TIMES
+from llmtrace.semconv.attributes import ATTEMPT_LOG, DERIVED, SCOPE, SPECIAL, STAGE_TIMES
 from llmtrace.semconv.convert import Value, kind_of
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ _UINT64_MASK: Final = (1 << 64) - 1
 # What a stage's span id is to that of its request: fixed, so that a row sent twice is one row.
 _CHILD: Final = {
     stage: int.from_bytes(uuid.uuid5(uuid.NAMESPACE_OID, f"llmtrace.stage.{stage}").bytes[:8])
-    for stage in ORDER
+    for stage in DRAWN_ORDER
 }
 
 # Encoding holds the interpreter's lock. Let it go this often, or a full batch would be a hiccup of
