@@ -49,7 +49,7 @@ def grpc_sender(settings: OtlpSettings, signal: Signal) -> Send:
         try:
             answer: bytes = export(body, timeout=settings.timeout_s, metadata=metadata)
         except grpc.RpcError as error:
-            raise _undelivered(error, settings.url) from None
+            raise _rejected(error, settings.url) from None
         return answer
 
     return send
@@ -71,7 +71,7 @@ def _read(path: str | None) -> bytes | None:
     return None if path is None else Path(path).read_bytes()
 
 
-def _undelivered(error: Any, where: str) -> RetryExhausted:
+def _rejected(error: Any, where: str) -> RetryExhausted:
     code = error.code()
     wait_s = _retry_info(error.trailing_metadata() or ())
     # A server out of resources is retried only if it says when.

@@ -63,7 +63,7 @@ def deliver(
         jitter: 0 to 1, so that many processes do not come back at once.
 
     Raises:
-        Undelivered: it was refused for good, or for too long.
+        RetryExhausted: it was rejected for good, or for too long.
     """
     deadline = clock() + give_up_after_s
     wait_s = _FIRST_WAIT_S
