@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
+from llmtrace.core.json_values import read_duration
+
 PartKind = Literal["request", "tool", "turn"]
 PART_KINDS: Final[tuple[PartKind, ...]] = get_args(PartKind)
 
@@ -208,8 +210,8 @@ def read_part(flat: Mapping[str, Any]) -> Part:
         kind=flat["kind"],
         name=flat["name"],
         number=_whole(flat["number"]),
-        start=_ns(flat["start_s"]),
-        duration=_ns(flat["duration_s"]),
+        start=read_duration(flat, "start_s"),
+        duration=read_duration(flat, "duration_s"),
         outcome=outcome,
         depth=_whole(flat["depth"]),
         round=_whole(flat.get("round", 0)),
@@ -224,11 +226,3 @@ def _whole(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MAX:
         raise TypeError(f"a part holds {value!r} where a whole number belongs")
     return value
-
-
-def _ns(seconds: Any) -> int:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise TypeError(f"a part holds {seconds!r} where seconds belong")
-    if not 0 <= seconds < _MAX / _NS:
-        raise ValueError(f"a part holds {seconds!r} s, which no turn takes")
-    return round(seconds * _NS)
