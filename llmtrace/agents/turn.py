@@ -6,7 +6,6 @@ children; its row says how their times lie in its own.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Self, TypeVar, overload
@@ -20,8 +19,7 @@ from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import fails_open, internal_error
 from llmtrace.core.recording import Recording
 from llmtrace.core.row import TURN, Row
-from llmtrace.instrumentation.streams import finalize
-from llmtrace.instrumentation.streams.cancellation import cancelled
+from llmtrace.instrumentation.streams import cancellation, finalize
 from llmtrace.instrumentation.trace_decorator import Scalar, labels
 from llmtrace.runtime.runtime import active
 from llmtrace.runtime.scope import KEY, live
@@ -233,7 +231,5 @@ class _Turn:
         defer = finalize.defer()
         if defer is not None:
             self._recording.finish("cancelled", defer=defer)
-        elif isinstance(error, asyncio.CancelledError):
-            cancelled(self._recording, error)
         else:
-            self._recording.failed(error)
+            cancellation.failed(self._recording, error)

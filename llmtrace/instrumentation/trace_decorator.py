@@ -17,8 +17,7 @@ from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import Recording
 from llmtrace.instrumentation import join_call
 from llmtrace.instrumentation.llm_sdks import endpoints, responses
-from llmtrace.instrumentation.streams import generators, generic_chunks
-from llmtrace.instrumentation.streams.cancellation import cancelled
+from llmtrace.instrumentation.streams import cancellation, generators, generic_chunks
 from llmtrace.instrumentation.streams.context_managers import proxy
 from llmtrace.instrumentation.streams.proxy import StreamProxy, make_proxy
 from llmtrace.runtime.runtime import active, enclosing, entered
@@ -237,11 +236,8 @@ async def _awaited(recording: Recording, answer: Any) -> Any:
     try:
         with entered(recording):
             result = await answer
-    except asyncio.CancelledError as error:
-        cancelled(recording.left(), error)
-        raise
     except BaseException as error:
-        recording.left().failed(error)
+        cancellation.failed(recording.left(), error)
         raise
     return _deliver(recording, result)
 

@@ -21,7 +21,7 @@ def _connecting(attempt: LiveAttempt, now: int) -> None:
 
 
 def _connected(attempt: LiveAttempt, now: int) -> None:
-    if attempt.dns is None and dns.watching():
+    if attempt.dns is None and dns.standard_loop():
         attempt.dns = 0  # an address, not a name: there was nothing to resolve
     took = now - attempt.phase_started - (attempt.dns or 0)
     attempt.connect = (attempt.connect or 0) + max(0, took)

@@ -54,9 +54,12 @@ def seen(error: asyncio.CancelledError) -> Cancellation:
     return Cancellation(outcome_of(error), task if requests else None, requests)
 
 
-def cancelled(recording: Recording, error: asyncio.CancelledError) -> None:
-    """End a recording whose wait was cancelled: now as to time, in a moment as to outcome."""
-    end(recording, seen(error))
+def failed(recording: Recording, error: BaseException) -> None:
+    """End a recording with what was raised: a cancellation may turn out to be a time-out."""
+    if isinstance(error, asyncio.CancelledError):
+        end(recording, seen(error))
+    else:
+        recording.failed(error)
 
 
 def end(recording: Recording, cancellation: Cancellation) -> None:

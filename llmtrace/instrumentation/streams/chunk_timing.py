@@ -6,7 +6,6 @@ boundaries: before it is consumer time, during it the consumer waits.
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from typing import Any, Final
@@ -16,7 +15,7 @@ from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import Recording
 from llmtrace.core.request_clock import GAP_BOUNDS_NS, HIDDEN, NOTHING
 from llmtrace.instrumentation.llm_sdks.attribute_view import viewed
-from llmtrace.instrumentation.streams.cancellation import cancelled
+from llmtrace.instrumentation.streams import cancellation
 from llmtrace.instrumentation.streams.finalize import StreamFinalizer
 
 # Looks at one chunk, notes on the recording what it reports, returns its kind.
@@ -125,11 +124,8 @@ async def _atimed_reads(
         except StopAsyncIteration:
             recording.exhausted()
             return
-        except asyncio.CancelledError as error:
-            cancelled(recording, error)
-            raise
         except BaseException as error:
-            recording.failed(error)
+            cancellation.failed(recording, error)
             raise
         try:
             recording.mark = now = clock()
