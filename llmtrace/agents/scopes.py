@@ -244,7 +244,8 @@ class TurnScope(Scope):
         with self._lock:
             self.ended = True
             requests = [one for one in self._requests if not one.withdrawn]
-            calls = self._calls - sum(one.withdrawn for one in self._requests if _is_call(one))
+            withdrawn = sum(one.withdrawn for one in self._requests if one.kind == "request")
+            calls = self._calls - withdrawn
             tools = self._tools
             self._requests, self._tools, self._known = [], [], set()
             begun, serial, busy = self._begun, self._serial, self._busy
@@ -287,10 +288,6 @@ class TurnScope(Scope):
             tool_critical_path_s=figures.critical_path / _NS,
             tool_serial_loss_s=figures.serial_loss / _NS,
         )
-
-
-def _is_call(seen: RequestSeen) -> bool:
-    return seen.kind == "request"
 
 
 def _look(value: Any) -> Fingerprints | None:

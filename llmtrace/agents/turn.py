@@ -6,7 +6,6 @@ children; its row says how their times lie in its own.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Self, TypeVar, overload
 
@@ -20,7 +19,7 @@ from llmtrace.core.failopen import fails_open, internal_error
 from llmtrace.core.recording import Recording
 from llmtrace.core.row import TURN, Row
 from llmtrace.instrumentation.streams import cancellation, finalize
-from llmtrace.instrumentation.trace_decorator import Scalar, labels
+from llmtrace.instrumentation.trace_decorator import Scalar, apply_decorator, labels
 from llmtrace.runtime.runtime import active
 from llmtrace.runtime.scope import KEY, live
 from llmtrace.runtime.trace_context import inside as context_of
@@ -42,7 +41,9 @@ class TurnBlock:
     def __call__(self, function: F) -> F:
         """Record every call of a function as a turn, whatever kind of function it is."""
         labels(self._labels, "@llmtrace.turn")
-        decorated: F = _decorated(function, self._begin)
+        decorated: F = apply_decorator(
+            lambda target: scoped(target, self._begin), function, where="llmtrace.turn(…)"
+        )
         return decorated
 
     def __enter__(self) -> Self:
@@ -154,14 +155,6 @@ def turn(
         function = getattr(name, "__func__", name)
         return TurnBlock(getattr(function, "__name__", _UNNAMED), turn_labels)(name)
     return TurnBlock(name, turn_labels)
-
-
-def _decorated(target: Any, begin: Callable[..., _Turn | None]) -> Any:
-    if isinstance(target, staticmethod | classmethod):
-        return type(target)(_decorated(target.__func__, begin))
-    if not callable(target) or inspect.isclass(target):
-        raise ConfigError(f"llmtrace.turn(…) decorates functions, not {target!r}")
-    return scoped(target, begin)
 
 
 def _begin(name: Any, turn_labels: dict[str, Any]) -> _Turn | None:

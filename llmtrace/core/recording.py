@@ -19,7 +19,7 @@ from llmtrace.core.failopen import internal_error
 from llmtrace.core.gap_slots import written
 from llmtrace.core.request_clock import REASONING, TEXT, TOOL_CALL, Clock, since
 from llmtrace.core.row import Outcome, Row, blank_row
-from llmtrace.core.stages import EngineFigures, Network, Reported, StageName, Timeline, better
+from llmtrace.core.stages import EngineFigures, Network, Reported, StageName, Timeline, with_engine
 
 # Takes a finished row whose outcome is not settled yet, and what to give it to when it is.
 Defer = Callable[[Row, Callable[[Row], None]], None]
@@ -78,9 +78,8 @@ class Recording(AttemptClock):
         self.hops: dict[str, Any] = {}  # what each gateway on the way reported of itself
         self.no_gateway_seen = False  # no gateway shows in the answer's headers
         self.engine: list[EngineFigures] = []
-        self.usage_hidden = (
-            False  # llmtrace requested usage: its extra chunk is not for the client
-        )
+        # llmtrace requested usage: its extra chunk is not for the client.
+        self.usage_hidden = False
         self.expects_finish = False  # the protocol ends an answer with a finish reason
         self.failure: tuple[Outcome, str | None] | None = None
         self.stated: Outcome | None = None  # what the application says it came to
@@ -90,10 +89,8 @@ class Recording(AttemptClock):
         self.outgoing: tuple[Any, Mapping[str, str]] | None = None
         self.open = False  # the consumer has the stream, and it has not ended
         self.reads_bytes = False  # the stream is read as bytes: no client parses it into chunks
-        self.in_decorated_function = (
-            False  # a decorated function is still running around the stream
-        )
-        # What the decorated function around the stream is called, and its fields and attributes.
+        self.in_decorated_function = False  # one still runs around the stream
+        # The name of that function, and its fields and attributes.
         self.labels: tuple[str, dict[str, Any], dict[str, Any]] | None = None
         self.call_began: CallBegan | None = None  # a client's call, in a decorated function
         self.call_ended: int | None = None
@@ -307,14 +304,8 @@ class Recording(AttemptClock):
 
     def _timeline(self, now: int, network: Network) -> Timeline:
         """Return what was measured and reported of the request, which is over now."""
-        queue = prefill = decode = frontend = kv_transfer = None
-        # What a cache kept may hold the figures of the request it was made by.
-        for figures in () if self.info.get("cache_hit") else self.engine:
-            queue, prefill = better(queue, figures.queue), better(prefill, figures.prefill)
-            decode, frontend = better(decode, figures.decode), better(frontend, figures.frontend)
-            kv_transfer = better(kv_transfer, figures.kv_transfer)
         ttft, held = self.ttft, self.consumer_time
-        return Timeline(
+        timeline = Timeline(
             e2e=since(self.start, now),
             ttft=ttft,
             client=self.client,
@@ -324,15 +315,14 @@ class Recording(AttemptClock):
             retry_network=self.retry_network,
             retry_gateway=self.retry_gateway,
             gateway=self.gateway,
-            queue=queue,
-            prefill=prefill,
-            engine_decode=decode,
-            frontend=frontend,
-            kv_transfer=kv_transfer,
             marked_before=self.marked_before.copy(),  # a mark may end after the row
             marked_after=self.marked_after.copy(),
             stream=self.stream,
         )
+        # What a cache kept may hold the figures of the request it was made by.
+        for figures in () if self.info.get("cache_hit") else self.engine:
+            timeline = with_engine(timeline, figures)
+        return timeline
 
     def _times(self, row: dict[str, Any], answered: int | None) -> None:
         """Note in the row how many chunks came, and when what happened."""

@@ -145,7 +145,8 @@ class PassingRequest:
             begun = bool(body) if self._content is None else self._content.in_these(body)
             if begun or self.last:
                 self._relay.finalize(self._relay.clock())
-                self._hint()
+                if self._content is not None and not self._served.own_time_known:
+                    _hint_once()
         if self._relay.spent is None:
             self._tail = (self._tail + body)[-_TAIL:]
             return message
@@ -179,11 +180,6 @@ class PassingRequest:
     def _rejected(self) -> bool:
         """Whether the request was rejected: then all of its time was the gateway's."""
         return self._status >= _ERROR
-
-    def _hint(self) -> None:
-        """Log once that an upstream call is missing, if a stream came from nowhere."""
-        if self._content is not None and not self._served.own_time_known:
-            _hint_once()
 
     # --- the end --------------------------------------------------------------------------------
 

@@ -126,21 +126,35 @@ def trace(
     fields, extra = labels(given, "@llmtrace.trace")
 
     def decorate(target: Any) -> Any:
-        method = isinstance(target, staticmethod | classmethod)
-        if not method and (not callable(target) or inspect.isclass(target)):
-            raise ConfigError(
-                f"@llmtrace.trace decorates functions, not {target!r}; "
-                "write @llmtrace.trace or @llmtrace.trace(route=…)"
-            )
         return _decorated(target, fields, extra)
 
-    return decorate if function is None else decorate(function)
+    hint = "; write @llmtrace.trace or @llmtrace.trace(route=…)"
+    apply = partial(apply_decorator, decorate, where="@llmtrace.trace", hint=hint)
+    return apply if function is None else apply(function)
+
+
+def apply_decorator(
+    decorate: Callable[[Any], Any], target: Any, *, where: str, hint: str = ""
+) -> Any:
+    """Apply a decorator to a function, or to the one inside a static or class method.
+
+    Args:
+        decorate: returns the decorated function.
+        target: what is to be decorated.
+        where: the decorator's name, for the error.
+        hint: for the error: how it is used.
+
+    Raises:
+        ConfigError: it is no function.
+    """
+    if isinstance(target, staticmethod | classmethod):
+        return type(target)(decorate(target.__func__))
+    if not callable(target) or inspect.isclass(target):
+        raise ConfigError(f"{where} decorates functions, not {target!r}{hint}")
+    return decorate(target)
 
 
 def _decorated(target: Any, fields: dict[str, Any], extra: dict[str, Any]) -> Any:
-    if isinstance(target, staticmethod | classmethod):
-        return type(target)(_decorated(target.__func__, fields, extra))
-
     name = getattr(target, "__qualname__", type(target).__name__)
 
     def start() -> Recording | None:

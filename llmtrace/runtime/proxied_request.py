@@ -107,11 +107,6 @@ class SelfTime:
     caller: int
     beside: int = 0
 
-    @property
-    def total(self) -> int:
-        """Receipt of the request to the first content sent."""
-        return self.own + self.upstream + self.caller
-
     def knowing(self, behind: int) -> SelfTime:
         """Return the same, knowing how long the upstream worked before its first content.
 

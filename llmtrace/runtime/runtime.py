@@ -27,7 +27,7 @@ from llmtrace.core.random_ids import random_id
 from llmtrace.core.recording import Defer, Recording
 from llmtrace.core.request_clock import Clock
 from llmtrace.core.row import TURN
-from llmtrace.core.row_fields import PLAIN
+from llmtrace.core.row_fields import WIRE_NAMES
 from llmtrace.core.span import Span as FinishedSpan
 from llmtrace.exporters import tracer_provider as provider
 from llmtrace.exporters.langfuse import coexistence
@@ -66,7 +66,6 @@ awaited: ContextVar[Defer | None] = ContextVar("llmtrace_awaited", default=None)
 _INSTRUMENTATION_NAME: Final = "llmtrace"
 # The operation of a decorated function that is a span around several calls.
 WORKFLOW: Final = "invoke_workflow"
-_WIRE: Final = {line.field: line.name for line in PLAIN}
 # What stands for a provider where the application has none.
 _NO_PROVIDER: Final = (otel_trace.ProxyTracerProvider, otel_trace.NoOpTracerProvider)
 
@@ -185,7 +184,7 @@ class Runtime:
         """Write the span of a decorated function that is no request."""
         name, fields, attributes = recording.labels or ("", {}, {})
         identity: TraceContext = recording.span
-        said = {_WIRE[key]: value for key, value in fields.items() if key in _WIRE}
+        said = {WIRE_NAMES[key]: value for key, value in fields.items() if key in WIRE_NAMES}
         span = FinishedSpan(
             name=f"{WORKFLOW} {name}".strip(),
             trace_id=identity.trace_id,
