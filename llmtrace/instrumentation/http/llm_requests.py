@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from llmtrace.core.error_codes import code_in
 from llmtrace.core.failopen import fails_open, internal_error
+from llmtrace.core.listen_address import with_port
 from llmtrace.core.recording import Recording
 from llmtrace.instrumentation import join_call
 from llmtrace.instrumentation.http.sse import Events
@@ -81,7 +82,7 @@ def begin(
             "operation": "chat" if endpoint is None else endpoint.operation,
             "model": model or None,
             "provider": provider_of(host) or sdk,
-            "server": f"{host}:{port}" if port else host,
+            "server": with_port(host, port),
             "client": client,
         }
         recording, filled = join_call.join(runtime, info)

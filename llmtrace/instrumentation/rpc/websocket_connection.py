@@ -12,6 +12,7 @@ from functools import lru_cache, partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from llmtrace.core.listen_address import with_port
 from llmtrace.instrumentation.http.dns import standard_loop
 from llmtrace.instrumentation.llm_sdks.endpoints import provider_of
 from llmtrace.instrumentation.llm_sdks.responses import copy_identity
@@ -64,7 +65,7 @@ def _record(connection: Any, conversation: Conversation) -> None:
 def _server(host: str, port: int) -> dict[str, str]:
     provider = provider_of(host)
     known = {} if provider is None else {"provider": provider}
-    return {"server": f"{host}:{port}", **known}
+    return {"server": with_port(host, port), **known}
 
 
 @lru_cache(maxsize=16)

@@ -68,7 +68,7 @@ class Opening:
         merged = Headers(() if given is None else given)
         present: Mapping[str, object] = dict(merged.raw_items())
         server = str(self._recording.info.get("server") or "")
-        host = server.rpartition(":")[0] or server
+        host = server.rpartition(":")[0].strip("[]")
         for name, value in propagation.outgoing(self._recording, present, host).items():
             if name in merged:
                 del merged[name]
