@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
 
+from llmtrace.core.intervals import covered
 from llmtrace.core.recording import Recording
 from llmtrace.core.request_clock import Clock, RequestClock
 from llmtrace.core.span import Value
@@ -203,14 +204,14 @@ class ProxiedRequest:
             waited += parts
             if parts:
                 under_way.append((parts[0][0], parts[-1][1]))
-        upstream = _covered(waited)
+        upstream = covered(waited)
         waited += self.receiving.within(self.start, now)
-        both = _covered(waited)
+        both = covered(waited)
         return SelfTime(
             own=max(0, now - self.start) - both,
             upstream=upstream,
             caller=both - upstream,
-            beside=_covered([*waited, *under_way]) - both,
+            beside=covered([*waited, *under_way]) - both,
         )
 
     def finalize(self, now: int) -> SelfTime:
@@ -235,19 +236,6 @@ def _sent(call: Recording) -> int:
         return last.send_started
     # With word of the connection and none of the sending, it is still being made.
     return last.started if last.first_wire is None or last.answered else call.clock()
-
-
-def _covered(intervals: list[tuple[int, int]]) -> int:
-    """Return how long any of the intervals lasts; where several do, time counts once."""
-    total = reached = 0
-    for begun, ended in sorted(intervals):
-        if begun > reached:
-            total += ended - begun
-            reached = ended
-        elif ended > reached:
-            total += ended - reached
-            reached = ended
-    return total
 
 
 # The slot itself, which the class below covers.
