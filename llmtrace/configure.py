@@ -215,7 +215,10 @@ def init(
     limits, modules = _budgets(budget, environment.budget), _modules(instrument)
     exported = _exported(settings["service"], limits, tenant_metrics, meter_provider)
     sinks = _sinks(exporters, environment.exporters, exported)
-    made = Runtime(sinks=sinks, **settings)
+    _start(Runtime(sinks=sinks, **settings), modules)
+
+
+def _start(made: Runtime, modules: tuple[str, ...]) -> None:
     shutdown()
     runtime.activate(made)
     registry.when_imported(modules)

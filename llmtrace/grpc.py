@@ -20,9 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from llmtrace.core.errors import ConfigError, needs_extra
 
-with needs_extra(
-    "llmtrace.grpc", "grpc", "grpcio"
-):  # pragma: no cover - the OTLP exporter brings it along
+with needs_extra("llmtrace.grpc", "grpc", "grpcio"):
     import grpc
     import grpc.aio
 

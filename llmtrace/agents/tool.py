@@ -1,7 +1,7 @@
 """The decorator `@llmtrace.tool`: each call of an agent's tool becomes a span.
 
-A function, a coroutine function, a generator or an async generator stays what it is. Requests it
-makes are its children; the turn around it learns when it ran, and whether it had to wait.
+A function, a coroutine function, a generator or an async generator stays what it is. Requests that
+it makes are its children; the enclosing turn notes when it ran, and whether it had to wait.
 """
 
 from __future__ import annotations

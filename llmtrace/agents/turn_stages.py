@@ -1,7 +1,7 @@
 """Split the time of a turn into stages, from its requests, concurrent or not.
 
-Pure integers: what each request's stages come to, overlap counted once, and the rest, which is the
-caller's own time, tools included.
+Pure integers: the sum of the requests' stages, with overlap counted once, and the rest, which is
+the application's own time, tools included.
 """
 
 from __future__ import annotations

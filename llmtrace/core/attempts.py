@@ -1,7 +1,7 @@
 """The HTTP attempts of one request: start, duration, backoff and result.
 
 A request that was rejected, or whose connection broke, may have been sent again. An `Attempt` is
-over; a row has them where there was more than one, or where one failed. `attempt_clock.py` records
+one that is over; a row has them if there were several or one failed. `attempt_clock.py` records
 them.
 """
 

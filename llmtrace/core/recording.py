@@ -82,9 +82,9 @@ class Recording(AttemptClock):
         self.usage_hidden = False
         self.expects_finish = False  # the protocol ends an answer with a finish reason
         self.failure: tuple[Outcome, str | None] | None = None
-        self.stated: Outcome | None = None  # what the application says it came to
+        self.stated: Outcome | None = None  # the outcome that the application states
         self.joined = False  # a client's call records into this recording already
-        self.calling = False  # a client is inside its call: what goes over the wire is ours
+        self.calling = False  # a client is inside its call: HTTP requests made now belong to it
         # Headers to add to the call's requests, and the HTTP client that sends them.
         self.outgoing: tuple[Any, Mapping[str, str]] | None = None
         self.open = False  # the consumer has the stream, and it has not ended
@@ -142,7 +142,7 @@ class Recording(AttemptClock):
             self.call_began = CallBegan(now, self.waited, self.marked_before.copy())
 
     def becomes_its_call(self) -> None:
-        """Leave to the decorated function what was its own, and be its first call alone."""
+        """Give the time before the first call to the decorated function, and record that call."""
         began = self.call_began
         self.in_decorated_function = False
         if began is None:
@@ -173,7 +173,7 @@ class Recording(AttemptClock):
         self.switch_interval(reading=False)
 
     def disown(self) -> None:
-        """Go on without a row: it is the one of the process that this one was forked from."""
+        """Go on without a row: the row belongs to the process that this one was forked from."""
         self._emit = self._emit and (lambda *_: None)
 
     @property
@@ -188,7 +188,7 @@ class Recording(AttemptClock):
         return function
 
     def ends_unseen(self, end: Callable[[], None]) -> None:
-        """End as of the last read, unless one is under way: when it was left is not known."""
+        """End as of the last read, unless one is under way: when it was abandoned is not known."""
         clock, last = self.clock, self.mark
         if not self.reading:
             self.clock = lambda: last

@@ -1,6 +1,6 @@
 """Draw rows as HTML for notebooks: a bar of stages, and what each took.
 
-Without scripts and style sheets; all text is escaped; colours of the text are the notebook's own.
+Without scripts and style sheets; all text is escaped and has the notebook's own colours.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
-from llmtrace.core.intervals import covered
 from llmtrace.core.json_values import read_duration
+from llmtrace.core.overlap import covered
 
 PartKind = Literal["request", "tool", "turn"]
 PART_KINDS: Final[tuple[PartKind, ...]] = get_args(PartKind)

@@ -33,9 +33,9 @@ class QueuedSink(Generic[T]):
         name: what drops (`<name>.dropped`) and failures (`<name>`) are counted under.
         deliver: sends a batch; may block, and may raise, which drops the batch (or a part of it:
             `RowsLost`).
-        capacity: most rows held; more are dropped.
-        batch: most rows given to `deliver` at once.
-        interval_s: longest a row waits for its batch to fill, in seconds.
+        capacity: the number of rows that may wait; further ones are dropped.
+        batch: the largest number of rows given to `deliver` at once.
+        interval_s: the longest that a row waits for its batch to fill, in seconds.
         spans: whether `deliver` writes spans; see `SpanSink`.
         left_to: see `SpanSink`.
     """

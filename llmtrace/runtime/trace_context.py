@@ -1,7 +1,7 @@
 """The trace that a request is part of, its own span in it, and the parent of that span.
 
-Ids of our own where the application has no OpenTelemetry provider; else those of a span of that
-one's, begun at once, so that what runs inside become its children.
+If the application has an OpenTelemetry provider, they are those of a span of that provider, begun
+at once, so that what runs inside become its children; else they are ids of our own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class TraceContext(NamedTuple):
     Attributes:
         context: the one in which its span is current; `None` = there is no span to be current.
         generation: what Langfuse's own SDK records the same call as.
-        tracestate: what other systems on the way have to say of the trace; passed on.
+        tracestate: what other systems add to the trace; passed on.
         defer: gets the finished row first, with what takes it on; must not raise.
     """
 
@@ -85,7 +85,7 @@ TO_ALL: Final = HeaderPolicy()
 
 
 class _Parent(NamedTuple):
-    """What a new span is to be a child of: without ids, of nothing."""
+    """The parent of a new span; without ids, it has none."""
 
     trace_id: str | None = None
     span_id: str | None = None
@@ -107,7 +107,7 @@ def of_request(
     generation: Span | None = None,
     defer: Defer | None = None,
 ) -> TraceContext:
-    """Give a request its ids, and note on it what it takes over from what is around it.
+    """Give a request its ids, and note on it what it inherits from enclosing requests and turns.
 
     Args:
         recording: of the request.
@@ -218,7 +218,7 @@ def inside(identity: TraceContext, context: Context | None = None) -> Context:
 
     Args:
         identity: its ids.
-        context: what else is in there, where the span has none yet; `None` = the current one's.
+        context: what else it contains, where the span has none yet; `None` = the current one.
     """
     if identity.context is not None:
         return identity.context

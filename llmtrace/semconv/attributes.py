@@ -1,4 +1,4 @@
-"""The wire names that are not a plain field's of a row (`core/row_fields.py`), and of each metric.
+"""The wire names that `core/row_fields.py` does not have, and those of the metrics.
 
 OpenTelemetry's GenAI names where one exists, `llmtrace.*` for the rest. Only data: `convert.py`
 reads and writes by it, and the page of semantic conventions is printed from it.
@@ -45,7 +45,7 @@ _STAGE_MEANINGS: Final = (
     "waits for chunks after the first",
     "consumer time: the application holds the stream and does not read",
 )
-# Stages as `stages.split` cut them: written to be queried, worked out anew when read.
+# Stages as `stages.split` cut them: written for queries, computed again when read.
 STAGE_TIMES: Final = tuple(
     Attribute(stage, f"llmtrace.stage.{stage}", "seconds", meaning)
     for stage, meaning in zip(STAGES, _STAGE_MEANINGS, strict=True)
@@ -199,7 +199,7 @@ class ClientMetrics:
     calls: Mapping[str, str] | None = None
 
 
-# As released with semantic conventions 1.41, and emitted by everybody.
+# As released with semantic conventions 1.41; what most instrumentations emit.
 RELEASED: Final = ClientMetrics(
     duration="gen_ai.client.operation.duration",
     time_to_first_chunk="gen_ai.client.operation.time_to_first_chunk",
@@ -229,7 +229,7 @@ LATEST: Final = ClientMetrics(
         "tool_calls": "gen_ai.invoke_agent.tool_calls",
     },
 )
-# What the conventions want known of tokens; providers' answers seldom say it.
+# An attribute of tokens in the conventions; providers' responses seldom say it.
 MODALITY: Final = "gen_ai.token.modality"
 UNKNOWN_MODALITY: Final = "unknown"
 CALL_UNITS: Final = {"inference_calls": "{inference_call}", "tool_calls": "{tool_call}"}

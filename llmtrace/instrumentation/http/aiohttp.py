@@ -326,9 +326,8 @@ def _deliver(post: llm_requests.LlmRequest, response: Any) -> None:
     recording = post.recording
     recording.calling = False
     try:
-        if not llm_requests.is_success(
-            response.status
-        ):  # a redirect not followed is no response either
+        # A redirect that is not followed is no response either.
+        if not llm_requests.is_success(response.status):
             llm_requests.rejected(post, response.status, None, ends=False)
             aiohttp_bodies.watch_error_body(recording, response)
         else:

@@ -72,8 +72,8 @@ _NOTES: Final[Mapping[str, _Note]] = {
     "send_request_body.complete": _sent,
 }
 
-# What to do at an event by its full name (`connection.connect_tcp.started`, `http11.…`); `None` =
-# it is of no interest, as most are. Filled as names are seen, so that each is one look-up.
+# By an event's full name (`connection.connect_tcp.started`, `http11.…`): how it is noted; `None` =
+# it is of no interest, as most are. Filled as names are seen, so that each takes one look-up.
 _by_name: dict[str, _Note | None] = {}
 _MAX_NAMES: Final = 256
 

@@ -1,8 +1,8 @@
 """Decide whether a cancelled async request was cancelled or timed out.
 
-`asyncio.timeout` cancels the task and takes the cancellation back once it has turned it into a
-`TimeoutError`; a plain `Task.cancel` is never taken back. So the row waits briefly and then
-checks. anyio takes every cancellation back, but says in its message why it was made.
+`asyncio.timeout` cancels the task, and takes the cancellation back once it has turned it into a
+`TimeoutError`; a plain `Task.cancel` is never taken back. So the row is held for a moment before
+this is checked. anyio takes every cancellation back, but gives the reason in its message.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Time the reads of a stream, chunk by chunk, without touching the chunks.
 
-Two generators, sync and async, take the place of the stream's own iterator. Each read has two
-boundaries: before it is consumer time, during it the consumer waits.
+Two generators, sync and async, take the place of the stream's own iterator. The time during a read
+is a wait, the time between two reads is consumer time.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def timed_reads(
     recording: Recording, read: Callable[[], Any], classify: Classify
 ) -> Generator[Any, None, None]:
     """Yield what `read` returns until it raises `StopIteration`, timing every read."""
-    # An argument, and not made inside: the frame of a generator that is never started never runs.
-    # And the first to be released: the row ends before what `read` reads from is closed.
+    # The finalizer is an argument, as the code of a generator that is never started never runs. It
+    # is the first one, so that the row ends before what `read` reads from is closed.
     return _timed_reads(StreamFinalizer(recording), recording, read, classify)
 
 
