@@ -148,7 +148,8 @@ def apply_decorator(
         ConfigError: it is no function.
     """
     if isinstance(target, staticmethod | classmethod):
-        return type(target)(decorate(target.__func__))
+        inner = apply_decorator(decorate, target.__func__, where=where, hint=hint)
+        return type(target)(inner)
     if not callable(target) or inspect.isclass(target):
         raise ConfigError(f"{where} decorates functions, not {target!r}{hint}")
     return decorate(target)
