@@ -23,16 +23,12 @@ from llmtrace.core.content import DEFAULT_LIMIT, ContentPolicy
 from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import fails_open, internal_error, wrong_use
 from llmtrace.exporters.after_fork import at_exit
-from llmtrace.exporters.langfuse import coexistence
-from llmtrace.exporters.sink import Receiver, Sink, receiver
+from llmtrace.exporters.sink import Receiver, Sink
 from llmtrace.instrumentation import registry
 from llmtrace.instrumentation.streams import finalize
-from llmtrace.runtime import foreign_tracer, runtime
+from llmtrace.runtime import runtime
 from llmtrace.runtime.runtime import Runtime
 from llmtrace.runtime.trace_context import HeaderPolicy
-
-# Langfuse's SDK may be at work whether or not rows are sent to Langfuse.
-foreign_tracer.register(coexistence)
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -338,25 +334,16 @@ def _several(given: Any, name: str, known: Sequence[str]) -> tuple[Any, ...]:
 def _sinks(
     given: Any, otherwise: Sequence[str] | None, settings: export.ExportSettings
 ) -> tuple[Sink, ...]:
-    chosen = _first(given, otherwise, ("console",))
-    sinks: list[Sink] = []
-    built: list[Sink] = []
-    for one in dict.fromkeys(_several(chosen, "exporters", export.NAMES)):
-        if isinstance(one, str):
-            try:
-                built += export.build_all([one], settings)
-            except ConfigError:
-                _close(map(receiver, built))
-                raise
-        elif callable(write := getattr(one, "write", None)) and not iscoroutinefunction(write):
-            sinks.append(one)
-        else:
-            _close(map(receiver, built))
+    chosen = _several(_first(given, otherwise, ("console",)), "exporters", export.NAMES)
+    own: list[Sink] = [one for one in dict.fromkeys(chosen) if not isinstance(one, str)]
+    for one in own:
+        write = getattr(one, "write", None)
+        if not callable(write) or iscoroutinefunction(write):
             raise ConfigError(
                 f"exporters: {one!r} is neither a name ({', '.join(export.NAMES)}) nor an object "
                 "with write(row), which is not async"
             )
-    return (*built, *sinks)
+    return (*export.build_all((one for one in chosen if isinstance(one, str)), settings), *own)
 
 
 def flush(timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:
@@ -382,12 +369,8 @@ def shutdown() -> None:
     if before is not None:
         _end_open()
         finalize.flush_deferred(_SETTLE_TIMEOUT_S)
-        _close(before.receivers)
-
-
-def _close(sinks: Iterable[Receiver]) -> None:
-    for sink in sinks:
-        _ended(sink, sink.close)
+        for sink in before.receivers:
+            _ended(sink, sink.close)
 
 
 def _ended(sink: Receiver, act: Callable[[], object]) -> object:

@@ -16,14 +16,11 @@ See docs/instrument/protocols.md. Needs the `grpc` extra.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 from llmtrace.core.errors import ConfigError, needs_extra
 
-with needs_extra(
-    "llmtrace.grpc", "grpc", "grpcio"
-):  # pragma: no cover - the OTLP exporter brings it along
+with needs_extra("llmtrace.grpc", "grpc", "grpcio"):
     import grpc
     import grpc.aio
 
@@ -159,21 +156,14 @@ def _calls(where: str, methods: Any, classify: Any, done: Any, given: dict[str, 
             'as in methods=["package.Service/Method"]'
         )
     fields, extra = labels(given, where)
+    chosen = frozenset(f"/{name.lstrip('/')}" for name in methods or ())
     return Calls(
         classify=message_classifier.reader(classify),
         done=done,
-        wanted=_any_but_its_own if methods is None else partial(_is_one_of, _full(methods)),
+        wanted=_any_but_its_own if methods is None else chosen.__contains__,
         info={"operation": "chat", "client": "grpc", **fields},
         attributes=extra,
     )
-
-
-def _full(methods: Collection[str]) -> frozenset[str]:
-    return frozenset(f"/{name.lstrip('/')}" for name in methods)
-
-
-def _is_one_of(methods: frozenset[str], method: str) -> bool:
-    return method in methods
 
 
 def _any_but_its_own(method: str) -> bool:

@@ -50,14 +50,6 @@ class _List:
     def __init__(self, rows: list[Row]) -> None:
         self.write = rows.append
 
-    def flush(self, timeout_s: float) -> bool:
-        """Do nothing: no row is buffered."""
-        del timeout_s
-        return True
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to close."""
-
 
 @contextmanager
 def capture(

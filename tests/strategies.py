@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from llmtrace.core.attempts import MAX_S, Attempt
+from llmtrace.core.attempts import Attempt
 from llmtrace.core.browser_timing import Browser
+from llmtrace.core.json_values import MAX_S
 from llmtrace.core.request_clock import GAP_BOUNDS_NS
 from llmtrace.core.row import OUTCOMES, TURN, Row
 from llmtrace.core.stages import SOURCES, STAGES, Network, Reported, Timeline

@@ -1,7 +1,8 @@
 """Decide whether a call's arguments contain an earlier call's result.
 
-A value leaves prints: hashes of its texts and numbers and of words and runs of words in them.
-Arguments that share a telling one with a result contain some of it. No value is kept.
+Values are compared by fingerprints: hashes of their texts and numbers, and of words and runs of
+words in them. Arguments that share a specific enough one with a result contain some of it. No
+value is kept.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
-# How much of a value is looked at. What lies beyond is not seen, and makes no dependency.
+# How much of a value is looked at: what lies beyond makes no dependency.
 MAX_CHARACTERS: Final = 16_384
 _MAX_LEAVES: Final = 1_024
 _MAX_WORDS: Final = 2_048
@@ -40,13 +41,13 @@ _NONE: Final[frozenset[int]] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Fingerprints:
-    """What a value leaves behind for a comparison.
+    """The fingerprints of a value.
 
     Attributes:
         whole: of each text and number in it that is specific enough.
         words: of single words and short runs of them inside texts.
-        runs: of those, the ones no two texts share by chance.
-        objects: the objects in it that are neither, as far as they can be recognised again.
+        runs: those of them that no two texts share by chance.
+        objects: objects that are neither text nor number, if they can be recognised again.
     """
 
     whole: frozenset[int] = _NONE
@@ -80,7 +81,7 @@ class Fingerprints:
         return shared
 
     def knows(self, shared: Iterable[int]) -> set[int]:
-        """Return those of some prints that are among these."""
+        """Return the prints in `shared` that are among these."""
         return {
             one
             for one in shared
@@ -143,7 +144,7 @@ class _Look:
         for one in values:
             yield from self.texts(one, depth + 1)
             if self.leaves <= 0 or self.characters <= 0:
-                return  # of millions, not even the counting is free
+                return  # even counting millions of values takes time
 
     def _object(self, value: Any, depth: int) -> Iterator[str]:
         """Notice an object as itself, and look into its plain attributes."""
@@ -187,7 +188,7 @@ class _Look:
 def _runs(words: list[str]) -> Iterator[str]:
     """Yield from each word on as many as are long enough together to be no chance.
 
-    Where a run ends is the words' own affair, so that two texts that share them share the run.
+    Where a run ends depends on its words alone, so that two texts that share them share the run.
     """
     end, length = 0, -1  # of the run from the word we are at, the spaces between included
     for start, word in enumerate(words):

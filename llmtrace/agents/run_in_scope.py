@@ -1,7 +1,7 @@
 """Keep a scope active inside a function's own code, and inactive in the code that calls it.
 
-A scope is a turn or a tool call. Of a generator each step runs inside it; between two steps, when
-the consumer runs, it is not there.
+A scope is a turn or a tool call. Each step of a generator runs inside it; between two steps, while
+the consumer runs, it is not active.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Begin = Callable[[tuple[Any, ...], dict[str, Any]], Run | None]
 
 
 class inside:  # noqa: N801 - reads as what it is: `with inside(run):`
-    """Make a scope the one that the code inside is in. Of the requests around it none is its.
+    """Make a scope the current one for the code inside; requests around it are not current there.
 
     The context is kept as the code leaves it, for the next step of the same run.
     """
@@ -73,9 +73,9 @@ class inside:  # noqa: N801 - reads as what it is: `with inside(run):`
 
 
 def scoped(target: Callable[..., Any], begin: Begin) -> Callable[..., Any]:
-    """Make the function each run of which lies in a scope of its own.
+    """Make a function that runs each call of another in a scope of its own.
 
-    Frameworks look at what kind of function they are given, so each kind stays its kind.
+    Frameworks inspect the kind of a function, so each kind stays its kind.
 
     Args:
         target: a function, coroutine function, generator function or async generator function.
@@ -126,7 +126,7 @@ def _returned(run: Run, result: Any) -> Any:
 def _called(
     run: Run | None, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Call what runs later; what raises now is that the arguments do not fit."""
+    """Call a function whose body runs later: an error now means that the arguments do not fit."""
     try:
         return target(*args, **kwargs)
     except BaseException as error:

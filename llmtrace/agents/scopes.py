@@ -1,7 +1,7 @@
 """Account for the requests and tool calls that ran inside a turn or tool call.
 
-A turn's own recording keeps its time; a `TurnScope` keeps what began and ended in it, within
-bounds, and makes its figures of that when it is over.
+A turn's recording keeps its time. Its `TurnScope` keeps what began and ended in it, within bounds,
+and computes the turn's figures when it is over.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class TurnScope(Scope):
         return seen
 
     def tool_ends(self, seen: ToolSeen, outcome: str, result: Any) -> None:
-        """Note that a tool call ended, and what a later one would show if it needed it."""
+        """Note that a tool call ended, and keep the prints of its result."""
         with self._lock:
             seen.end = now = self._clock() - self._origin
             seen.outcome = outcome
@@ -221,8 +221,8 @@ class TurnScope(Scope):
     def _needs(self, arguments: Fingerprints) -> list[ToolSeen]:
         """Return the calls of this round whose results show in some arguments.
 
-        What was known before a result was there does not show that it was needed: it had been
-        given to a call that began earlier.
+        A print that was in the arguments of a call that began before the result was there does not
+        show that the result was needed.
         """
         calls = [call for call in self._tools if call.round == self._round and call.depth == 1]
         needs = []
@@ -244,7 +244,8 @@ class TurnScope(Scope):
         with self._lock:
             self.ended = True
             requests = [one for one in self._requests if not one.withdrawn]
-            calls = self._calls - sum(one.withdrawn for one in self._requests if _is_call(one))
+            withdrawn = sum(one.withdrawn for one in self._requests if one.kind == "request")
+            calls = self._calls - withdrawn
             tools = self._tools
             self._requests, self._tools, self._known = [], [], set()
             begun, serial, busy = self._begun, self._serial, self._busy
@@ -287,10 +288,6 @@ class TurnScope(Scope):
             tool_critical_path_s=figures.critical_path / _NS,
             tool_serial_loss_s=figures.serial_loss / _NS,
         )
-
-
-def _is_call(seen: RequestSeen) -> bool:
-    return seen.kind == "request"
 
 
 def _look(value: Any) -> Fingerprints | None:

@@ -1,7 +1,7 @@
 """The decorator `@llmtrace.tool`: each call of an agent's tool becomes a span.
 
-A function, a coroutine function, a generator or an async generator stays what it is. Requests it
-makes are its children; the turn around it learns when it ran, and whether it had to wait.
+A function, a coroutine function, a generator or an async generator stays what it is. Requests that
+it makes are its children; the enclosing turn notes when it ran, and whether it had to wait.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from llmtrace.core.error_outcomes import outcome_of
 from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import fails_open, internal_error
 from llmtrace.core.row import Outcome
-from llmtrace.core.row_fields import PLAIN
+from llmtrace.core.row_fields import WIRE_NAMES
 from llmtrace.core.span import Span, Value
 from llmtrace.instrumentation.streams import finalize
-from llmtrace.instrumentation.trace_decorator import Scalar, labels
+from llmtrace.instrumentation.trace_decorator import Scalar, apply_decorator, labels
 from llmtrace.runtime.runtime import Runtime, active, closed, enclosing, opened
 from llmtrace.runtime.scope import KEY, live
 from llmtrace.runtime.trace_context import inside as context_of
@@ -40,7 +40,6 @@ _MAX_ID: Final = 128
 # Items of a generator that later calls are compared with.
 _MAX_ITEMS: Final = 64
 Attribute = Scalar | tuple[str, ...]
-_NAMES: Final = {line.field: line.name for line in PLAIN}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,22 +89,16 @@ def tool(function: Any = None, /, *, name: str | None = None, **attributes: Scal
     fields, extra = labels(dict(attributes), "@llmtrace.tool")
 
     def decorate(target: Any) -> Any:
-        method = isinstance(target, staticmethod | classmethod)
-        if not method and (not callable(target) or inspect.isclass(target)):
-            raise ConfigError(
-                f"@llmtrace.tool decorates functions, not {target!r}; "
-                "write @llmtrace.tool or @llmtrace.tool(name=…)"
-            )
         return _decorated(target, name, fields, extra)
 
-    return decorate if function is None else decorate(function)
+    hint = "; write @llmtrace.tool or @llmtrace.tool(name=…)"
+    apply = partial(apply_decorator, decorate, where="@llmtrace.tool", hint=hint)
+    return apply if function is None else apply(function)
 
 
 def _decorated(
     target: Any, name: str | None, fields: Mapping[str, Any], attributes: Mapping[str, Attribute]
 ) -> Any:
-    if isinstance(target, staticmethod | classmethod):
-        return type(target)(_decorated(target.__func__, name, fields, attributes))
     named = name or str(getattr(target, "__name__", type(target).__name__))
     traced = _Tool(named, _parameters(target), fields, attributes)
 
@@ -247,15 +240,15 @@ class _Call:
         out: dict[str, Value] = {
             name: value for name, value in scope.attributes.items() if not reserved(name)
         }
-        out |= {_NAMES[key]: value for key, value in fields.items() if key in _NAMES}
+        out |= {WIRE_NAMES[key]: value for key, value in fields.items() if key in WIRE_NAMES}
         out |= {
-            _NAMES["operation"]: wire.EXECUTE_TOOL,
+            WIRE_NAMES["operation"]: wire.EXECUTE_TOOL,
             wire.TOOL_NAME: self._tool.name,
             wire.TOOL_TYPE: "function",
             **self._content,
         }
         for turn, seen in self._seen[:1]:
-            out[_NAMES["agent"]] = turn.recording.info["agent"]
+            out[WIRE_NAMES["agent"]] = turn.recording.info["agent"]
             out[wire.TOOL_ROUND] = seen.round
             if seen.needs_spans:
                 out[wire.TOOL_NEEDS] = seen.needs_spans

@@ -6,8 +6,6 @@ children; its row says how their times lie in its own.
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Self, TypeVar, overload
 
@@ -20,9 +18,8 @@ from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import fails_open, internal_error
 from llmtrace.core.recording import Recording
 from llmtrace.core.row import TURN, Row
-from llmtrace.instrumentation.streams import finalize
-from llmtrace.instrumentation.streams.cancellation import cancelled
-from llmtrace.instrumentation.trace_decorator import Scalar, labels
+from llmtrace.instrumentation.streams import cancellation, finalize
+from llmtrace.instrumentation.trace_decorator import Scalar, apply_decorator, labels
 from llmtrace.runtime.runtime import active
 from llmtrace.runtime.scope import KEY, live
 from llmtrace.runtime.trace_context import inside as context_of
@@ -44,7 +41,9 @@ class TurnBlock:
     def __call__(self, function: F) -> F:
         """Record every call of a function as a turn, whatever kind of function it is."""
         labels(self._labels, "@llmtrace.turn")
-        decorated: F = _decorated(function, self._begin)
+        decorated: F = apply_decorator(
+            lambda target: scoped(target, self._begin), function, where="llmtrace.turn(…)"
+        )
         return decorated
 
     def __enter__(self) -> Self:
@@ -158,14 +157,6 @@ def turn(
     return TurnBlock(name, turn_labels)
 
 
-def _decorated(target: Any, begin: Callable[..., _Turn | None]) -> Any:
-    if isinstance(target, staticmethod | classmethod):
-        return type(target)(_decorated(target.__func__, begin))
-    if not callable(target) or inspect.isclass(target):
-        raise ConfigError(f"llmtrace.turn(…) decorates functions, not {target!r}")
-    return scoped(target, begin)
-
-
 def _begin(name: Any, turn_labels: dict[str, Any]) -> _Turn | None:
     runtime = active()
     if runtime is None:
@@ -233,7 +224,5 @@ class _Turn:
         defer = finalize.defer()
         if defer is not None:
             self._recording.finish("cancelled", defer=defer)
-        elif isinstance(error, asyncio.CancelledError):
-            cancelled(self._recording, error)
         else:
-            self._recording.failed(error)
+            cancellation.failed(self._recording, error)

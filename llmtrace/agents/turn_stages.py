@@ -1,7 +1,7 @@
 """Split the time of a turn into stages, from its requests, concurrent or not.
 
-Pure integers: what each request's stages come to, overlap counted once, and the rest, which is the
-caller's own time, tools included.
+Pure integers: the sum of the requests' stages, with overlap counted once, and the rest, which is
+the application's own time, tools included.
 """
 
 from __future__ import annotations
@@ -10,13 +10,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from llmtrace.core.stages import Reported, Source, StageName, Stages, Timeline, better
+from llmtrace.core.stages import (
+    DRAWN_ORDER,
+    Reported,
+    Source,
+    StageName,
+    Stages,
+    Timeline,
+    better,
+)
 
-# As a waterfall lays them out: time on the server that cannot be split lies before the content.
-_ORDER: Final = (
-    "client", "network", "gateway", "queue", "prefill", "first_chunk", "unattributed", "decode",
-    "render",
-)  # fmt: skip
+_ORDER: Final = ("client", *DRAWN_ORDER)
 _REPORTED: Final[tuple[StageName, ...]] = ("gateway", "queue", "prefill", "decode")
 _MARKED: Final[tuple[StageName, ...]] = ("network", "first_chunk")
 

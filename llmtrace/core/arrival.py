@@ -1,8 +1,8 @@
 """Bound when a response's data was on this machine, from what the kernel says of its socket.
 
-A read that returns late looks like a slow server: the consumer came late, the event loop was
-blocked, the thread was not scheduled. The kernel keeps when the socket last received data. All
-that a read returned had arrived by then, on any server and under any protocol: it is a bound.
+A read that returns late looks like a slow server, although the consumer was late, the event loop
+was blocked or the thread was not scheduled. The kernel keeps the time at which the socket last
+received data: everything that a read returned had arrived by then, whatever the protocol.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Arrival:
     """What is known of the arrival of one response's data.
 
     Args:
-        age: for how many nanoseconds at least the last data has been on this machine, negative
-            where that is within the kernel's resolution; `None` = not known any more.
+        age: a lower bound, in nanoseconds, of how long the last data has been on this machine;
+            negative within the kernel's resolution; `None` = no longer known.
         clock: of the recording, monotonic nanoseconds.
         began: on that clock, when the wait for the response began.
         answered: when the response had begun.

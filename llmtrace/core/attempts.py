@@ -1,7 +1,7 @@
 """The HTTP attempts of one request: start, duration, backoff and result.
 
 A request that was rejected, or whose connection broke, may have been sent again. An `Attempt` is
-over; a row has them where there was more than one, or where one failed. `attempt_clock.py` records
+one that is over; a row has them if there were several or one failed. `attempt_clock.py` records
 them.
 """
 
@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from llmtrace.core.json_values import read_duration
+
 # Of more attempts the first ones are kept, and the last; `Row.attempts` counts all of them.
 MAX_ATTEMPTS: Final = 16
 _MAX_NAME: Final = 256
 _NS: Final = 1_000_000_000
-# What claims to have taken longer than a year is garbage.
-MAX_S: Final = 366 * 86_400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,24 +89,19 @@ def from_plain(flat: Sequence[Mapping[str, Any]] | None) -> tuple[Attempt, ...]:
 def _attempt(flat: Any) -> Attempt:
     if not isinstance(flat, Mapping):
         raise TypeError(f"attempt_log holds {flat!r}, not an attempt")
-    retry_after = flat.get("retry_after_s")
     error_type = flat.get("error_type")
     return Attempt(
-        start_ns=_ns(flat["start_s"]),
-        duration_ns=_ns(flat["duration_s"]),
-        backoff_ns=_ns(flat.get("backoff_s", 0)),
+        start_ns=read_duration(flat, "start_s"),
+        duration_ns=read_duration(flat, "duration_s"),
+        backoff_ns=_if_there(flat, "backoff_s") or 0,
         status=_status(flat.get("status")),
         error_type=None if error_type is None else str(error_type)[:_MAX_NAME],
-        retry_after_ns=None if retry_after is None else _ns(retry_after),
+        retry_after_ns=_if_there(flat, "retry_after_s"),
     )
 
 
-def _ns(seconds: Any) -> int:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise TypeError(f"attempt_log holds {seconds!r}, not a number of seconds")
-    if not 0 <= seconds < MAX_S:
-        raise ValueError(f"attempt_log holds {seconds!r}, and no attempt takes that long")
-    return round(seconds * _NS)
+def _if_there(flat: Mapping[str, Any], key: str) -> int | None:
+    return None if flat.get(key) is None else read_duration(flat, key)
 
 
 def _status(value: Any) -> int | None:

@@ -1,14 +1,14 @@
 """How a browser experienced one response: its wait, consumer time and painting.
 
-`Browser` is what a page's beacon reports, unchanged. It rides on the row it was joined to, so that
-nothing is lost of what either side measured. The same figures go by three names: in a beacon, in
-a row's JSON and on the wire; `flatten` and `unflatten` write and read them all.
+`Browser` is what a page's beacon reports, unchanged. The row that it was joined to keeps it, so
+that nothing is lost of what either side measured. The same figures have three names: in a beacon,
+in a row's JSON and on the wire; `flatten` and `unflatten` write and read them all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from math import isfinite
 from typing import Any, Final, NamedTuple
 
@@ -16,53 +16,62 @@ _DAY_NS: Final = 86_400 * 1_000_000_000
 _MAX: Final = 1 << 53
 
 
+def _figure(meaning: str, default: Any = None) -> Any:
+    """Declare a figure, with its meaning for docs/reference/semconv.md."""
+    return field(default=default, metadata={"meaning": meaning})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Browser:
-    """What a page measured of one answer, by its own clock. `None` = it could not know.
+    """What a page measured of one response, by its own clock. `None` = it could not know.
 
-    Every field is explained in docs/reference/semconv.md, under its name on the wire. The page
-    *holds* the stream when it has not requested the next piece, or a long task kept it from
-    taking one.
-
-    Attributes:
-        kind: `fetch` or `eventsource`; `whole` if the page read the answer in one go.
-        e2e_ns: the call to the end of the stream, or to the paint of the last content after it.
-        app_e2e_ns: what the application's server had measured, before this was joined; so are
-            `app_ttft_ns` and `app_held_ns`, its own time with the stream.
-        inconsistent: names of figures that contradict others, in one word each.
+    Consumer time is the page's where it has not requested the next piece of the stream, or where
+    a long task kept it from taking one.
     """
 
-    kind: str = "fetch"
-    outcome: str | None = None
-    error_type: str | None = None
-    http_status: int | None = None
-    protocol: str | None = None
-    e2e_ns: int
-    ttft_ns: int | None = None
-    held_before_ns: int = 0
-    held_after_ns: int = 0
-    blocked_ns: int | None = None
-    first_byte_ns: int | None = None
-    last_content_ns: int | None = None
-    max_gap_ns: int | None = None
-    client_wait_ns: int | None = None
-    dns_ns: int | None = None
-    connect_ns: int | None = None
-    tls_ns: int | None = None
-    gateway_ns: int | None = None
-    chunks: int = 0
-    renders: int | None = None
-    paints: int | None = None
-    first_paint_ns: int | None = None
-    paint_lag_ns: int | None = None
-    max_paint_lag_ns: int | None = None
-    long_frames: int | None = None
-    long_frames_total_ns: int | None = None
-    hidden_ns: int | None = None
-    app_e2e_ns: int | None = None
-    app_ttft_ns: int | None = None
-    app_held_ns: int | None = None
-    inconsistent: str | None = None
+    kind: str = _figure(
+        "`fetch` or `eventsource`; `whole` if the page read the response at once", "fetch"
+    )
+    outcome: str | None = _figure("the outcome as the page saw it; absent if not known")
+    error_type: str | None = _figure("name of the exception, or `HTTP503`")
+    http_status: int | None = _figure("HTTP status of the response that the page got")
+    protocol: str | None = _figure("protocol to the server: `http/1.1`, `h2`, `h3`")
+    e2e_ns: int = _figure(
+        "start to the end of the stream, or to the paint of its last content", MISSING
+    )
+    ttft_ns: int | None = _figure("start to the first content that the page read")
+    held_before_ns: int = _figure("consumer time of the page before the first content", 0)
+    held_after_ns: int = _figure("consumer time of the page after the first content", 0)
+    blocked_ns: int | None = _figure(
+        "long tasks while the page waited for data; a part of both consumer times"
+    )
+    first_byte_ns: int | None = _figure("start to the first data of the response body")
+    last_content_ns: int | None = _figure("start to the last content")
+    max_gap_ns: int | None = _figure("longest wait for data after the first content")
+    client_wait_ns: int | None = _figure(
+        "time before the request was sent, without DNS, TCP and TLS"
+    )
+    dns_ns: int | None = _figure("DNS lookup; 0 on an open connection")
+    connect_ns: int | None = _figure("TCP or QUIC handshake")
+    tls_ns: int | None = _figure("TLS handshake")
+    gateway_ns: int | None = _figure(
+        "self time of gateways, as `Server-Timing` reported to the page"
+    )
+    chunks: int = _figure("chunks with content", 0)
+    renders: int | None = _figure("times the page changed the document, from the first content on")
+    paints: int | None = _figure("frames that showed such a change")
+    first_paint_ns: int | None = _figure("start to the first such frame")
+    paint_lag_ns: int | None = _figure("content read to content painted, mean")
+    max_paint_lag_ns: int | None = _figure("content read to content painted, longest")
+    long_frames: int | None = _figure("frames longer than 50 ms")
+    long_frames_total_ns: int | None = _figure("duration of all frames longer than 50 ms")
+    hidden_ns: int | None = _figure("time in which the page was not visible")
+    app_e2e_ns: int | None = _figure("the e2e latency that the application's server measured")
+    app_ttft_ns: int | None = _figure("the TTFT that the application's server measured")
+    app_held_ns: int | None = _figure("the consumer time that the application's server measured")
+    inconsistent: str | None = _figure(
+        "figures that contradict others; `server`: the server's wait is longer"
+    )
 
 
 class Names(NamedTuple):
@@ -117,18 +126,18 @@ def unflatten(flat: Mapping[str, Any], names: Names) -> Browser | None:
     if flat.get(name_of("e2e_ns", names)) is None:
         return None
     read: dict[str, Any] = {}
-    for field, kind in _KINDS.items():
-        name = name_of(field, names)
+    for figure, kind in _KINDS.items():
+        name = name_of(figure, names)
         value = flat.get(name)
         if value is None:
             continue
         if kind == "str":
-            read[field] = _text(name, value)
-        elif field.endswith("_ns"):
+            read[figure] = _text(name, value)
+        elif figure.endswith("_ns"):
             most = names.longest_ns / names.unit_ns
-            read[field] = round(_number(name, value, most) * names.unit_ns)
+            read[figure] = round(_number(name, value, most) * names.unit_ns)
         else:
-            read[field] = _whole(name, value)
+            read[figure] = _whole(name, value)
     return Browser(**read)
 
 

@@ -23,8 +23,8 @@ ARGUMENTS: Final = "gen_ai.tool.call.arguments"
 RESULT: Final = "gen_ai.tool.call.result"
 NAMES: Final = frozenset({SYSTEM, INPUT, OUTPUT, ARGUMENTS, RESULT})
 
-# So much more than will be recorded is given to the hook, so that it sees whole what lies across
-# the cut. A part of a secret longer than this could remain.
+# The hook gets so much more text than is recorded, so that it sees what lies across the cut as a
+# whole. A part of a secret longer than this could remain.
 _MARGIN: Final = 4_096
 _MAX_ITEMS: Final = 1_000
 _MAX_DEPTH: Final = 8
@@ -32,7 +32,7 @@ CUT: Final = "…[cut]"
 _MAX_PARTS: Final = 256
 _MAX_NAME: Final = 128
 _CUT_SHORT: Final = "cut"  # on a part while it is collected: some of it was not
-# What a message or a part costs beside its text, so that their number is bounded, too.
+# Counted for each message or part in addition to its text, so that their number is bounded, too.
 _COST: Final = 64
 
 # The key of each kind of part that holds what was said; other kinds are recorded by type alone.

@@ -1,9 +1,9 @@
-"""Which two events each engine's figure of a request lies between, and what stage that makes it.
+"""The timings that each engine reports of a request, and the stage that each of them is.
 
-Engines call different things by one name: "prefill" begins where the request was scheduled (vLLM),
-where it was handed to the engine, with the engine's queue in it (SGLang's span, Dynamo), or where
-the slot began (llama.cpp). So a figure is read by its two events alone. One between events that
-bound no stage is listed here, so that it is not taken for a stage's time, and left out.
+Engines use one name for different times: "prefill" begins where the request was scheduled (vLLM),
+where it was handed to the engine and may still queue there (SGLang's span, Dynamo), or where the
+slot began (llama.cpp). So each figure is listed with the two events that it lies between. If these
+bound no stage, the figure is not used: listing it keeps it from being taken for one.
 """
 
 from __future__ import annotations

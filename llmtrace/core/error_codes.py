@@ -1,8 +1,8 @@
 """The code by which a server says why it rejected a request, or gave up on it.
 
 Providers put a code into the body of an error: `context_length_exceeded`, `overloaded_error`. It
-says more than the status and is the same from every client. Codes are not ours: they are taken if
-they look like one, and only so many different ones, because they become labels.
+says more than the status and is the same from every client. As codes become labels, only what
+looks like a code is taken, and only so many different ones.
 """
 
 from __future__ import annotations

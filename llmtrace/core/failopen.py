@@ -28,7 +28,7 @@ def _unlock() -> None:
     _lock = threading.RLock()
 
 
-# Another thread may hold the lock at the moment of a fork; in the child it would never let go.
+# Another thread may hold the lock at the moment of a fork; in the child it is never released.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_unlock)
 

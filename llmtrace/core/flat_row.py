@@ -6,14 +6,22 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from math import isfinite
 from sys import float_info
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from llmtrace.core import browser_timing, stages
-from llmtrace.core.attempts import MAX_S, as_plain, from_plain
+from llmtrace.core.attempts import as_plain, from_plain
 from llmtrace.core.browser_timing import IN_JSON, browser_kinds
 from llmtrace.core.errors import DataError
+from llmtrace.core.json_values import (
+    bounded,
+    read_duration,
+    read_flag,
+    read_ns,
+    read_reported,
+    read_source,
+)
 from llmtrace.core.row_fields import MARKS, NETWORK, OUTCOMES, RAW, REPORTED, RowFields
-from llmtrace.core.stages import SOURCES, STAGES, Reported, Source, Stages, Timeline, split
+from llmtrace.core.stages import STAGES, Stages, Timeline, split
 from llmtrace.core.tool_calls import flat_part, read_part
 
 if TYPE_CHECKING:
@@ -129,7 +137,7 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
     """
     plain: dict[str, Any] = dict.fromkeys(_IDENTITY, "")
     plain |= {name: value for name in _PLAIN if (value := _plain(flat, name)) is not None}
-    marks: dict[str, Any] = {name: _ns(flat, key) for name, key in _MARKS.items()}
+    marks: dict[str, Any] = {name: read_ns(flat, key) for name, key in _MARKS.items()}
     timeline = _timeline(flat)
     if plain.get("outcome", "success") not in OUTCOMES:
         raise DataError(f"outcome is {plain['outcome']!r}, not one of {', '.join(OUTCOMES)}")
@@ -151,21 +159,23 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 def _timeline(flat: Mapping[str, Any]) -> Timeline:
     """Read the measured times, and the written stages where they do not follow from those."""
-    raw: dict[str, Any] = {name: _ns(flat, key) or 0 for key, name in _RAW.items()}
-    raw |= {name: _reported(flat, key) for key, name in _REPORTS.items()}
+    raw: dict[str, Any] = {name: read_ns(flat, key) or 0 for key, name in _RAW.items()}
+    raw |= {
+        name: read_reported(flat, f"{key}_s", f"{key}_source") for key, name in _REPORTS.items()
+    }
     timeline = Timeline(
-        e2e=_ns_required(flat, "e2e_s"),
-        ttft=_ns(flat, "ttft_s"),
-        client=_ns(flat, "client_s"),
+        e2e=read_duration(flat, "e2e_s"),
+        ttft=read_ns(flat, "ttft_s"),
+        client=read_ns(flat, "client_s"),
         network=stages.Network(
-            **{part: _ns(flat, key) for key, part in _NETWORK.items()},
-            rtt_source=_source(flat, "network_rtt_source"),
+            **{part: read_ns(flat, key) for key, part in _NETWORK.items()},
+            rtt_source=read_source(flat, "network_rtt_source"),
         ),
         marked_before=_marked(flat, "before"),
         marked_after=_marked(flat, "after"),
-        stream=_flag(flat, "stream", default=True),
-        tpot=_ns(flat, "tpot_s"),
-        watched=not _flag(flat, "unwatched", default=False),
+        stream=read_flag(flat, "stream", default=True),
+        tpot=read_ns(flat, "tpot_s"),
+        watched=not read_flag(flat, "unwatched"),
         **raw,
     )
     written, made = _written(flat, timeline.e2e), split(timeline)
@@ -181,7 +191,7 @@ def _timeline(flat: Mapping[str, Any]) -> Timeline:
 
 def _written(flat: Mapping[str, Any], e2e: int) -> Stages | None:
     """Read the partition of `e2e` nanoseconds that a flat row holds; `None` = it holds none."""
-    ns = {stage: _ns(flat, f"{stage}_s") for stage in STAGES}
+    ns = {stage: read_ns(flat, f"{stage}_s") for stage in STAGES}
     if flat.get("unattributed_s") is None and all(value is None for value in ns.values()):
         return None
     for stage, value in ns.items():
@@ -198,10 +208,10 @@ def _written(flat: Mapping[str, Any], e2e: int) -> Stages | None:
     sources = {
         stage: source
         for stage in STAGES
-        if (source := _source(flat, f"{stage}_source")) and ns[stage] is not None
+        if (source := read_source(flat, f"{stage}_source")) and ns[stage] is not None
     }
     inconsistent = tuple(stage for stage in flat.get("inconsistent") or () if stage in STAGES)
-    unattributed, client = max(0, rest), _ns(flat, "client_s")
+    unattributed, client = max(0, rest), read_ns(flat, "client_s")
     return Stages(
         **ns,
         unattributed=unattributed,
@@ -224,49 +234,6 @@ def _plain(flat: Mapping[str, Any], key: str) -> Any:
     return bounded(key, value) if value is not None and key.endswith("_s") else value
 
 
-def _flag(flat: Mapping[str, Any], key: str, *, default: bool) -> bool:
-    value = flat.get(key)
-    if value is not None and not isinstance(value, bool):
-        raise TypeError(f"{key} is {value!r}, not true or false")
-    return default if value is None else value
-
-
-def _ns(flat: Mapping[str, Any], key: str) -> int | None:
-    value = flat.get(key)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{key} is {value!r}, not a number of seconds")
-    return round(bounded(key, value) * _NS)
-
-
-def bounded(name: str, seconds: float) -> float:
-    """Return a duration as it is, if a request can have it.
-
-    Raises:
-        ValueError: it cannot.
-    """
-    if not -MAX_S < seconds < MAX_S:
-        raise ValueError(f"{name} is {seconds!r}, longer than any request")
-    return seconds
-
-
-def _ns_required(flat: Mapping[str, Any], key: str) -> int:
-    value = _ns(flat, key)
-    if value is None:
-        raise KeyError(key)
-    if value < 0:
-        raise ValueError(f"{key} is {flat[key]!r}, and time does not run backwards")
-    return value
-
-
-def _source(flat: Mapping[str, Any], key: str) -> Source | None:
-    value = flat.get(key)
-    if value is not None and value not in SOURCES:
-        raise ValueError(f"{key} is {value!r}, not one of {', '.join(SOURCES)}")
-    return cast("Source | None", value)
-
-
 def _response_headers(flat: Mapping[str, Any]) -> dict[str, str]:
     headers = dict(flat.get("response_headers") or {})
     for name, value in headers.items():
@@ -275,11 +242,6 @@ def _response_headers(flat: Mapping[str, Any]) -> dict[str, str]:
     return headers
 
 
-def _reported(flat: Mapping[str, Any], key: str) -> Reported | None:
-    ns, source = _ns(flat, f"{key}_s"), _source(flat, f"{key}_source")
-    return None if ns is None or source is None else Reported(ns, source)
-
-
 def _marked(flat: Mapping[str, Any], when: str) -> dict[Any, int]:
-    marked = {stage: _ns(flat, f"marked_{when}_{stage}_s") for stage in STAGES}
+    marked = {stage: read_ns(flat, f"marked_{when}_{stage}_s") for stage in STAGES}
     return {stage: ns for stage, ns in marked.items() if ns is not None}

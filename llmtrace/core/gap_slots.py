@@ -1,7 +1,7 @@
-"""The waits between a stream's chunks over its time, in as few figures as a row can carry.
+"""The waits between a stream's chunks over time, in few enough figures for a row.
 
-The time from the first content on is cut into at most `MAX_SLOTS` slots of one length, which
-doubles whenever the stream outgrows them; of each the longest wait that ended in it is kept.
+The time from the first content on is divided into at most `MAX_SLOTS` slots of equal length, which
+doubles whenever the stream outgrows them. For each slot the longest wait that ended in it is kept.
 """
 
 from __future__ import annotations

@@ -46,6 +46,16 @@ def bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
+def with_port(host: str, port: int | None) -> str:
+    """Return a host, and its port if one is given, as a URL has them.
+
+    Example:
+        >>> with_port("::1", 8000), with_port("engine", None)
+        ('[::1]:8000', 'engine')
+    """
+    return f"{bracketed(host)}:{port}" if port else host
+
+
 def is_loopback(host: str) -> bool:
     """Return whether only this machine reaches a host to listen on.
 

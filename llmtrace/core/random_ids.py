@@ -6,8 +6,8 @@ import os
 from collections import deque
 from typing import Final
 
-# Random 8-byte words in hex that are not used yet. From the operating system: an application may
-# seed `random`, and needs its own sequence undisturbed.
+# Random 8-byte words in hex that are not used yet. They come from the operating system: an
+# application may seed `random` and rely on its sequence.
 _words: deque[str] = deque()
 _WORDS_AT_ONCE: Final = 256
 _NO_WORD: Final = "0" * 16

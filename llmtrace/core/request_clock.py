@@ -1,8 +1,8 @@
 """The clock of one request: how long it waited, and when its content came.
 
-Every nanosecond since `start` is either waited (blocked in the call or in a read) or consumer time
-(the consumer has the stream and is busy with something else). Only the waiting is added up; the
-rest is consumer time, so the two make the whole however the request ends. Each chunk is timed in
+Every nanosecond since `start` is a wait (blocked in the call or in a read) or consumer time (the
+consumer has the stream and is busy with something else). Only the waits are added up; the rest is
+consumer time, so that the two make the whole however the request ends. Each chunk is timed in
 `llmtrace/instrumentation/streams/chunk_timing.py`, which keeps this clock.
 """
 

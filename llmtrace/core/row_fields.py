@@ -178,6 +178,7 @@ _TYPES: Final = {one.name: one.type for one in fields(Timeline)}
 
 # Written as they are. Absent when unknown.
 PLAIN: Final = tuple(line for line in _MEASURED if line.kind != "seconds")
+WIRE_NAMES: Final = {line.field: line.name for line in PLAIN}
 # Points in time and gaps that the row keeps in nanoseconds (`<field>_ns`). Absent when unknown.
 MARKS: Final = tuple(line for line in _MEASURED if line.kind == "seconds")
 # Fields of the timeline that are 0 unless something happened. Absent when 0.

@@ -1,6 +1,6 @@
 """Draw rows as HTML for notebooks: a bar of stages, and what each took.
 
-Without scripts and style sheets; all text is escaped; colours of the text are the notebook's own.
+Without scripts and style sheets; all text is escaped and has the notebook's own colours.
 """
 
 from __future__ import annotations
@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from llmtrace.core.sanitize import printable
 from llmtrace.core.stage_colours import STAGE_COLOURS
+from llmtrace.core.stages import DRAWN_ORDER
 
 if TYPE_CHECKING:
     from llmtrace.core.row import Row
 
 _MS: Final = 1_000_000
-# In the order of the request; server time that cannot be split lies before the first content.
-_ORDER: Final = (
-    "network", "gateway", "queue", "prefill", "first_chunk", "unattributed", "decode", "render",
-)  # fmt: skip
 _MAX_LISTED: Final = 20
 _CELL: Final = "text-align:left;padding:1px 12px 1px 0;white-space:nowrap"
 _NUMBER: Final = (
@@ -74,7 +71,7 @@ def _bar(row: Row, longest: int) -> str:
     pieces = "".join(
         f'<span title="{name} {_number(ns)} ms" style="display:inline-block;height:12px;'
         f'width:{100 * ns / longest:.3f}%;background:{STAGE_COLOURS[name]}"></span>'
-        for name in _ORDER
+        for name in DRAWN_ORDER
         if longest and (ns := getattr(row.stages, name))
     )
     return f'<div style="white-space:nowrap;font-size:0;line-height:0">{pieces}</div>'
@@ -82,7 +79,7 @@ def _bar(row: Row, longest: int) -> str:
 
 def _stages(row: Row) -> Iterator[str]:
     total = row.e2e_ns or 1
-    for name in _ORDER:
+    for name in DRAWN_ORDER:
         ns = getattr(row.stages, name)
         if name == "unattributed" and not ns:
             continue

@@ -16,10 +16,10 @@ from llmtrace.core.wire_names import wired, wired_fields
 if TYPE_CHECKING:
     from dataclasses import dataclass as checked_dataclass
 else:
-    # Every request is measured in these few. A freeze at run time would cost four fifths of making
-    # one: its `__init__` sets each field past it. Type checkers see to it that none is changed.
+    # Some of these are made for every request. Frozen at run time, that would take five times as
+    # long, since `__init__` bypasses the freeze for each field. Type checkers enforce it instead.
     def checked_dataclass(*, frozen: bool, **options: Any) -> Any:
-        """Make a dataclass that is frozen to type checkers alone; the options are its own."""
+        """Make a dataclass that is frozen for type checkers alone, with the options of one."""
         return dataclass(unsafe_hash=frozen, **options)
 
 
@@ -28,6 +28,11 @@ STAGES: Final[tuple[StageName, ...]] = get_args(StageName)
 UNATTRIBUTED: Final = "unattributed"
 # What the whole of a request is divided into, in the order in which it is shown.
 PARTITION: Final = (*STAGES, UNATTRIBUTED)
+# The order in which spans and bars lie end to end: server time that cannot be split lies before
+# the first content.
+DRAWN_ORDER: Final = (
+    "network", "gateway", "queue", "prefill", "first_chunk", "unattributed", "decode", "render",
+)  # fmt: skip
 
 Source = Literal[
     "client",  # a clock in this process
@@ -152,11 +157,11 @@ class Timeline:
         marked_after: the same, in the wait after it.
         unsplit: time known to be on servers that cannot be split: of requests inside a turn.
         stream: whether the response came as a stream.
-        tpot: time per output token, as a file has it; of no account where it can be computed.
+        tpot: time per output token, as read from a file; ignored where it can be computed.
         watched: whether the waits of the consumer were observed. If not, what comes
             after the first content is neither `decode` nor `render`, but unattributed.
-        written: the partition as a file has it, where the rest of what is here does not lead to
-            it: files of columns keep the stages and not the reports they were made of. It holds.
+        written: the partition as read from a file, where it does not follow from the rest: files
+            of columns keep the stages and not the reports they were made of. It takes precedence.
     """
 
     e2e: int
@@ -369,7 +374,7 @@ class _Cut:
             self.take(stage, reported.ns, reported.source)
 
     def marked(self, marks: Mapping[StageName, int]) -> None:
-        """Give stages their marks, in an order of their own, so that what fits depends on none."""
+        """Give stages their marks, always in the same order: what fits does not depend on it."""
         if marks:
             for stage in STAGES:
                 self.take(stage, marks.get(stage), "client")

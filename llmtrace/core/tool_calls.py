@@ -10,6 +10,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
+from llmtrace.core.json_values import read_duration
+from llmtrace.core.overlap import covered
+
 PartKind = Literal["request", "tool", "turn"]
 PART_KINDS: Final[tuple[PartKind, ...]] = get_args(PartKind)
 
@@ -25,7 +28,7 @@ class Part:
     Attributes:
         kind: a request to a model, a tool call, or a turn inside the turn.
         name: the model's, the tool's or the turn's.
-        number: the how manieth it was to begin, so that every part has its own.
+        number: its place in the order in which the parts began, so that every part has its own.
         start: nanoseconds from the turn's start to this one's.
         duration: nanoseconds; to the turn's end if it was still running then.
         outcome: how it ended; `None` = it was still running when the turn ended.
@@ -87,8 +90,8 @@ def tool_figures(parts: Iterable[Part]) -> ToolFigures:
     round can have lost time to each other.
     """
     calls = _own_calls(parts)
-    wall, path = covered(calls), _longest_chain(calls, across_rounds=True)
-    lost = sum(covered(one) - _longest_chain(one) for one in _by_round(calls))
+    wall, path = _covered(calls), _longest_chain(calls, across_rounds=True)
+    lost = sum(_covered(one) - _longest_chain(one) for one in _by_round(calls))
     return ToolFigures(
         calls=len(calls),
         wall=wall,
@@ -119,22 +122,15 @@ def could_run_together(
             levels[call.number] = level
             groups.setdefault(level, []).append(call)
         for group in groups.values():
-            loss = covered(group) - max(call.duration for call in group)
+            loss = _covered(group) - max(call.duration for call in group)
             if len(group) > 1 and loss >= least_ns:
                 found.append(Together(tuple(call.name for call in group), loss))
     return tuple(sorted(found, key=lambda one: -one.loss))
 
 
-def covered(parts: Iterable[Part]) -> int:
+def _covered(parts: Iterable[Part]) -> int:
     """Return during how many nanoseconds any of the parts ran."""
-    total = until = 0
-    first = True
-    for part in sorted(parts, key=lambda part: part.start):
-        if first or part.start > until:
-            total, until, first = total + part.duration, part.end, False
-        elif part.end > until:
-            total, until = total + part.end - until, part.end
-    return total
+    return covered((part.start, part.end) for part in parts)
 
 
 def _own_calls(parts: Iterable[Part]) -> list[Part]:
@@ -208,8 +204,8 @@ def read_part(flat: Mapping[str, Any]) -> Part:
         kind=flat["kind"],
         name=flat["name"],
         number=_whole(flat["number"]),
-        start=_ns(flat["start_s"]),
-        duration=_ns(flat["duration_s"]),
+        start=read_duration(flat, "start_s"),
+        duration=read_duration(flat, "duration_s"),
         outcome=outcome,
         depth=_whole(flat["depth"]),
         round=_whole(flat.get("round", 0)),
@@ -224,11 +220,3 @@ def _whole(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MAX:
         raise TypeError(f"a part holds {value!r} where a whole number belongs")
     return value
-
-
-def _ns(seconds: Any) -> int:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise TypeError(f"a part holds {seconds!r} where seconds belong")
-    if not 0 <= seconds < _MAX / _NS:
-        raise ValueError(f"a part holds {seconds!r} s, which no turn takes")
-    return round(seconds * _NS)

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from llmtrace.core.attempts import MAX_S
+from llmtrace.core.json_values import MAX_S
 from llmtrace.core.row import Row
 from llmtrace.core.row_fields import (
     FAILED,

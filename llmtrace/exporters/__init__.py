@@ -10,13 +10,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from llmtrace.core.errors import ConfigError
 from llmtrace.exporters.prometheus.buckets import Thresholds
-
-if TYPE_CHECKING:
-    from llmtrace.exporters.sink import Sink
+from llmtrace.exporters.sink import Sink, receiver
 
 NAMES: Final = (
     "otlp", "otlp-metrics", "prometheus", "prometheus:PORT", "langfuse", "console", "jsonl:FILE",
@@ -58,49 +56,56 @@ def build(name: str, settings: ExportSettings) -> Sink:
         ConfigError: there is no such exporter, a package it needs is not installed, or one of its
             settings is wrong.
     """
-    kind, _, port = name.partition(":")
-    if kind == "otlp" and name == kind:
+    kind, _, target = name.partition(":")
+    if kind == "prometheus":
+        return _prometheus(name, target, settings)
+    if kind in {"jsonl", "parquet"}:
+        return _row_files(kind, name, target)
+    if name == "otlp":
         from llmtrace.exporters.otlp.sink import otlp_sink
 
         return otlp_sink()
-    if kind == "otlp-metrics" and name == kind:
+    if name == "otlp-metrics":
         from llmtrace.exporters.genai_metrics.sink import GenAISink
 
         return GenAISink(meter_provider=settings.meter_provider)
-    if kind == "langfuse" and name == kind:
+    if name == "langfuse":
         from llmtrace.exporters.langfuse.sink import langfuse_sink
 
         return langfuse_sink()
-    if kind == "console" and name == kind:
+    if name == "console":
         from llmtrace.exporters.console.sink import console_sink
 
         return console_sink()
-    if kind == "prometheus":
-        return _prometheus(name, port, settings)
-    if kind in {"jsonl", "parquet"}:
-        return _row_files(kind, name, port)
     raise ConfigError(f"exporters: {name!r} is not one of {', '.join(NAMES)}")
 
 
 def build_all(
     names: Iterable[str], settings: ExportSettings, environ: Mapping[str, str] = os.environ
 ) -> list[Sink]:
-    """Make the sinks for several names, where `otlp` stands for spans and the GenAI metrics.
+    """Make the sinks for several names, each once; `otlp` stands for spans and the GenAI metrics.
 
     The metrics are left out if `OTEL_METRICS_EXPORTER` is `none`, or if the environment names an
     endpoint for traces and none that metrics could go to; `langfuse` is, if
-    `LANGFUSE_TRACING_ENABLED` is `false`.
+    `LANGFUSE_TRACING_ENABLED` is `false`. If one cannot be made, those made before are closed.
 
     Raises:
         ConfigError: see `build`.
     """
-    sinks = []
-    for name in dict.fromkeys(names):
+    wanted: list[str] = []
+    for name in names:
         if name == "langfuse" and environ.get("LANGFUSE_TRACING_ENABLED", "").lower() == "false":
             continue
-        sinks.append(build(name, settings))
+        wanted.append(name)
         if name == "otlp" and _takes_metrics(environ):
-            sinks.append(build("otlp-metrics", settings))
+            wanted.append("otlp-metrics")
+    sinks: list[Sink] = []
+    try:
+        sinks.extend(build(name, settings) for name in dict.fromkeys(wanted))
+    except ConfigError:
+        for sink in sinks:
+            receiver(sink).close()
+        raise
     return sinks
 
 

@@ -1,6 +1,7 @@
 """Restart exporters in a forked child, and end them with any process.
 
-Locks another thread may have held, queues whose content is the parent's, threads that are gone.
+A fork copies locks that another thread may hold and queues whose rows the parent sends, and no
+threads.
 """
 
 from __future__ import annotations
@@ -22,9 +23,8 @@ class Restarts(Protocol):
 
 _alive: WeakSet[Restarts] = WeakSet()
 _at_exit: list[Callable[[], object]] = []
-_LAST: Final = (
-    -100
-)  # `multiprocessing` runs what is below 0 once it has waited for the child's children
+# `multiprocessing` runs what is below 0 once it has waited for the child's children.
+_LAST: Final = -100
 
 
 def restart_after_fork(thing: Restarts) -> None:

@@ -33,18 +33,16 @@ class QueuedSink(Generic[T]):
         name: what drops (`<name>.dropped`) and failures (`<name>`) are counted under.
         deliver: sends a batch; may block, and may raise, which drops the batch (or a part of it:
             `RowsLost`).
-        capacity: most rows held; more are dropped.
-        batch: most rows given to `deliver` at once.
-        interval_s: longest a row waits for its batch to fill, in seconds.
-        every_row: see `Receiver`.
+        capacity: the number of rows that may wait; further ones are dropped.
+        batch: the largest number of rows given to `deliver` at once.
+        interval_s: the longest that a row waits for its batch to fill, in seconds.
         spans: whether `deliver` writes spans; see `SpanSink`.
         left_to: see `SpanSink`.
-        close_timeout_s: longest that `close` waits for the last rows, in seconds.
     """
 
     __slots__ = (
-        "_batch", "_capacity", "_close_timeout_s", "_deliver", "_dropped", "_failed", "_given_up",
-        "_rows", "_sending", "_worker", "every_row", "left_to", "spans",
+        "_batch", "_capacity", "_deliver", "_dropped", "_failed", "_given_up", "_rows", "_sending",
+        "_worker", "left_to", "spans",
     )  # fmt: skip
 
     def __init__(
@@ -55,22 +53,18 @@ class QueuedSink(Generic[T]):
         batch: int = 512,
         interval_s: float = 1.0,
         *,
-        every_row: bool = False,
         spans: bool = False,
         left_to: Callable[[Any], bool] = lambda _provider: True,
-        close_timeout_s: float = EXIT_LIMIT_S,
     ) -> None:
         self._dropped = f"{name}.dropped"
         self._deliver = deliver
         self._capacity = capacity
         self._batch = batch
-        self._close_timeout_s = close_timeout_s
         self._rows: deque[T] = deque()
         self._sending = 0
         self._given_up = False
         self._failed: str | None = None  # what the last batch ended in
         self._worker = Worker(name, self._drain, interval_s=interval_s, forget=self._forget)
-        self.every_row = every_row
         self.spans = spans
         self.left_to = left_to
 
@@ -100,18 +94,18 @@ class QueuedSink(Generic[T]):
         return self._worker.flush(timeout_s)
 
     def close(self) -> None:
-        """Deliver what is queued and stop, within the time given at the start."""
+        """Deliver what is queued and stop, within `EXIT_LIMIT_S`."""
         if self._rows:
             self._worker.need()
-        self._worker.close(self._close_timeout_s)
+        self._worker.close(EXIT_LIMIT_S)
         if self._given_up:
             return
         if left := len(self._rows) + self._sending:
             self._given_up = True
             why = (
-                f"not sent within {self._close_timeout_s:g} s"
+                f"not sent within {EXIT_LIMIT_S:g} s"
                 if self._failed is None
-                else (f"the last attempt failed ({self._failed})")
+                else f"the last attempt failed ({self._failed})"
             )
             rows_dropped(self._dropped, left, why)
 

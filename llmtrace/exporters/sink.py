@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 
 class Sink(Protocol):
-    """Anything that takes finished rows. What `Receiver` has besides is optional."""
+    """Anything that takes finished rows. What else a `Receiver` has is optional."""
 
     def write(self, row: Row) -> None:
         """Take one finished row. Neither blocks nor raises."""
 
 
 class SpanSink(Protocol):
-    """What takes spans that are no rows, too: a sink whose `spans` is true.
+    """A sink that also takes spans that are no rows: its `spans` is true.
 
-    So does one whose `every_span` is: it counts them, and gets those that the user's sampling or
-    the application's own TracerProvider takes from the others, as well.
+    A sink whose `every_span` is true takes them as well, to count them: also those that the user's
+    sampling leaves out or the application's own TracerProvider delivers.
     """
 
     spans: bool
@@ -36,14 +36,14 @@ class SpanSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """A sink with all that a sink may have, found once: a user's own has `write` and no more.
+    """A sink with everything that a sink may have; a user's own sink needs `write` alone.
 
     Attributes:
         name: of its class, for messages.
         write: takes a row; also a span, if `spans` or `every_span` is true.
-        flush: sends what is held back, within seconds; returns whether all of it went.
+        flush: sends what is queued within so many seconds; returns whether all of it was sent.
         close: flushes and stops, in a bounded time.
-        every_row: whether it also wants rows that the sampling leaves out, as what counts does.
+        every_row: whether it also takes rows that the sampling leaves out, as counters do.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Receiver:
 
 
 def receiver(sink: Sink) -> Receiver:
-    """Return a sink with the defaults of what it lacks: nothing to flush, close or leave out."""
+    """Return a sink with defaults for what it lacks: nothing to flush, nothing to close."""
     spans = bool(getattr(sink, "spans", False))
     return Receiver(
         name=type(sink).__name__,

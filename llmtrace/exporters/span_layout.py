@@ -1,9 +1,8 @@
 """Lay out the child spans of a row.
 
-The stages end to end, in the order of the request. In truth `decode` and `render` take turns,
-chunk by chunk: drawn one after the other their lengths are right, their positions are not. The
-HTTP attempts lie beside the stages and over the same time, one span each, where there was more
-than one or where one failed.
+The stages lie end to end, in the order of the request. In reality `decode` and `render` alternate
+chunk by chunk: drawn one after the other, their lengths are right and their positions are not.
+Where there were several HTTP attempts, or one failed, each is a span as well, over the same time.
 """
 
 from __future__ import annotations
@@ -15,12 +14,14 @@ from typing import Any, Final
 from llmtrace.core.attempts import MAX_ATTEMPTS, Attempt
 from llmtrace.core.row import TURN, Row
 from llmtrace.core.span import Span, Value
-from llmtrace.semconv.attributes import ATTEMPT, ORDER
+from llmtrace.core.stages import DRAWN_ORDER
+from llmtrace.semconv.attributes import ATTEMPT
 
 _NS: Final = 1_000_000_000
 _HTTP_ERROR: Final = 400
 
-# What an attempt's span id is to that of its request: fixed, so that a row sent twice is one row.
+# Combined with the request's span id they make those of its attempts: always the same, so that a
+# row sent twice is one row.
 _IDS: Final = tuple(
     int.from_bytes(blake2b(f"llmtrace.attempt.{index}".encode(), digest_size=8).digest())
     for index in range(MAX_ATTEMPTS)
@@ -38,21 +39,21 @@ _FAILED: Final = {
 def laid_out(row: Row) -> Iterator[tuple[str, str | None, int, int]]:
     """Yield the name, source, start and end (unix ns) of every stage that took any time.
 
-    Of a turn nothing: what ran inside it has spans of its own, where it truly lay.
+    A turn has none: what ran inside it has spans of its own, at their real times.
     """
     names, sources, edges = waterfall(row)
     return zip(names, sources, edges, edges[1:], strict=False)  # each ends where the next begins
 
 
 def waterfall(row: Row) -> tuple[tuple[str, ...], tuple[str | None, ...], list[int]]:
-    """Return the same as names, sources, and the edges between them: one more than stages."""
+    """Return the names, the sources, and the times between the stages: one more than stages."""
     if row.is_turn:
         return (), (), []
     stages = row.stages
     sources: Mapping[Any, str] = stages.sources
     names, edges = [], [row.start]
     at = row.start
-    for name in ORDER:
+    for name in DRAWN_ORDER:
         if ns := getattr(stages, name):
             names.append(name)
             at += ns

@@ -96,7 +96,10 @@ def finish(span: Span, row: Row, context: Context | None = None) -> None:
         if tracer is None:  # not sampled: there is nothing to say
             return
         dialect, labels = _dialect(tracer, span)
-        _describe(span, row, {**labels, **dialect.row(row)})
+        span.update_name(span_name(row))
+        span.set_attributes({**labels, **dialect.row(row)})
+        if (text := status_text(row)) is not None:
+            span.set_status(Status(StatusCode.ERROR, text))
         inside = set_span_in_context(span, context)
         shared = {**labels, **dialect.shared(row)}
         for stage, source, start_ns, end_ns in laid_out(row):
@@ -122,13 +125,6 @@ def _dialect(tracer: Tracer, span: Span | None = None) -> tuple[Dialect, Mapping
     from llmtrace.exporters.langfuse.span_attributes import BESIDE
 
     return BESIDE, {} if span is None else coexistence.labels(span)
-
-
-def _describe(span: Span, row: Row, attributes: dict[str, Any]) -> None:
-    span.update_name(span_name(row))
-    span.set_attributes(attributes)
-    if (text := status_text(row)) is not None:
-        span.set_status(Status(StatusCode.ERROR, text))
 
 
 def write(

@@ -1,7 +1,7 @@
 """The thread that does the slow part of an export.
 
-One daemon thread a `Worker`, started with the first piece of work. It survives a fork, and nothing
-it hangs on can hold up the interpreter's exit for longer than a fixed limit.
+Each `Worker` has one daemon thread, started with the first piece of work. It is started anew after
+a fork, and whatever it waits for, it delays the interpreter's exit by a fixed limit at most.
 """
 
 from __future__ import annotations

@@ -59,12 +59,13 @@ class PassingRequest:
         self._tell = tell
         self._listening = tell and propagation.COMMENTS in given.get(_ACCEPT, "")
         self.has_request = self.last = False
-        self._left = self._left_early = False  # by its client: at all, before the last message
+        # Whether the client has disconnected: at all, and before the last message.
+        self._left = self._left_early = False
         self._status = 0
         self._content: FirstContent | None = None  # looks for it in an event stream
         self._comments = False  # the response may have them
         self._last_comment: str | None = None  # in the last comment
-        self._tail = b"\n\n"  # of what was passed: an event may begin before the first byte
+        self._tail = b"\n\n"  # the last bytes passed; an event may begin with the first byte
         self._passed_on: Collection[str | None] = ()  # exposed by the application itself
         self._quiet = False  # nothing is left to add to the response
 
@@ -127,7 +128,7 @@ class PassingRequest:
         ours = [(b"server-timing", self._header(timing.decode("latin-1"), whole=whole))]
         if b"x-request-id" not in found:
             ours.append((b"x-request-id", self._relay.request_id.encode("latin-1")))
-        # Ours first: of a value sent twice, the gateway in front knows best.
+        # Ours first: of a value that is sent twice, the gateway in front has the best.
         return {**message, "headers": [*ours, *given]}
 
     def _header(self, timing: str, *, whole: bool) -> bytes:
@@ -145,7 +146,8 @@ class PassingRequest:
             begun = bool(body) if self._content is None else self._content.in_these(body)
             if begun or self.last:
                 self._relay.finalize(self._relay.clock())
-                self._hint()
+                if self._content is not None and not self._served.own_time_known:
+                    _hint_once()
         if self._relay.spent is None:
             self._tail = (self._tail + body)[-_TAIL:]
             return message
@@ -179,11 +181,6 @@ class PassingRequest:
     def _rejected(self) -> bool:
         """Whether the request was rejected: then all of its time was the gateway's."""
         return self._status >= _ERROR
-
-    def _hint(self) -> None:
-        """Log once that an upstream call is missing, if a stream came from nowhere."""
-        if self._content is not None and not self._served.own_time_known:
-            _hint_once()
 
     # --- the end --------------------------------------------------------------------------------
 

@@ -69,7 +69,7 @@ class Methods:
                 span=method.strip("/"),
                 attributes={"rpc.system.name": "grpc", "rpc.method": method.strip("/")},
             )
-        except Exception as error:  # noqa: BLE001 - the question is served all the same
+        except Exception as error:  # noqa: BLE001 - the request is served all the same
             internal_error("grpc.server", error)
             return None
         return GrpcRequest(served, context, self.tell)
@@ -77,7 +77,7 @@ class Methods:
 
 @dataclass(frozen=True, slots=True)
 class GrpcRequest:
-    """One question as it is being served."""
+    """One request while it is served."""
 
     served: MessageRequest
     context: Any

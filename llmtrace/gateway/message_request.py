@@ -14,7 +14,7 @@ from opentelemetry import context as otel_context
 
 from llmtrace.core.error_outcomes import outcome_of, outcome_of_status
 from llmtrace.core.failopen import fails_open, internal_error
-from llmtrace.core.row_fields import PLAIN
+from llmtrace.core.row_fields import WIRE_NAMES
 from llmtrace.core.span import Span
 from llmtrace.gateway import parent_trace
 from llmtrace.gateway.timing_header import cached, spent, timing_entries
@@ -25,8 +25,6 @@ from llmtrace.runtime.runtime import Runtime, current
 from llmtrace.runtime.trace_context import TraceContext
 from llmtrace.semconv.attributes import GATEWAY
 
-# What the application may report of a request (`llmtrace.annotate`), as in a row.
-_FIELDS: Final = {line.field: line.name for line in PLAIN}
 _NS: Final = 1_000_000_000
 # The headers that carry a request's trace context and its id.
 CARRIED: Final = ("traceparent", "tracestate", "baggage", "x-request-id")
@@ -189,7 +187,9 @@ class MessageRequest:
             "error_type": error_type,
         }
         noted = {line.name: known.get(line.field) for line in GATEWAY}
-        fields = {_FIELDS[name]: value for name, value in relay.fields.items() if name in _FIELDS}
+        fields = {
+            WIRE_NAMES[name]: value for name, value in relay.fields.items() if name in WIRE_NAMES
+        }
         finished = Span(
             name=span or self._span,
             kind="server",

@@ -75,50 +75,50 @@ class Middleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request through; lifespan and WebSocket connections go by untouched."""
-        visit = self._visit(scope) if scope["type"] == "http" else None
-        if visit is None:
+        request = self._begin(scope) if scope["type"] == "http" else None
+        if request is None:
             await self.app(scope, receive, send)
             return
 
         async def received() -> Message:
-            if visit.has_request:
+            if request.has_request:
                 message = await receive()
             else:
-                visit.receives()
+                request.receives()
                 try:
                     message = await receive()
                 finally:
-                    visit.received()
-            visit.got(message)
+                    request.received()
+            request.got(message)
             return message
 
         async def sent(message: Message) -> None:
-            await send(visit.passes(message))
-            if visit.last:
-                visit.ends()
+            await send(request.passes(message))
+            if request.last:
+                request.ends()
 
         try:
-            with visit.inside():
+            with request.inside():
                 await self.app(scope, received, sent)
         except BaseException as error:
-            visit.ends(error)
+            request.ends(error)
             raise
-        visit.ends()
+        request.ends()
 
-    def _visit(self, scope: Scope) -> PassingRequest | None:
+    def _begin(self, scope: Scope) -> PassingRequest | None:
         """Begin to measure a request, unless it is skipped or being measured already."""
         runtime = active()
         if runtime is None or scope["path"] in self._skip or _MEASURED in scope:
             return None
         try:
             name = self._name or label(runtime.service)
-            visit = PassingRequest(runtime, scope, name, tell=self._tell)
+            request = PassingRequest(runtime, scope, name, tell=self._tell)
         except Exception as error:  # noqa: BLE001 - the request goes through unmeasured
             internal_error("gateway", error)
             return None
         # Into the one scope that all share, as frameworks note the route there for those outside.
         scope[_MEASURED] = True
-        return visit
+        return request
 
 
 def check_name(name: str | None, where: str) -> None:

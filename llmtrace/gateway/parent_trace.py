@@ -83,8 +83,8 @@ def request_id(given: str | None, identity: TraceContext) -> str:
 def _is_server_side(span: Any, traceparent: str) -> bool:
     """Return whether the current span was opened on this side of the request.
 
-    A client in the same process, as in a test without a network, has its own span current: that
-    one is of kind CLIENT, and is who sent the `traceparent`.
+    A client in the same process, as in a test without a network, has its own span current: that is
+    of kind CLIENT, and the `traceparent` names it.
     """
     ids = span.get_span_context()
     if not ids.is_valid or ids.is_remote:

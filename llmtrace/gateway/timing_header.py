@@ -62,7 +62,7 @@ def timing_entries(
 def spent(relay: ProxiedRequest, now: int) -> SelfTime:
     """Split the time up to the first content, or up to now, by what the servers behind reported.
 
-    Gateways and the engine behind took what they report, and cannot have done it in less.
+    Gateways and the engine behind took at least the time that they report.
     """
     known = relay.elapsed(now) if relay.spent is None else relay.spent
     engine_ns = engine(relay)
@@ -98,7 +98,7 @@ def engine(relay: ProxiedRequest) -> dict[str, int]:
     """
     if cached(relay) or not any(call.engine for call in relay.calls):
         return {}
-    answered = [call for call in relay.calls if not _came_to_nothing(call)]
+    answered = [call for call in relay.calls if not _failed(call)]
     if not _one_after_another(answered):
         return {}
     each = [_figures(call) for call in answered]
@@ -125,7 +125,7 @@ def _figures(call: Recording) -> dict[str, int]:
     }
 
 
-def _came_to_nothing(call: Recording) -> bool:
+def _failed(call: Recording) -> bool:
     """Return whether a call ended without a response, so without an engine's time."""
     return call.ended and call.ttft is None and (call.stream or call.waits.span is None)
 

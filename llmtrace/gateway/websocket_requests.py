@@ -85,7 +85,7 @@ def _served(socket: Any, message: Any, name: str | None) -> MessageRequest | Non
             attributes={"network.protocol.name": "websocket", "url.path": path},
         )
         _watch(socket)
-    except Exception as error:  # noqa: BLE001 - the question is served all the same
+    except Exception as error:  # noqa: BLE001 - the request is served all the same
         internal_error("gateway", error)
         return None
     return served

@@ -7,7 +7,6 @@ function is a span that encloses them and is no request.
 
 from __future__ import annotations
 
-import asyncio
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +15,7 @@ from llmtrace.core.error_outcomes import outcome_of
 from llmtrace.core.failopen import fails_open
 from llmtrace.core.recording import Recording
 from llmtrace.instrumentation import langfuse_sdk
-from llmtrace.instrumentation.streams.cancellation import cancelled
+from llmtrace.instrumentation.streams import cancellation
 from llmtrace.runtime.runtime import Runtime, current
 
 # What a failed call filled in on its decorated function's recording: the next call writes over it.
@@ -74,10 +73,8 @@ def failed(recording: Recording, filled: set[str], error: BaseException) -> None
         recording.failure = outcome_of(error)
         _filled[recording] = filled
         recording.call_ended = recording.clock()
-    elif isinstance(error, asyncio.CancelledError):
-        cancelled(recording, error)
     else:
-        recording.failed(error)
+        cancellation.failed(recording, error)
 
 
 @fails_open("record")

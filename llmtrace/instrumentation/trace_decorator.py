@@ -17,8 +17,7 @@ from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import Recording
 from llmtrace.instrumentation import join_call
 from llmtrace.instrumentation.llm_sdks import endpoints, responses
-from llmtrace.instrumentation.streams import generators, generic_chunks
-from llmtrace.instrumentation.streams.cancellation import cancelled
+from llmtrace.instrumentation.streams import cancellation, generators, generic_chunks
 from llmtrace.instrumentation.streams.context_managers import proxy
 from llmtrace.instrumentation.streams.proxy import StreamProxy, make_proxy
 from llmtrace.runtime.runtime import active, enclosing, entered
@@ -127,21 +126,36 @@ def trace(
     fields, extra = labels(given, "@llmtrace.trace")
 
     def decorate(target: Any) -> Any:
-        method = isinstance(target, staticmethod | classmethod)
-        if not method and (not callable(target) or inspect.isclass(target)):
-            raise ConfigError(
-                f"@llmtrace.trace decorates functions, not {target!r}; "
-                "write @llmtrace.trace or @llmtrace.trace(route=…)"
-            )
         return _decorated(target, fields, extra)
 
-    return decorate if function is None else decorate(function)
+    hint = "; write @llmtrace.trace or @llmtrace.trace(route=…)"
+    apply = partial(apply_decorator, decorate, where="@llmtrace.trace", hint=hint)
+    return apply if function is None else apply(function)
+
+
+def apply_decorator(
+    decorate: Callable[[Any], Any], target: Any, *, where: str, hint: str = ""
+) -> Any:
+    """Apply a decorator to a function, or to the one inside a static or class method.
+
+    Args:
+        decorate: returns the decorated function.
+        target: what is to be decorated.
+        where: the decorator's name, for the error.
+        hint: for the error: how it is used.
+
+    Raises:
+        ConfigError: it is no function.
+    """
+    if isinstance(target, staticmethod | classmethod):
+        inner = apply_decorator(decorate, target.__func__, where=where, hint=hint)
+        return type(target)(inner)
+    if not callable(target) or inspect.isclass(target):
+        raise ConfigError(f"{where} decorates functions, not {target!r}{hint}")
+    return decorate(target)
 
 
 def _decorated(target: Any, fields: dict[str, Any], extra: dict[str, Any]) -> Any:
-    if isinstance(target, staticmethod | classmethod):
-        return type(target)(_decorated(target.__func__, fields, extra))
-
     name = getattr(target, "__qualname__", type(target).__name__)
 
     def start() -> Recording | None:
@@ -237,11 +251,8 @@ async def _awaited(recording: Recording, answer: Any) -> Any:
     try:
         with entered(recording):
             result = await answer
-    except asyncio.CancelledError as error:
-        cancelled(recording.left(), error)
-        raise
     except BaseException as error:
-        recording.left().failed(error)
+        cancellation.failed(recording.left(), error)
         raise
     return _deliver(recording, result)
 

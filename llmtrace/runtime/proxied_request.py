@@ -1,9 +1,9 @@
 """The self time of this process for a request that it passes on as a gateway.
 
-A `ProxiedRequest` is one such request: its self time up to the first content it sends is the time
-it did not wait for its upstream calls or its client. Work done while a response was under way, and
+The self time of a `ProxiedRequest` is the time up to the first content it sends in which it waited
+neither for its upstream calls nor for its client. Work done while a response was under way, which
 had to be waited for in any case, cost no time. Pure but for the clock; the gateway's middleware
-makes one a request, and the calls recorded inside report to it.
+makes one for each request, and the calls recorded inside report to it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
 
+from llmtrace.core.overlap import covered
 from llmtrace.core.recording import Recording
 from llmtrace.core.request_clock import Clock, RequestClock
 from llmtrace.core.span import Value
@@ -20,11 +21,10 @@ from llmtrace.core.stages import StageName
 
 current: ContextVar[ProxiedRequest | None] = ContextVar("llmtrace_proxied_request", default=None)
 
-# Who waits this long for what he asks for asks before it is there: a shorter wait is no more than
-# the reading of what had come already.
+# A shorter wait does not count: the data had already arrived and only had to be read.
 _REAL_NS: Final = 1_000_000
-# A call that waits more often than this before anything is sent on, as one whose answer is read to
-# its end first, counts what lies between its later waits as waiting too.
+# After so many waits before the first content, as where a response is read to its end first, the
+# time between the further waits of a call counts as waiting.
 _MAX_WAITS: Final = 4096
 # Calls of one request beyond this are timed, and nothing else.
 _MAX_CALLS: Final = 64
@@ -35,8 +35,8 @@ _OWN_MARKS: Final = frozenset({"gateway", "render"})
 class WaitIntervals:
     """When one call waited, as intervals on the monotonic clock, in nanoseconds.
 
-    What lies between two waits is in them, if the second was a real one: then the answer was under
-    way all the while.
+    The time between two waits is included if the second was a real one: then the response was
+    under way all the while.
     """
 
     __slots__ = ("_apart", "_closed", "_since")
@@ -70,7 +70,7 @@ class WaitIntervals:
             self._apart = True
 
     def drop(self) -> None:
-        """Forget them: the call failed, and what it took is lost time of who made it."""
+        """Forget them: the call failed, and its time is the gateway's own."""
         self._closed.clear()
         self._since = None
 
@@ -91,15 +91,15 @@ class WaitIntervals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfTime:
-    """What a relay's time up to its first content went to, in nanoseconds.
+    """The time of a request up to its first content, in nanoseconds.
 
-    The three add up to that time exactly.
+    `own`, `upstream` and `caller` add up to it exactly.
 
     Attributes:
         own: what the process spent itself.
         upstream: waiting on upstream calls; those side by side count once.
         caller: waiting for the rest of the request, and on no upstream meanwhile.
-        beside: of `own`, how much while an answer was under way, or there and not read.
+        beside: the part of `own` while a response was under way, or had arrived and was not read.
     """
 
     own: int
@@ -107,16 +107,10 @@ class SelfTime:
     caller: int
     beside: int = 0
 
-    @property
-    def total(self) -> int:
-        """Receipt of the request to the first content sent."""
-        return self.own + self.upstream + self.caller
-
     def knowing(self, behind: int) -> SelfTime:
         """Return the same, knowing how long the upstream worked before its first content.
 
-        What is missing of that overlapped with what the process did itself, and cost no
-        anything more.
+        What is missing of that overlapped with the process's own work, and cost no further time.
 
         Args:
             behind: nanoseconds of the engine, and of gateways before it.
@@ -208,14 +202,14 @@ class ProxiedRequest:
             waited += parts
             if parts:
                 under_way.append((parts[0][0], parts[-1][1]))
-        upstream = _covered(waited)
+        upstream = covered(waited)
         waited += self.receiving.within(self.start, now)
-        both = _covered(waited)
+        both = covered(waited)
         return SelfTime(
             own=max(0, now - self.start) - both,
             upstream=upstream,
             caller=both - upstream,
-            beside=_covered([*waited, *under_way]) - both,
+            beside=covered([*waited, *under_way]) - both,
         )
 
     def finalize(self, now: int) -> SelfTime:
@@ -231,7 +225,7 @@ class ProxiedRequest:
 def _sent(call: Recording) -> int:
     """Return when a call's request began to go out; what lies before was done here.
 
-    That is the attempt that was not followed by another: who tries again has lost the time.
+    That is when its last attempt did: the time of earlier attempts is lost time.
     """
     if not call.attempts:
         return call.start  # it was not seen on HTTP
@@ -242,19 +236,6 @@ def _sent(call: Recording) -> int:
     return last.started if last.first_wire is None or last.answered else call.clock()
 
 
-def _covered(intervals: list[tuple[int, int]]) -> int:
-    """Return how long any of the intervals lasts; where several do, time counts once."""
-    total = reached = 0
-    for begun, ended in sorted(intervals):
-        if begun > reached:
-            total += ended - begun
-            reached = ended
-        elif ended > reached:
-            total += ended - reached
-            reached = ended
-    return total
-
-
 # The slot itself, which the class below covers.
 _WAIT_STARTED: Final = vars(RequestClock)["wait_started"]
 
@@ -262,8 +243,8 @@ _WAIT_STARTED: Final = vars(RequestClock)["wait_started"]
 class _Watched(Recording):
     """A recording whose waits are noted one by one.
 
-    A class, and of the same shape: recordings that are in no relay, and those whose relay has sent
-    its first content, pay nothing for it.
+    A class of the same layout, so that other recordings, and those whose gateway has sent its
+    first content, pay nothing for it.
     """
 
     __slots__ = ()
@@ -283,14 +264,14 @@ class _Watched(Recording):
                 waits.end(self.mark)
 
     def add_mark(self, stage: StageName, ns: int) -> None:
-        """Note an explicit mark; what is marked as one's own is no waiting."""
+        """Note an explicit mark; time marked as the process's own is not waiting."""
         super().add_mark(stage, ns)
         if stage in _OWN_MARKS and self.waits is not None:
             now = self.clock()
             self.waits.interrupt(now - ns, now)
 
     def end(self, outcome: Any, *args: Any, **kwargs: Any) -> None:
-        """Make the row; what a call took that came to nothing is lost time, and no waiting."""
+        """Make the row; the time of a call that failed is lost time, and not waiting."""
         super().end(outcome, *args, **kwargs)
         if outcome != "success" and self.ttft is None and self.waits is not None:
             self.waits.drop()

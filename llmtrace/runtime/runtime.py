@@ -27,12 +27,13 @@ from llmtrace.core.random_ids import random_id
 from llmtrace.core.recording import Defer, Recording
 from llmtrace.core.request_clock import Clock
 from llmtrace.core.row import TURN
-from llmtrace.core.row_fields import PLAIN
+from llmtrace.core.row_fields import WIRE_NAMES
 from llmtrace.core.span import Span as FinishedSpan
 from llmtrace.exporters import tracer_provider as provider
+from llmtrace.exporters.langfuse import coexistence
 from llmtrace.exporters.sink import Receiver, Sink, receiver
 from llmtrace.exporters.span_layout import failure_text
-from llmtrace.runtime import foreign_tracer, proxied_request, scope, trace_context
+from llmtrace.runtime import proxied_request, scope, trace_context
 from llmtrace.runtime.trace_context import TO_ALL, HeaderPolicy, TraceContext
 
 if TYPE_CHECKING:
@@ -65,7 +66,6 @@ awaited: ContextVar[Defer | None] = ContextVar("llmtrace_awaited", default=None)
 _INSTRUMENTATION_NAME: Final = "llmtrace"
 # The operation of a decorated function that is a span around several calls.
 WORKFLOW: Final = "invoke_workflow"
-_WIRE: Final = {line.field: line.name for line in PLAIN}
 # What stands for a provider where the application has none.
 _NO_PROVIDER: Final = (otel_trace.ProxyTracerProvider, otel_trace.NoOpTracerProvider)
 
@@ -184,7 +184,7 @@ class Runtime:
         """Write the span of a decorated function that is no request."""
         name, fields, attributes = recording.labels or ("", {}, {})
         identity: TraceContext = recording.span
-        said = {_WIRE[key]: value for key, value in fields.items() if key in _WIRE}
+        said = {WIRE_NAMES[key]: value for key, value in fields.items() if key in WIRE_NAMES}
         span = FinishedSpan(
             name=f"{WORKFLOW} {name}".strip(),
             trace_id=identity.trace_id,
@@ -222,9 +222,7 @@ class Runtime:
         _open.discard(recording)
         identity: TraceContext = recording.span
         if identity.generation is not None:
-            foreign_tracer.registered.ended(
-                identity.generation, recording.info, row.outcome, row.error_type
-            )
+            coexistence.ended(identity.generation, recording.info, row.outcome, row.error_type)
         if identity.defer is None:
             self._write(identity, row)
         else:
@@ -310,11 +308,9 @@ class Runtime:
     def beside(self, recording: Recording, generation: Span) -> None:
         """Note that Langfuse's own SDK records a call of a request that has begun already."""
         recording.span = recording.span._replace(generation=generation)
-        foreign_tracer.registered.mark(recording.attributes)
+        coexistence.mark(recording.attributes)
         # The generation ends with its stream, and not with the function around it.
-        recording.on_stream_end = partial(
-            foreign_tracer.registered.ended, generation, recording.info
-        )
+        recording.on_stream_end = partial(coexistence.ended, generation, recording.info)
 
     def emit_span(self, span: FinishedSpan, context: Context | None = None) -> None:
         """Hand a finished span that is no row to whatever writes spans. Never raises.

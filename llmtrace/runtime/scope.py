@@ -1,6 +1,6 @@
-"""The turn or tool call that the code running now is in, as far as a request's start needs it.
+"""Find the turn or tool call that the code running now is in.
 
-What a turn makes of its requests is in `scope`; here is where a request finds it.
+A request that begins notes itself there; `agents/scopes.py` makes the turn's figures of that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from llmtrace.core.tool_calls import PartKind
 
 # In OpenTelemetry's context, so that whatever carries that one carries this along.
 KEY: Final = otel_context.create_key("llmtrace-scope")
-# What is said of a turn holds for what runs inside it, too.
+# Attributes of a turn that also hold for everything inside it.
 INHERITED: Final = ("user.id", "session.id", "gen_ai.conversation.id", "tag.tags")
 
 # Row fields of a turn that hold for its requests.
@@ -61,7 +61,7 @@ class Scope:
         return None
 
     def request_begins(self, recording: Recording, clock: Clock, depth: int) -> RequestSeen | None:
-        """Note that a request begins in it; return what its row is to be noted on, if anything."""
+        """Note that a request begins in it; return where to note its row, if anywhere."""
         del recording, clock, depth
         return None
 
@@ -70,7 +70,7 @@ class Scope:
         del fields, attributes
 
     def around(self) -> Scope | None:
-        """Return the innermost one around that is not over, and let go of those that are."""
+        """Return the innermost enclosing scope that is not over, and drop those that are."""
         while self.above is not None and self.above.ended:
             self.above = self.above.above
         return self.above
@@ -126,7 +126,7 @@ def begins(recording: Recording, clock: Clock) -> None:
 def _note(seen: list[RequestSeen], row: Row) -> Row:
     for one in seen:
         one.row = row
-        one.start += row.start - one.unix  # a call may turn out to be less than its function
+        one.start += row.start - one.unix  # a call may have begun later than its function
     return row
 
 

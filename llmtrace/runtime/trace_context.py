@@ -1,7 +1,7 @@
 """The trace that a request is part of, its own span in it, and the parent of that span.
 
-Ids of our own where the application has no OpenTelemetry provider; else those of a span of that
-one's, begun at once, so that what runs inside become its children.
+If the application has an OpenTelemetry provider, they are those of a span of that provider, begun
+at once, so that what runs inside become its children; else they are ids of our own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from opentelemetry import trace as otel_trace
 from llmtrace.core.random_ids import random_id
 from llmtrace.core.recording import Defer, Recording
 from llmtrace.exporters import tracer_provider
-from llmtrace.runtime import foreign_tracer, scope
+from llmtrace.exporters.langfuse import coexistence
+from llmtrace.runtime import scope
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -30,7 +31,7 @@ class TraceContext(NamedTuple):
     Attributes:
         context: the one in which its span is current; `None` = there is no span to be current.
         generation: what Langfuse's own SDK records the same call as.
-        tracestate: what other systems on the way have to say of the trace; passed on.
+        tracestate: what other systems add to the trace; passed on.
         defer: gets the finished row first, with what takes it on; must not raise.
     """
 
@@ -48,6 +49,11 @@ class TraceContext(NamedTuple):
     def traceparent(self) -> str:
         """The W3C header that makes the server's spans children of this request."""
         return f"00-{self.trace_id}-{self.span_id}-{'01' if self.sampled else '00'}"
+
+    def count_once(self) -> None:
+        """Have Langfuse count a call once whose client has opened its own span inside ours."""
+        if self.span is not None:
+            coexistence.count_ours(self.span)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +85,7 @@ TO_ALL: Final = HeaderPolicy()
 
 
 class _Parent(NamedTuple):
-    """What a new span is to be a child of: without ids, of nothing."""
+    """The parent of a new span; without ids, it has none."""
 
     trace_id: str | None = None
     span_id: str | None = None
@@ -101,7 +107,7 @@ def of_request(
     generation: Span | None = None,
     defer: Defer | None = None,
 ) -> TraceContext:
-    """Give a request its ids, and note on it what it takes over from what is around it.
+    """Give a request its ids, and note on it what it inherits from enclosing requests and turns.
 
     Args:
         recording: of the request.
@@ -120,7 +126,7 @@ def of_request(
     parent, counted = _NOTHING, False
     if (known := outside.get_span_context()).is_valid:
         parent = _below(known)
-        counted = foreign_tracer.registered.counts(outside)
+        counted = coexistence.counts(outside)
     if generation is not None:
         parent = parent._replace(context=otel_trace.set_span_in_context(generation))
     if around is not None:
@@ -135,7 +141,7 @@ def of_request(
         if generation is None and not _opened_since(parent, around.span):
             parent = _inside(around.span)
     if counted:
-        foreign_tracer.registered.mark(recording.attributes)  # there is one for this call
+        coexistence.mark(recording.attributes)  # there is one for this call
     if tracer is None:
         trace_id = parent.trace_id or random_id(16)
         return TraceContext(
@@ -212,7 +218,7 @@ def inside(identity: TraceContext, context: Context | None = None) -> Context:
 
     Args:
         identity: its ids.
-        context: what else is in there, where the span has none yet; `None` = the current one's.
+        context: what else it contains, where the span has none yet; `None` = the current one.
     """
     if identity.context is not None:
         return identity.context
@@ -275,4 +281,4 @@ def _state(ids: SpanContext) -> str:
 
 def _in_generation(around: Recording) -> bool:
     """Say whether a generation of Langfuse's own SDK is open around a recording, not inside it."""
-    return around.span.generation is None and foreign_tracer.registered.marked(around.attributes)
+    return around.span.generation is None and coexistence.marked(around.attributes)

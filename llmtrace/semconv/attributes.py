@@ -1,4 +1,4 @@
-"""The wire names that are not a plain field's of a row (`core/row_fields.py`), and of each metric.
+"""The wire names that `core/row_fields.py` does not have, and those of the metrics.
 
 OpenTelemetry's GenAI names where one exists, `llmtrace.*` for the rest. Only data: `convert.py`
 reads and writes by it, and the page of semantic conventions is printed from it.
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
-from llmtrace.core.browser_timing import ON_WIRE, name_of
+from llmtrace.core.browser_timing import ON_WIRE, Browser, browser_kinds, name_of
 from llmtrace.core.content import ARGUMENTS, INPUT, OUTPUT, RESULT, SYSTEM
 from llmtrace.core.stages import STAGES
-from llmtrace.core.wire_names import Attribute, Kind
+from llmtrace.core.wire_names import Attribute
 
 SCOPE: Final = "llmtrace"  # the instrumentation scope's name
 STAGE: Final = "llmtrace.stage.name"  # on a child span: which stage it is
@@ -24,58 +24,16 @@ ATTEMPT: Final = "llmtrace.attempt"  # on a child span: the number of the HTTP a
 ATTEMPT_LOG: Final = "llmtrace.attempt_log"
 CACHE_HIT: Final = "llmtrace.cache_hit"
 E2E: Final = "llmtrace.e2e"  # on every row's span, and on no other: distinguishes rows from spans
-# Child spans lie end to end in this order. Server time that cannot be split lies before
-# the first content.
-ORDER: Final = (
-    "network", "gateway", "queue", "prefill", "first_chunk", "unattributed", "decode", "render",
-)  # fmt: skip
 
-
-_BROWSER: Final[tuple[tuple[str, Kind, str], ...]] = (
-    ("kind", "string", "`fetch` or `eventsource`; `whole` if the page read the response at once"),
-    ("outcome", "string", "the outcome as the page saw it; absent if not known"),
-    ("error_type", "string", "name of the exception, or `HTTP503`"),
-    ("http_status", "int", "HTTP status of the response that the page got"),
-    ("protocol", "string", "protocol to the server: `http/1.1`, `h2`, `h3`"),
-    ("e2e_ns", "seconds", "start to the end of the stream, or to the paint of its last content"),
-    ("ttft_ns", "seconds", "start to the first content that the page read"),
-    ("held_before_ns", "seconds", "consumer time of the page before the first content"),
-    ("held_after_ns", "seconds", "consumer time of the page after the first content"),
-    (
-        "blocked_ns",
-        "seconds",
-        "long tasks while the page waited for data; a part of both consumer times",
-    ),
-    ("first_byte_ns", "seconds", "start to the first data of the response body"),
-    ("last_content_ns", "seconds", "start to the last content"),
-    ("max_gap_ns", "seconds", "longest wait for data after the first content"),
-    ("client_wait_ns", "seconds", "time before the request was sent, without DNS, TCP and TLS"),
-    ("dns_ns", "seconds", "DNS lookup; 0 on an open connection"),
-    ("connect_ns", "seconds", "TCP or QUIC handshake"),
-    ("tls_ns", "seconds", "TLS handshake"),
-    ("gateway_ns", "seconds", "self time of gateways, as `Server-Timing` reported to the page"),
-    ("chunks", "int", "chunks with content"),
-    ("renders", "int", "times the page changed the document, from the first content on"),
-    ("paints", "int", "frames that showed such a change"),
-    ("first_paint_ns", "seconds", "start to the first such frame"),
-    ("paint_lag_ns", "seconds", "content read to content painted, mean"),
-    ("max_paint_lag_ns", "seconds", "content read to content painted, longest"),
-    ("long_frames", "int", "frames longer than 50 ms"),
-    ("long_frames_total_ns", "seconds", "duration of all frames longer than 50 ms"),
-    ("hidden_ns", "seconds", "time in which the page was not visible"),
-    ("app_e2e_ns", "seconds", "the e2e latency that the application's server measured"),
-    ("app_ttft_ns", "seconds", "the TTFT that the application's server measured"),
-    ("app_held_ns", "seconds", "the consumer time that the application's server measured"),
-    (
-        "inconsistent",
-        "string",
-        "figures that contradict others; `server`: the server's wait is longer",
-    ),
-)
 # What a page's beacon reports: on its own span, and on the row it was joined to.
 BROWSER: Final = tuple(
-    Attribute(f"browser.{field}", name_of(field, ON_WIRE), kind, meaning)
-    for field, kind, meaning in _BROWSER
+    Attribute(
+        f"browser.{figure.name}",
+        name_of(figure.name, ON_WIRE),
+        "seconds" if kind is float else "int" if kind is int else "string",
+        figure.metadata["meaning"],
+    )
+    for figure, kind in zip(fields(Browser), browser_kinds(ON_WIRE).values(), strict=True)
 )
 
 _STAGE_MEANINGS: Final = (
@@ -87,7 +45,7 @@ _STAGE_MEANINGS: Final = (
     "waits for chunks after the first",
     "consumer time: the application holds the stream and does not read",
 )
-# Stages as `stages.split` cut them: written to be queried, worked out anew when read.
+# Stages as `stages.split` cut them: written for queries, computed again when read.
 STAGE_TIMES: Final = tuple(
     Attribute(stage, f"llmtrace.stage.{stage}", "seconds", meaning)
     for stage, meaning in zip(STAGES, _STAGE_MEANINGS, strict=True)
@@ -241,7 +199,7 @@ class ClientMetrics:
     calls: Mapping[str, str] | None = None
 
 
-# As released with semantic conventions 1.41, and emitted by everybody.
+# As released with semantic conventions 1.41; what most instrumentations emit.
 RELEASED: Final = ClientMetrics(
     duration="gen_ai.client.operation.duration",
     time_to_first_chunk="gen_ai.client.operation.time_to_first_chunk",
@@ -271,7 +229,7 @@ LATEST: Final = ClientMetrics(
         "tool_calls": "gen_ai.invoke_agent.tool_calls",
     },
 )
-# What the conventions want known of tokens; providers' answers seldom say it.
+# An attribute of tokens in the conventions; providers' responses seldom say it.
 MODALITY: Final = "gen_ai.token.modality"
 UNKNOWN_MODALITY: Final = "unknown"
 CALL_UNITS: Final = {"inference_calls": "{inference_call}", "tool_calls": "{tool_call}"}

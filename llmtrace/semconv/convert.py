@@ -15,10 +15,17 @@ from llmtrace.core import content
 from llmtrace.core.attempts import MAX_ATTEMPTS, Attempt, as_plain, from_plain
 from llmtrace.core.browser_timing import ON_WIRE, flatten, unflatten
 from llmtrace.core.errors import DataError
-from llmtrace.core.flat_row import bounded
+from llmtrace.core.json_values import (
+    bounded,
+    read_duration,
+    read_flag,
+    read_ns,
+    read_reported,
+    read_source,
+)
 from llmtrace.core.row import OUTCOMES, Row
 from llmtrace.core.row_fields import MARKS, NETWORK, PLAIN, RAW, REPORTED, UNSPLIT
-from llmtrace.core.stages import SOURCES, STAGES, Network, Reported, StageName, Stages, Timeline
+from llmtrace.core.stages import STAGES, Network, StageName, Stages, Timeline
 from llmtrace.core.wire_names import Attribute, Kind
 from llmtrace.semconv.attributes import (
     ATTEMPT_LOG,
@@ -208,7 +215,9 @@ def from_attributes(
     """
     around = resource or {}
     try:
-        marks: dict[str, Any] = {f"{line.field}_ns": _ns(attributes, line.name) for line in MARKS}
+        marks: dict[str, Any] = {
+            f"{line.field}_ns": read_ns(attributes, line.name) for line in MARKS
+        }
         plain = {
             line.field: _as_kind(line, attributes[line.name])
             for line in PLAIN
@@ -216,7 +225,7 @@ def from_attributes(
         }
         plain.setdefault("version", around.get("service.version"))
         plain.setdefault("region", around.get("cloud.region"))
-        _one_of(plain.get("outcome", "success"), OUTCOMES, "llmtrace.outcome")
+        _check_outcome(plain.get("outcome", "success"))
         return Row(
             trace_id=trace_id,
             span_id=span_id,
@@ -227,7 +236,7 @@ def from_attributes(
             attempt_log=_attempt_log(attributes.get(ATTEMPT_LOG)),
             finish_reason=_first(attributes.get("gen_ai.response.finish_reasons")),
             timeline=_timeline(attributes),
-            nested=_flag(attributes, "llmtrace.nested"),
+            nested=read_flag(attributes, "llmtrace.nested"),
             **_mappings(attributes),
             browser=unflatten(attributes, ON_WIRE),
             **marks,
@@ -268,24 +277,23 @@ def _service(*places: Mapping[str, Any]) -> str:
 
 
 def _timeline(attributes: Mapping[str, Any]) -> Timeline:
-    e2e = _ns(attributes, E2E)
-    if e2e is None:
-        raise KeyError(E2E)
-    rtt_source = attributes.get("llmtrace.network.rtt.source")
-    if rtt_source is not None:
-        _one_of(rtt_source, SOURCES, "llmtrace.network.rtt.source")
-    parts: dict[str, Any] = {line.field: _ns(attributes, line.name) for line in NETWORK}
-    raw: dict[str, Any] = {line.field: _ns(attributes, line.name) or 0 for line in RAW}
-    raw |= {line.field: _ns(attributes, line.name) for line in UNSPLIT}
-    reported: dict[str, Any] = {line.field: _reported(attributes, line.name) for line in REPORTED}
+    parts: dict[str, Any] = {line.field: read_ns(attributes, line.name) for line in NETWORK}
+    raw: dict[str, Any] = {line.field: read_ns(attributes, line.name) or 0 for line in RAW}
+    raw |= {line.field: read_ns(attributes, line.name) for line in UNSPLIT}
+    reported: dict[str, Any] = {
+        line.field: read_reported(attributes, line.name, f"{line.name}.source")
+        for line in REPORTED
+    }
     return Timeline(
-        e2e=e2e,
-        ttft=_ns(attributes, "gen_ai.response.time_to_first_chunk"),
-        network=Network(**parts, rtt_source=rtt_source),
+        e2e=read_duration(attributes, E2E),
+        ttft=read_ns(attributes, "gen_ai.response.time_to_first_chunk"),
+        network=Network(
+            **parts, rtt_source=read_source(attributes, "llmtrace.network.rtt.source")
+        ),
         marked_before=dict(_marked(attributes, "before")),
         marked_after=dict(_marked(attributes, "after")),
-        stream=_flag(attributes, "gen_ai.request.stream"),
-        watched=not _flag(attributes, "llmtrace.unwatched"),
+        stream=read_flag(attributes, "gen_ai.request.stream"),
+        watched=not read_flag(attributes, "llmtrace.unwatched"),
         **raw,
         **reported,
     )
@@ -293,25 +301,8 @@ def _timeline(attributes: Mapping[str, Any]) -> Timeline:
 
 def _marked(attributes: Mapping[str, Any], when: str) -> Iterator[tuple[StageName, int]]:
     for stage in STAGES:
-        if (ns := _ns(attributes, _MARKED[when, stage])) is not None:
+        if (ns := read_ns(attributes, _MARKED[when, stage])) is not None:
             yield stage, ns
-
-
-def _reported(attributes: Mapping[str, Any], name: str) -> Reported | None:
-    ns, source = _ns(attributes, name), attributes.get(f"{name}.source")
-    if ns is None or source is None:
-        return None
-    _one_of(source, SOURCES, f"{name}.source")
-    return Reported(ns, source)
-
-
-def _ns(attributes: Mapping[str, Any], name: str) -> int | None:
-    value = attributes.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} is {value!r}, not a number of seconds")
-    return round(bounded(name, value) * _NS)
 
 
 def _as_kind(line: Attribute, value: Any) -> Any:
@@ -322,16 +313,9 @@ def _as_kind(line: Attribute, value: Any) -> Any:
     return bounded(line.name, value) if line.field.endswith("_s") else value
 
 
-def _one_of(value: Any, allowed: Sequence[str], name: str) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name} is {value!r}, not one of {', '.join(allowed)}")
-
-
-def _flag(attributes: Mapping[str, Any], name: str) -> bool:
-    value = attributes.get(name, False)
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} is {value!r}, not a boolean")
-    return value
+def _check_outcome(outcome: str) -> None:
+    if outcome not in OUTCOMES:
+        raise ValueError(f"llmtrace.outcome is {outcome!r}, not one of {', '.join(OUTCOMES)}")
 
 
 def _plain(value: Any) -> bool:

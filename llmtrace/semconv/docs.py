@@ -8,7 +8,7 @@ from typing import Final
 
 from llmtrace.core.browser_timing import IN_JSON, name_of
 from llmtrace.core.row_fields import MARKS, NETWORK, PLAIN, RAW, REPORTED, UNSPLIT
-from llmtrace.core.stages import SOURCES
+from llmtrace.core.stages import DRAWN_ORDER, SOURCES
 from llmtrace.core.wire_names import Attribute
 from llmtrace.semconv import attributes as wire
 
@@ -32,7 +32,7 @@ OpenTelemetry's GenAI semantic conventions where one exists, `llmtrace.*` for th
   ([the keys of a row](../on-call/triage.md#the-keys-of-a-row)).
 """
 
-_ORDERED: Final = ", ".join(f"`{name}`" for name in wire.ORDER) + "."
+_ORDERED: Final = ", ".join(f"`{name}`" for name in DRAWN_ORDER) + "."
 _CHILDREN: Final = f"""\
 ## Stages as child spans
 

@@ -150,8 +150,8 @@ def report(rows: list[Row], http: str, grpc_: str) -> None:
     """Measure each exporter alone and the usual ones together."""
     environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": http, "OTEL_METRIC_EXPORT_INTERVAL": "600000"}
 
-    def spans(url: str, **given: str) -> Callable[[], Sink]:
-        return lambda: otlp_sink(endpoint=url, interval_s=600, environ={}, **given)
+    def spans(url: str, protocol: str | None = None, **environ: str) -> Callable[[], Sink]:
+        return lambda: otlp_sink(endpoint=url, protocol=protocol, interval_s=600, environ=environ)
 
     def metrics() -> Sink:
         return GenAISink(environ=environ)
@@ -165,7 +165,7 @@ def report(rows: list[Row], http: str, grpc_: str) -> None:
     with open("/dev/null", "w") as sink_hole:  # noqa: PTH123 - a device, not a file
         lines: list[tuple[str, Iterable[Callable[[], Sink]]]] = [
             ("OTLP spans, HTTP", [spans(http)]),
-            ("OTLP spans, HTTP, gzip", [spans(http, compression="gzip")]),
+            ("OTLP spans, HTTP, gzip", [spans(http, OTEL_EXPORTER_OTLP_COMPRESSION="gzip")]),
             ("OTLP spans, gRPC", [spans(grpc_, protocol="grpc")]),
             ("OTLP GenAI metrics", [metrics]),
             ("Prometheus", [prometheus]),

@@ -163,7 +163,6 @@ GOOD = {"start_s": 0, "duration_s": 1}
         "a", {}, 7, ["a"], [{}], [GOOD | {"start_s": "a"}], [GOOD | {"start_s": True}],
         [GOOD | {"duration_s": -1}], [GOOD | {"duration_s": float("nan")}],
         [GOOD | {"duration_s": 1e300}], [GOOD | {"status": "200"}], [GOOD | {"status": 200.5}],
-        [GOOD | {"backoff_s": None}],
     ],
 )  # fmt: skip
 def test_what_cannot_be_attempts_is_refused(written):

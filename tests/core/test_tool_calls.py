@@ -13,7 +13,6 @@ from llmtrace.core.tool_calls import (
     Part,
     ToolFigures,
     could_run_together,
-    covered,
     flat_part,
     read_part,
     tool_figures,
@@ -200,7 +199,7 @@ def test_coverage_is_counted_tick_by_tick(spans):
     ]
     ticks = {tick for part in parts for tick in range(part.start, part.end)}
 
-    assert covered(parts) == len(ticks)
+    assert tool_figures(parts).wall == len(ticks)
 
 
 # --- who could have run together -----------------------------------------------------------------

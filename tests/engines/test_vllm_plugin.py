@@ -30,6 +30,7 @@ from llmtrace.engines.spans import read_plugin_span
 from llmtrace.engines.vllm_plugin import stat_logger
 from llmtrace.engines.vllm_plugin.finished import Engine, finished_request
 from llmtrace.engines.vllm_plugin.stat_logger import Reporter, not_for_spans, stat_logger_class
+from llmtrace.exporters import queued_sink
 from llmtrace.exporters.otlp.encode import encode_span
 from llmtrace.exporters.otlp.settings import read_settings
 from tests.exporters.receivers import http_receiver, silent_server
@@ -537,7 +538,7 @@ def test_a_receiver_that_hangs_costs_records_and_no_time(monkeypatch):
             reporter.record(None, finished)
             slowest = max(slowest, time.perf_counter() - began)
         lost = failopen.internal_errors()["export.otlp.dropped"]
-        reporter._sink._close_timeout_s = 0.01
+        monkeypatch.setattr(queued_sink, "EXIT_LIMIT_S", 0.01)
         reporter._sink.close()
 
     # One batch may have been taken out of the queue of 10,000 by then.

@@ -143,7 +143,7 @@ def test_gap_thresholds_that_are_bounds_already():
 
 def test_label_sets_are_bounded():
     """Above the limit, new label sets are counted as `other`, by outcome; nothing is lost."""
-    aggregate = Aggregate(most_label_sets=3)
+    aggregate = Aggregate(max_label_sets=3)
     for number in range(10):
         aggregate.add(typical(route=f"/{number}"))
     aggregate.add(typical(route="/x", outcome="timeout"))
@@ -162,7 +162,7 @@ def test_label_sets_are_bounded():
 
 def test_half_a_character_in_a_label():
     """What UTF-8 cannot hold would cost every scrape; it is counted as what is shown of it."""
-    aggregate = Aggregate(most_label_sets=2)
+    aggregate = Aggregate(max_label_sets=2)
     for route in ("a\ud83d", "a\udc00", "a?", "b", "a\ud83d"):
         aggregate.add(typical(route=route))
     cells = aggregate.by(attrgetter("route"))

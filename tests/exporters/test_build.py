@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from llmtrace.core.errors import ConfigError
 from llmtrace.exporters import ExportSettings, build, build_all
+from llmtrace.exporters.sink import receiver
 from tests.exporters.samples import typical
 
 
@@ -31,7 +32,7 @@ def test_names(name, every_row, settings):
     """Each name makes its sink; those that count want the rows sampling leaves out."""
     sink = build(name, settings)
 
-    assert every_row is sink.every_row
+    assert every_row is receiver(sink).every_row
     assert sink.flush(0)
     sink.close()
 
@@ -90,6 +91,15 @@ def test_otlp_brings_the_metrics(environ, count, settings):
     sinks = build_all(["otlp", "otlp"], settings, environ)
 
     assert count == len(sinks)
+    for sink in sinks:
+        sink.close()
+
+
+def test_the_metrics_are_sent_once(settings):
+    """`otlp` brings the metrics; to name them as well does not send them twice."""
+    sinks = build_all(["otlp", "otlp-metrics"], settings, {})
+
+    assert [type(sink).__name__ for sink in sinks] == ["QueuedSink", "GenAISink"]
     for sink in sinks:
         sink.close()
 

@@ -36,9 +36,10 @@ both = pytest.mark.parametrize(
 
 
 @contextmanager
-def sending(url, **settings):
+def sending(url, environ=(), **settings):
     """A sink that sends to `url` when flushed, and is closed at the end."""
-    sink = otlp_sink(endpoint=url, environ={}, **{"interval_s": LONG, **settings})
+    variables = {f"OTEL_EXPORTER_OTLP_{name}": value for name, value in dict(environ).items()}
+    sink = otlp_sink(endpoint=url, environ=variables, **{"interval_s": LONG, **settings})
     try:
         yield sink
     finally:
@@ -77,9 +78,8 @@ def test_headers_and_compression(receiver, protocol, compression):
         receiver() as received,
         sending(
             received.url,
+            {"COMPRESSION": compression, "HEADERS": "Authorization=Bearer t0k3n"},
             protocol=protocol,
-            compression=compression,
-            headers={"Authorization": "Bearer t0k3n"},
         ) as sink,
     ):
         sink.write(typical())
@@ -124,7 +124,7 @@ def test_http_is_not_retried(status, caplog):
     headers = {"location": "/elsewhere"} if status == 301 else {}
     with (
         http_receiver(lambda _: Answer(status, headers)) as received,
-        sending(received.url.replace("//", "//me:hunter2@"), headers={"x-key": "hunter2"}) as sink,
+        sending(received.url.replace("//", "//me:hunter2@"), {"HEADERS": "x-key=hunter2"}) as sink,
     ):
         sink.write(typical(0))
         sink.write(typical(1))
@@ -260,7 +260,7 @@ def test_a_backend_that_hangs(protocol):
     """A backend that takes the connection and never answers costs the time-out, and the rows."""
     with (
         silent_server() as url,
-        sending(url, protocol=protocol, timeout_s=0.05, give_up_after_s=0.0) as sink,
+        sending(url, {"TIMEOUT": "0.05"}, protocol=protocol, give_up_after_s=0.0) as sink,
     ):
         sink.write(typical())
         assert not sink.flush(10)
@@ -270,7 +270,7 @@ def test_a_backend_that_hangs(protocol):
 
 def test_writing_never_waits_for_a_backend():
     """With a backend that hangs, writing more than the queue holds still comes back."""
-    with silent_server() as url, sending(url, timeout_s=0.05, give_up_after_s=0.0) as sink:
+    with silent_server() as url, sending(url, {"TIMEOUT": "0.05"}, give_up_after_s=0.0) as sink:
         row = typical()
         for _ in range(11_000):
             sink.write(row)

@@ -36,8 +36,11 @@ from llmtrace.exporters.otlp.sink import otlp_sink
 from tests.exporters.samples import typical
 
 worker.EXIT_LIMIT_S = 1.0
+environ = {"OTEL_EXPORTER_OTLP_TIMEOUT": "60"}
 for protocol in ("http/protobuf", "http/protobuf", "grpc"):
-    sink = otlp_sink(endpoint=sys.argv[1], protocol=protocol, timeout_s=60, interval_s=0.001)
+    sink = otlp_sink(
+        endpoint=sys.argv[1], protocol=protocol, interval_s=0.001, environ=environ
+    )
     sink.write(typical())
     sink.flush(0.05)
 started = time.monotonic()

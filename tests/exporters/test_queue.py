@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from llmtrace.core.failopen import internal_errors
+from llmtrace.exporters import queued_sink
 from llmtrace.exporters.queued_sink import QueuedSink, RowsLost
 from llmtrace.exporters.worker import Worker
 from tests.exporters.samples import typical
@@ -177,7 +178,7 @@ def test_close_hands_over_the_rest(sinks):
     assert sink.flush(5)
 
 
-def test_close_does_not_wait_for_ever(sinks, caplog):
+def test_close_does_not_wait_for_ever(sinks, caplog, monkeypatch):
     """A hanging backend holds `close` up only so long; what is on its way or left is counted."""
     blocked, go_on = threading.Event(), threading.Event()
 
@@ -186,7 +187,8 @@ def test_close_does_not_wait_for_ever(sinks, caplog):
         go_on.wait(5)
         raise OSError
 
-    sink = sinks(deliver, batch=1, close_timeout_s=0.01)
+    monkeypatch.setattr(queued_sink, "EXIT_LIMIT_S", 0.01)
+    sink = sinks(deliver, batch=1)
     sink.write(typical(0))
     assert blocked.wait(5)
     sink.write(typical(1))

@@ -13,6 +13,7 @@ import pytest
 
 import llmtrace
 from llmtrace.core.row import Row
+from llmtrace.semconv.convert import to_attributes
 from llmtrace.testing import capture
 from tests.support.sse_server import Answer, Request, Server
 from tests.support.taking_time import spend
@@ -293,3 +294,16 @@ def test_a_proxys_tunnel(
         assert rows[0].stages.total == rows[0].e2e_ns
 
     settled(act, check)
+
+
+def test_an_ipv6_server_is_named_as_in_a_url() -> None:
+    """Its address is in brackets before the port, so that the two can be separated again."""
+    httpx = pytest.importorskip("httpx")
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, json={"choices": []}))
+    with capture() as rows, httpx.Client(transport=transport) as client:
+        client.post("http://[::1]:8000/v1/chat/completions", json={"model": "tiny"})
+
+    [row] = rows
+    assert row.server == "[::1]:8000"
+    attributes = to_attributes(row)
+    assert (attributes["server.address"], attributes["server.port"]) == ("::1", 8000)

@@ -18,9 +18,9 @@ from typing import Final
 from starlette.responses import HTMLResponse, Response
 
 from llmtrace.core.sanitize import printable
+from llmtrace.core.stages import DRAWN_ORDER
 from llmtrace.display import html_page
 from llmtrace.display.colours import STAGE_COLOURS
-from llmtrace.semconv.attributes import ORDER
 
 UNKNOWN: Final = '<span class="none">not reported</span>'
 _NS: Final = 1_000_000_000
@@ -101,7 +101,7 @@ def swatch(stage: str) -> str:
 
 def legend() -> str:
     """Return the colours of all stages."""
-    items = "".join(f"<li>{swatch(stage)}{stage}</li>" for stage in ORDER)
+    items = "".join(f"<li>{swatch(stage)}{stage}</li>" for stage in DRAWN_ORDER)
     return f'<ul class="legend" aria-label="Colours of the stages">{items}</ul>'
 
 
@@ -128,7 +128,7 @@ def bar(pieces: Iterable[tuple[str, float, float]], whole: float, label: str) ->
 def stage_bar(stages: Mapping[str, float], whole: float) -> str:
     """Draw the known stages of a request end to end, in seconds, on a scale of `whole` seconds."""
     pieces, at, said = [], 0.0, []
-    for name in ORDER:
+    for name in DRAWN_ORDER:
         if seconds := stages.get(name):
             pieces.append((f"s-{name}", at, seconds))
             at += seconds

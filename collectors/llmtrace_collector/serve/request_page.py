@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from llmtrace.core.gap_slots import read_slots
 from llmtrace.core.row import Row
+from llmtrace.core.stages import DRAWN_ORDER
 from llmtrace.dataset.explain_request import (
     ENGINE_SIGNALS,
     MIN_PEERS,
@@ -17,7 +18,6 @@ from llmtrace.dataset.explain_request import (
     verdict,
 )
 from llmtrace.exporters.span_layout import attempts, error_of, span_name
-from llmtrace.semconv.attributes import ORDER
 from llmtrace_collector.config.link_templates import LinkTemplate
 from llmtrace_collector.serve.gap_chart import gap_chart
 from llmtrace_collector.serve.links_out import links_for
@@ -107,7 +107,7 @@ def _links(facts: RequestFacts, templates: Sequence[LinkTemplate]) -> str:
 def _waterfall(facts: RequestFacts) -> str:
     row, lines = facts.row, []
     total, at = row.e2e_ns or 1, 0
-    for name in ORDER:
+    for name in DRAWN_ORDER:
         ns = getattr(row.stages, name)
         if ns is None:
             lines.append(_bar_line(f"{swatch(name)}{name}", "", UNKNOWN, "", ""))

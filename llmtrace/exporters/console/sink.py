@@ -12,12 +12,11 @@ from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from llmtrace.core.sanitize import printable
-from llmtrace.core.stages import PARTITION
+from llmtrace.core.stages import DRAWN_ORDER, PARTITION
 from llmtrace.exporters.console import turn_tree
 from llmtrace.exporters.console.bars import bar, short_ms
 from llmtrace.exporters.queued_sink import QueuedSink
 from llmtrace.exporters.span_layout import attempts, span_name
-from llmtrace.semconv.attributes import ORDER
 
 if TYPE_CHECKING:
     from llmtrace.core.attempts import Attempt
@@ -113,10 +112,10 @@ def waterfall(row: Row, width: int = 80) -> str:
     sources: Mapping[Any, str] = stages.sources
     texts = {
         name: f"{ns / _MS:>10,.1f} ms {ns / total:>6.1%}  {sources.get(name, '')}".rstrip()
-        for name in ORDER
+        for name in DRAWN_ORDER
         if (ns := getattr(stages, name)) is not None
     }
-    label = max(len(name) for name in ORDER)
+    label = max(len(name) for name in DRAWN_ORDER)
     tried = [
         (number, one, f"{one.duration_ns / _MS:>10,.1f} ms  {_came_to(one)}")
         for number, one in attempts(row)
@@ -126,7 +125,7 @@ def waterfall(row: Row, width: int = 80) -> str:
     lines, at = ["  ".join(head)], 0
     if row.is_turn:
         lines += [*turn_tree.part_lines(row, width), ""]
-    for name in ORDER:
+    for name in DRAWN_ORDER:
         ns = getattr(stages, name)
         if ns is None:
             lines.append(f"{name:<{label}} {'':<{room}} {'not reported':>13}")

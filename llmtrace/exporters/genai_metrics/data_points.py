@@ -5,9 +5,9 @@ Nothing is estimated: every bound the conventions advise is a bound of the aggre
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from opentelemetry.sdk.metrics import export
 from opentelemetry.sdk.metrics.export import Histogram as HistogramData
@@ -25,6 +25,7 @@ _BOUNDS_NS: Final = tuple(round(bound * _NS) for bound in wire.DURATION_BOUNDS_S
 # A service, and a set of attributes as sorted pairs.
 Key = tuple[str, tuple[tuple[str, str | int], ...]]
 Point = export.HistogramDataPoint | export.NumberDataPoint
+L = TypeVar("L", Labels, TurnLabels, ToolLabels)
 
 
 def metrics_data(
@@ -51,7 +52,9 @@ def metrics_data(
     )
     span = (since_unix_ns, now_unix_ns)
     by_service: dict[str, dict[str, list[Point]]] = {}
-    for (service, attributes), cell in aggregate.by(_key, reset=delta).items():
+    for (service, attributes), cell in aggregate.by(
+        _by(instruments.metric_attributes), reset=delta
+    ).items():
         metrics = by_service.setdefault(service, {})
         for name, point in _points(cell, dict(attributes), names, span):
             metrics.setdefault(name, []).append(point)
@@ -93,26 +96,23 @@ def _added_up(points: list[Point]) -> list[Point]:
     return list(found.values())
 
 
-def _key(labels: Labels) -> Key:
-    attributes = instruments.metric_attributes(
-        operation=labels.operation,
-        provider=labels.provider,
-        model=labels.model,
-        server=labels.server,
-        outcome=labels.outcome,
-        error_type=labels.error_type,
-    )
-    return labels.service, tuple(sorted(attributes.items()))
+def _by(attributes: Callable[[L], instruments.Attributes]) -> Callable[[L], Key]:
+    """Make the key by which label sets are added up: of those with the same attributes."""
+    return lambda labels: (labels.service, tuple(sorted(attributes(labels).items())))
+
+
+def _of_tool(labels: ToolLabels) -> instruments.Attributes:
+    return instruments.tool_attributes(labels.tool, labels.outcome, labels.error_type)
 
 
 def _agent_points(
     agents: Agents, names: wire.ClientMetrics, span: tuple[int, int], *, reset: bool
 ) -> Iterator[tuple[str, str, Point]]:
     """Yield the service, name and point of each metric of turns and tool calls."""
-    turns = agents.turns.by(_turn_key, reset=reset)
+    turns = agents.turns.by(_by(instruments.turn_attributes), reset=reset)
     for name, cells in (
         (wire.AGENT_DURATION, turns),
-        (wire.TOOL_DURATION, agents.tools.by(_tool_key, reset=reset)),
+        (wire.TOOL_DURATION, agents.tools.by(_by(_of_tool), reset=reset)),
     ):
         for (service, attributes), cell in cells.items():
             duration = cell["duration"]
@@ -127,16 +127,6 @@ def _agent_points(
                     calls.counts, wire.CALL_BOUNDS, calls.total, dict(attributes), span
                 )
                 yield service, name, point
-
-
-def _turn_key(labels: TurnLabels) -> Key:
-    attributes = instruments.turn_attributes(labels.agent, labels.outcome, labels.error_type)
-    return labels.service, tuple(sorted(attributes.items()))
-
-
-def _tool_key(labels: ToolLabels) -> Key:
-    attributes = instruments.tool_attributes(labels.tool, labels.outcome, labels.error_type)
-    return labels.service, tuple(sorted(attributes.items()))
 
 
 def _points(

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import Counter, Histogram, Meter
 
     from llmtrace.core.row import Row
+    from llmtrace.exporters.prometheus.agent_metrics import TurnLabels
+    from llmtrace.exporters.prometheus.aggregate import Labels
 
 _NS: Final = 1_000_000_000
 # What the conventions call an error of unknown type.
@@ -27,20 +29,18 @@ _ERROR_TYPE: Final = "error.type"
 Attributes = dict[str, str | int]
 
 
-def metric_attributes(
-    *, operation: str, provider: str, model: str, server: str, outcome: str, error_type: str
-) -> Attributes:
-    """Name the labels of a row as the conventions do; empty = not known, left out."""
-    attributes: Attributes = {"gen_ai.operation.name": operation}
-    if provider:
-        attributes["gen_ai.provider.name"] = provider
-    if model:
-        attributes["gen_ai.request.model"] = model
-    if server:
-        attributes["server.address"], port = split_server(server)
+def metric_attributes(of: Row | Labels) -> Attributes:
+    """Name the labels of a row as the conventions do; what is not known is left out."""
+    attributes: Attributes = {"gen_ai.operation.name": of.operation}
+    if of.provider:
+        attributes["gen_ai.provider.name"] = of.provider
+    if of.model:
+        attributes["gen_ai.request.model"] = of.model
+    if of.server:
+        attributes["server.address"], port = split_server(of.server)
         if port is not None:
             attributes["server.port"] = port
-    return attributes | _error(outcome, error_type)
+    return attributes | _error(of.outcome, of.error_type)
 
 
 def token_attributes(attributes: Mapping[str, str | int]) -> Attributes:
@@ -49,10 +49,10 @@ def token_attributes(attributes: Mapping[str, str | int]) -> Attributes:
     return kept | {wire.MODALITY: wire.UNKNOWN_MODALITY}
 
 
-def turn_attributes(agent: str, outcome: str, error_type: str) -> Attributes:
+def turn_attributes(of: Row | TurnLabels) -> Attributes:
     """Do the same for a turn of an agent."""
-    named: Attributes = {"gen_ai.agent.name": agent} if agent else {}
-    return named | _error(outcome, error_type)
+    named: Attributes = {"gen_ai.agent.name": of.agent} if of.agent else {}
+    return named | _error(of.outcome, of.error_type)
 
 
 def tool_attributes(tool: str, outcome: str, error_type: str) -> Attributes:
@@ -61,7 +61,7 @@ def tool_attributes(tool: str, outcome: str, error_type: str) -> Attributes:
     return named | _error(outcome, error_type)
 
 
-def _error(outcome: str, error_type: str) -> Attributes:
+def _error(outcome: str, error_type: str | None) -> Attributes:
     if outcome not in _UNTYPED:  # a cancelled request did what its client wanted
         return {}
     return {_ERROR_TYPE: error_type or _UNTYPED[outcome]}
@@ -109,20 +109,13 @@ class Instruments:
             self._record_tool(row, context)
             return
         if row.is_turn:
-            attributes = turn_attributes(row.agent or "", row.outcome, row.error_type or "")
+            attributes = turn_attributes(row)
             self._turn.record(row.e2e_s, attributes, context)
             for kind, histogram in self._calls.items():
                 if (calls := getattr(row, kind)) is not None:
                     histogram.record(calls, attributes, context)
             return
-        attributes = metric_attributes(
-            operation=row.operation,
-            provider=row.provider or "",
-            model=row.model or "",
-            server=row.server or "",
-            outcome=row.outcome,
-            error_type=row.error_type or "",
-        )
+        attributes = metric_attributes(row)
         self._duration.record(row.e2e_s, attributes, context)
         if row.ttft_ns is not None:
             self._first_chunk.record(row.ttft_ns / _NS, attributes, context)

@@ -1,8 +1,8 @@
 """Turn rows into OpenTelemetry's GenAI client metrics.
 
-Without a MeterProvider of the application's: out of the aggregate, by OTLP, once a minute. With
-one: through ordinary instruments, once a row; `time_per_output_chunk` is left out there, because
-it would cost a record for each chunk.
+If the application has no MeterProvider, they are sent from the aggregate, by OTLP, once a minute.
+If it has one, each row is recorded by ordinary instruments, without `time_per_output_chunk`: that
+would take a record for each chunk.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class GenAISink:
         self._delta = _wants_differences(environ)
         self._agents = Agents()
         self._aggregate = Aggregate(
-            ours=False, most_label_sets=_MAX_LABEL_SETS, turns=self._agents.turn
+            ours=False, max_label_sets=_MAX_LABEL_SETS, turns=self._agents.turn
         )
         self._instruments: Instruments | None = None
         self._decided = False

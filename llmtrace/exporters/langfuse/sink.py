@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from llmtrace.exporters.langfuse.coexistence import projects
 from llmtrace.exporters.langfuse.settings import read_labels, read_project, to_otlp
 from llmtrace.exporters.langfuse.span_attributes import dialect
-from llmtrace.exporters.otlp.retry import GIVE_UP_AFTER_S
 from llmtrace.exporters.otlp.sink import span_sink
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 def langfuse_sink(
     *,
     interval_s: float = 1.0,
-    give_up_after_s: float = GIVE_UP_AFTER_S,
     environ: Mapping[str, str] = os.environ,
 ) -> QueuedSink[Row | Span]:
     """Make the sink that sends rows to the Langfuse project that the environment names.
@@ -35,7 +33,6 @@ def langfuse_sink(
 
     Args:
         interval_s: longest a row waits for company, in seconds.
-        give_up_after_s: longest a batch is retried, in seconds; then it is dropped and counted.
         environ: the `LANGFUSE_*` variables; see `read_project`.
 
     Raises:
@@ -52,5 +49,4 @@ def langfuse_sink(
         dialect=dialect(read_labels(environ)),
         left_to=left_to,
         interval_s=interval_s,
-        give_up_after_s=give_up_after_s,
     )

@@ -1,4 +1,4 @@
-"""The attributes in which a backend expects what a row holds."""
+"""How a row is described to a backend: which attributes its spans get."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Dialect:
     """Which attributes the spans of a row get, and other spans.
 
     Attributes:
-        row: those of a row's own span.
-        shared: those that the spans under it have, too.
-        stage: what the span of a stage has besides, by its name and source; called once for each.
-        span: those of a span that is no row.
-        begun: what such a span has from its start, before more is known of it.
+        row: of a row's own span.
+        shared: of all spans under it.
+        stage: of a stage's span, by the stage's name and source; called once for each pair.
+        span: of a span that is no row.
+        begun: of such a span at its start.
     """
 
     row: Callable[[Row], Attributes]

@@ -22,10 +22,11 @@ from llmtrace.core.failopen import internal_error
 from llmtrace.core.row import TURN
 from llmtrace.core.row_fields import PLAIN, REPORTED
 from llmtrace.core.span import Span
+from llmtrace.core.stages import DRAWN_ORDER
 from llmtrace.exporters.otlp.dialect import OTEL, Dialect
 from llmtrace.exporters.otlp.resource import resource
 from llmtrace.exporters.span_layout import attempt_spans, failure_text, name_of, waterfall
-from llmtrace.semconv.attributes import ATTEMPT_LOG, DERIVED, ORDER, SCOPE, SPECIAL, STAGE_TIMES
+from llmtrace.semconv.attributes import ATTEMPT_LOG, DERIVED, SCOPE, SPECIAL, STAGE_TIMES
 from llmtrace.semconv.convert import Value, kind_of
 
 if TYPE_CHECKING:
@@ -68,14 +69,15 @@ _CHILD_PLACES: Final = 8  # in the plan of stages' spans, each
 _INT64: Final = 1 << 63
 _UINT64_MASK: Final = (1 << 64) - 1
 
-# What a stage's span id is to that of its request: fixed, so that a row sent twice is one row.
+# Combined with the request's span id they make those of its stages: always the same, so that a row
+# sent twice is one row.
 _CHILD: Final = {
     stage: int.from_bytes(uuid.uuid5(uuid.NAMESPACE_OID, f"llmtrace.stage.{stage}").bytes[:8])
-    for stage in ORDER
+    for stage in DRAWN_ORDER
 }
 
-# Encoding holds the interpreter's lock. Let it go this often, or a full batch would be a hiccup of
-# some 20 ms in the very streams whose timing is being measured.
+# Encoding holds the interpreter's lock. It is released after so many rows, as a full batch would
+# delay the very streams that are being measured by some 20 ms.
 _ROWS_A_TURN: Final = 16
 
 
@@ -221,11 +223,11 @@ def child_id(span_id: int, stage: str) -> int:
 
 
 class _Plan(NamedTuple):
-    """How bytes are made at once that differ in few places.
+    """How to pack bytes that differ in few places, by one call.
 
     Attributes:
-        pack: makes them.
-        places: what it is given: what is always the same, and `None` where something is to go.
+        pack: packs them.
+        places: its arguments: the constant ones, and `None` for each that is to be filled in.
     """
 
     pack: Callable[..., bytes]
@@ -236,7 +238,7 @@ class _Plan(NamedTuple):
 def _children(
     dialect: Dialect, stages: tuple[str, ...], sources: tuple[str | None, ...], shared: int
 ) -> _Plan:
-    """Plan the spans of such stages: of their row, they have `shared` bytes and its ids."""
+    """Plan the spans of these stages; each also has `shared` bytes and the ids of its row."""
     ids = shared + len(_SPAN_TRACE_ID) + 16 + len(_SPAN_PARENT_SPAN_ID) + 8
     form = "<"
     places: list[bytes | None] = []
@@ -292,7 +294,7 @@ def _attributes(attributes: Mapping[str, Value]) -> bytes:
 
 
 def _row_attributes(attributes: Mapping[str, Value]) -> bytes:
-    """Encode the attributes of a row: doubles at once, and at once what other rows say, too."""
+    """Encode the attributes of a row: doubles by one call, repeated values from a cache."""
     found = _sorted(tuple(attributes))
     filled = [*found.plan.places]
     filled[1::2] = found.doubles(attributes)
@@ -304,7 +306,7 @@ def _row_attributes(attributes: Mapping[str, Value]) -> bytes:
     return b"".join(out)
 
 
-# What few requests say differently: all of it is encoded once, and found again.
+# Attributes that differ between few requests: their values together are encoded once, and cached.
 _ALIKE: Final = (
     {line.name for line in (*PLAIN, *SPECIAL, *DERIVED) if line.kind not in {"int", "double"}}
     | {f"{line.name}.source" for line in (*REPORTED, *STAGE_TIMES)}
@@ -313,13 +315,13 @@ _ALIKE: Final = (
 
 
 class _Sorted(NamedTuple):
-    """How attributes of some names are encoded: doubles by a plan, what is alike, the others.
+    """How the attributes of a row are encoded, by their names.
 
     Attributes:
-        plan: of the doubles.
-        doubles: picks their values out of all.
-        alike: the names of what is alike.
-        values: picks their values out of all.
+        plan: for the doubles.
+        doubles: picks the values of the doubles.
+        alike: the names of those in `_ALIKE`.
+        values: picks the values of `alike`.
         others: the other names.
     """
 
@@ -343,7 +345,7 @@ def _sorted(names: tuple[str, ...]) -> _Sorted:
 
 
 def _picker(names: tuple[str, ...]) -> Callable[[Mapping[str, Value]], tuple[Any, ...]]:
-    """Make what returns the values of some names; `itemgetter` does so for two or more."""
+    """Return a function that picks the values of some names: `itemgetter` needs two or more."""
     if len(names) > 1:
         return itemgetter(*names)
     return lambda attributes: tuple([attributes[name] for name in names])
@@ -389,7 +391,7 @@ _SHORT: Final = 64
 
 @lru_cache(maxsize=1024)
 def _before(name: str, size: int) -> bytes:
-    """Return an attribute up to its text of so many bytes."""
+    """Return the bytes of a text attribute that come before its text of `size` bytes."""
     whole = _field(_SPAN_ATTRIBUTES, _key(name) + _field(_VALUE, _field(_STRING, bytes(size))))
     return whole[: len(whole) - size]
 

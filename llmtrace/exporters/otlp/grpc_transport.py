@@ -17,7 +17,7 @@ _EXPORT: Final[dict[Signal, str]] = {
     "traces": "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
     "metrics": "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
 }
-# gRPC would wait up to two minutes before it looks for a server that was away once more.
+# By default gRPC waits up to two minutes before it tries again to reach a server.
 _OPTIONS: Final = (("grpc.max_reconnect_backoff_ms", 5_000),)
 _RETRYABLE: Final = frozenset(
     {
@@ -34,9 +34,9 @@ _RETRYABLE: Final = frozenset(
 def grpc_sender(settings: OtlpSettings, signal: Signal) -> Send:
     """Make what sends the bytes of one signal's requests over one kept gRPC channel.
 
-    The request is bytes already, so it goes through the channel as it is: the generated stub would
-    parse and write it once more. gRPC does not promise to survive a fork in the middle of a call;
-    servers that fork after their first request had better send by HTTP.
+    The request is bytes already and is sent as it is: the generated stub would parse and write it
+    once more. gRPC does not promise to survive a fork in the middle of a call: servers that fork
+    after their first request should export by HTTP.
     """
     metadata = tuple(settings.headers.items())
     export: Any = None
@@ -49,7 +49,7 @@ def grpc_sender(settings: OtlpSettings, signal: Signal) -> Send:
         try:
             answer: bytes = export(body, timeout=settings.timeout_s, metadata=metadata)
         except grpc.RpcError as error:
-            raise _undelivered(error, settings.url) from None
+            raise _rejected(error, settings.url) from None
         return answer
 
     return send
@@ -71,7 +71,7 @@ def _read(path: str | None) -> bytes | None:
     return None if path is None else Path(path).read_bytes()
 
 
-def _undelivered(error: Any, where: str) -> RetryExhausted:
+def _rejected(error: Any, where: str) -> RetryExhausted:
     code = error.code()
     wait_s = _retry_info(error.trailing_metadata() or ())
     # A server out of resources is retried only if it says when.

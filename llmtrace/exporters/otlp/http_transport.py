@@ -20,7 +20,7 @@ from llmtrace.exporters.otlp.settings import OtlpSettings
 _RETRYABLE: Final = frozenset({429, 502, 503, 504})
 _OK: Final = range(200, 300)
 _GZIP: Final = 16 + zlib.MAX_WBITS
-# The fastest level halves the cost of the default one and makes rows 8 times smaller all the same.
+# The fastest level costs half as much as the default one, and still makes rows 8 times smaller.
 _LEVEL: Final = 1
 _MAX_ANSWER: Final = 1 << 20
 
@@ -37,7 +37,7 @@ def http_sender(settings: OtlpSettings) -> Send:
     where = urlsplit(settings.url)
     shown = f"{where.scheme}://{where.netloc.rpartition('@')[2]}{where.path}"
     sessions: dict[int, requests.Session] = {}  # by process: a fork must not share the socket
-    # Half of what a request costs is what is the same for all of them, environment included.
+    # Prepared once, with what the environment says: that is half of the cost of a request.
     ready: requests.PreparedRequest | None = None
     environment: Mapping[str, Any] = {}
 
@@ -70,7 +70,7 @@ def http_sender(settings: OtlpSettings) -> Send:
             reason = f"{_cause(error)}, sending to {shown}"
             raise RetryExhausted(reason, retryable=_passing(error)) from None
         status = response.status_code
-        # A login page, or whatever else listens there, took no rows. No protobuf begins like that.
+        # A login page, say: whatever sent it took no rows. No protobuf begins like that.
         page = answer.lstrip().startswith(b"<")
         if status in _OK and not page:
             return bytes(answer)
@@ -98,7 +98,7 @@ def _session(settings: OtlpSettings) -> requests.Session:
 
 
 def _cause(error: BaseException) -> str:
-    """Say what is at the bottom of an error; its own text would show the URL and all in it."""
+    """Name the innermost cause of an error; its own text would show the URL and its password."""
     while error.__context__ is not None:
         error = error.__context__
     text = error.strerror if isinstance(error, OSError) else None

@@ -1,7 +1,7 @@
 """Retry a failed export, up to a deadline.
 
-Only answers that OTLP calls retryable are retried, after the wait the server asks for or a growing
-one, and never for longer than a fixed time.
+Only responses that OTLP calls retryable are retried, after the wait that the server requests or a
+growing one, and never for longer than a fixed time.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ GIVE_UP_AFTER_S: Final = 30.0
 _FIRST_WAIT_S: Final = 0.5
 _MAX_WAIT_S: Final = 10.0
 
-# Its own: an application may have seeded `random`, and all its replicas alike.
+# Not `random` itself: an application may have seeded it, all replicas with the same seed.
 _random: Final = random.SystemRandom()
 
 # Sends one request's bytes and returns the answer's, or raises `RetryExhausted`.
 Send = Callable[[bytes], bytes]
 
 
-class RetryExhausted(Exception):  # noqa: N818 - what happened, not what to blame
+class RetryExhausted(Exception):  # noqa: N818 - named after what happened
     """A request that was not accepted.
 
     Args:
         reason: in words, without anything secret.
         retryable: whether sending it again may help.
-        wait_s: how long the server asks to wait first, in seconds.
+        wait_s: the wait that the server requests, in seconds.
     """
 
     def __init__(self, reason: str, *, retryable: bool, wait_s: float | None = None) -> None:
@@ -60,10 +60,10 @@ def deliver(
         pause: waits some seconds; returns `False` if there is no more time to wait.
         give_up_after_s: longest time from the first attempt to the last one's start.
         clock: monotonic seconds.
-        jitter: 0 to 1, so that many processes do not come back at once.
+        jitter: 0 to 1, so that many processes do not retry at the same moment.
 
     Raises:
-        Undelivered: it was refused for good, or for too long.
+        RetryExhausted: it was rejected for good, or for too long.
     """
     deadline = clock() + give_up_after_s
     wait_s = _FIRST_WAIT_S
@@ -83,7 +83,7 @@ def deliver(
 
 
 def _check(answer: bytes, kind: str) -> None:
-    """Count what the receiver rejected after all out of a request it accepted."""
+    """Count the spans or metrics that the receiver rejected in a request that it accepted."""
     if not answer:
         return
     try:

@@ -1,7 +1,8 @@
 """The endpoint, transport and headers of OTLP exports.
 
-Arguments win over the standard `OTEL_EXPORTER_OTLP_*` variables, and a signal's own variable over
-the general one. Everything wrong with them is said at set-up; header values are never shown.
+From the standard `OTEL_EXPORTER_OTLP_*` variables: a signal's own wins over the general one, and
+an argument over both. Everything wrong with them is reported at set-up; header values are never
+shown.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from llmtrace.core.errors import ConfigError
 
@@ -60,9 +61,6 @@ def read_settings(
     *,
     endpoint: str | None = None,
     protocol: str | None = None,
-    headers: Mapping[str, str] | None = None,
-    timeout_s: float | None = None,
-    compression: str | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> OtlpSettings:
     """Work out where one signal goes.
@@ -73,10 +71,7 @@ def read_settings(
         signal: `traces` or `metrics`.
         endpoint: base URL of the receiver; for HTTP, `/v1/<signal>` is put at its end.
         protocol: `grpc` or `http/protobuf`.
-        headers: sent with each request.
-        timeout_s: of one attempt, in seconds.
-        compression: `gzip` or `none`.
-        environ: the variables to fall back to.
+        environ: the variables.
 
     Raises:
         ConfigError: a setting cannot be; the message says which and what would do.
@@ -95,17 +90,15 @@ def read_settings(
         )
     if not chosen:
         chosen = "grpc" if port == _GRPC_PORT else "http/protobuf"
-    url = _url(signal, chosen, named, place, is_full=is_full)
-    certificate = _file(environ, signal, "CERTIFICATE")
     client_key, client_certificate = _client_pair(environ, signal)
     return OtlpSettings(
         protocol="grpc" if chosen == "grpc" else "http/protobuf",
-        url=url,
-        headers=_headers(signal, headers, environ),
-        timeout_s=_timeout(signal, timeout_s, environ),
-        gzip=_gzip(signal, compression, environ),
+        url=_url(signal, chosen, named, place, parts, is_full=is_full),
+        headers=_headers(signal, environ),
+        timeout_s=_timeout(signal, environ),
+        gzip=_gzip(signal, environ),
         insecure=_insecure(signal, parts.scheme, environ),
-        certificate=certificate,
+        certificate=_file(environ, signal, "CERTIFICATE"),
         client_key=client_key,
         client_certificate=client_certificate,
     )
@@ -123,9 +116,10 @@ def _client_pair(environ: Mapping[str, str], signal: Signal) -> tuple[str | None
     return key, certificate
 
 
-def _url(signal: Signal, protocol: str, named: str, place: str, *, is_full: bool) -> str:
+def _url(
+    signal: Signal, protocol: str, named: str, place: str, parts: SplitResult, *, is_full: bool
+) -> str:
     """Return where a signal goes by a protocol: `host:port` for gRPC, else a whole URL."""
-    parts = urlsplit(place if "://" in place else f"//{place}")
     if protocol == "grpc":
         return parts.netloc.rpartition("@")[2]
     if protocol != "http/protobuf":
@@ -167,11 +161,7 @@ def _shown(place: str) -> str:
     return f"{scheme}://…@{tail}" if slashes else f"…@{tail}"
 
 
-def _headers(
-    signal: Signal, given: Mapping[str, str] | None, environ: Mapping[str, str]
-) -> dict[str, str]:
-    if given is not None:
-        return {name.lower(): value for name, value in given.items()}
+def _headers(signal: Signal, environ: Mapping[str, str]) -> dict[str, str]:
     headers: dict[str, str] = {}
     variable, text = _lookup(environ, signal, "HEADERS")
     for number, pair in enumerate((text or "").split(","), start=1):
@@ -186,25 +176,23 @@ def _headers(
     return headers
 
 
-def _timeout(signal: Signal, given: float | None, environ: Mapping[str, str]) -> float:
+def _timeout(signal: Signal, environ: Mapping[str, str]) -> float:
     name, text = _lookup(environ, signal, "TIMEOUT")
-    if given is not None:
-        name, text = "timeout_s", str(given)
     if text is None:
         return _DEFAULT_TIMEOUT_S
     try:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
-    if given is None and seconds >= _SURELY_MILLISECONDS:
+    if seconds >= _SURELY_MILLISECONDS:
         seconds /= 1000
     if not 0 < seconds < _SURELY_MILLISECONDS:
         raise ConfigError(f"{name}={text!r} is not a time-out; give seconds, such as 10")
     return seconds
 
 
-def _gzip(signal: Signal, given: str | None, environ: Mapping[str, str]) -> bool:
-    name, text = ("compression", given) if given else _lookup(environ, signal, "COMPRESSION")
+def _gzip(signal: Signal, environ: Mapping[str, str]) -> bool:
+    name, text = _lookup(environ, signal, "COMPRESSION")
     if text is not None and text.lower() not in {"gzip", "none"}:
         raise ConfigError(f"{name}={text!r}: llmtrace compresses with gzip or not at all (none)")
     return text is not None and text.lower() == "gzip"

@@ -29,9 +29,6 @@ def otlp_sink(
     *,
     endpoint: str | None = None,
     protocol: str | None = None,
-    headers: Mapping[str, str] | None = None,
-    timeout_s: float | None = None,
-    compression: str | None = None,
     interval_s: float = 1.0,
     give_up_after_s: float = GIVE_UP_AFTER_S,
     environ: Mapping[str, str] = os.environ,
@@ -44,9 +41,6 @@ def otlp_sink(
     Args:
         endpoint: base URL of the receiver.
         protocol: `grpc` or `http/protobuf`.
-        headers: sent with each request, such as the backend's token. Never logged.
-        timeout_s: of one attempt, in seconds.
-        compression: `gzip` or `none`.
         interval_s: longest a row waits for company, in seconds.
         give_up_after_s: longest a batch is retried, in seconds; then it is dropped and counted.
         environ: the variables to fall back to.
@@ -54,15 +48,7 @@ def otlp_sink(
     Raises:
         ConfigError: a setting cannot be.
     """
-    settings = read_settings(
-        "traces",
-        endpoint=endpoint,
-        protocol=protocol,
-        headers=headers,
-        timeout_s=timeout_s,
-        compression=compression,
-        environ=environ,
-    )
+    settings = read_settings("traces", endpoint=endpoint, protocol=protocol, environ=environ)
     return span_sink(
         "export.otlp", settings, interval_s=interval_s, give_up_after_s=give_up_after_s
     )

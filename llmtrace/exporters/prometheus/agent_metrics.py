@@ -1,6 +1,6 @@
-"""Sum up the turns and tool calls of this process, by agent and by tool.
+"""Count the turns and tool calls of this process, by agent and by tool.
 
-They are no requests, so that none of the metrics of requests counts them.
+They are not requests, and the metrics of requests do not count them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NS: Final = 1_000_000_000
 # Turns may take minutes.
 _EDGES: Final = tuple(round(bound * _NS) for bound in LATENCY_S)
 _COUNTS: Final = ("inference_calls", "tool_calls")
-_TOOL_TIMES: Final = ("tool_serial", "tool_wall")  # of which only the sums are wanted
+_TOOL_TIMES: Final = ("tool_serial", "tool_wall")  # only their sums are exposed
 _MAX_LABEL_SETS: Final = 200
 
 
@@ -72,7 +72,7 @@ class _Cells(Generic[L]):
     def observe(
         self, labels: L, values: Mapping[str, int], mark: tuple[str, str, int] | None
     ) -> None:
-        """Count one of them; what is not known of it is not observed."""
+        """Count a turn or tool call; what is not known of it is not observed."""
         with self._lock:
             cell = self._cells.get(labels) or self._cell(labels)
             for name, value in values.items():

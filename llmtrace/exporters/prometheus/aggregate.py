@@ -1,7 +1,7 @@
-"""Sum up the rows of this process, by label set.
+"""Count the rows of this process, by label set.
 
-Cumulative histograms and counters in exact integer nanoseconds. Whatever shows metrics reads them
-from here: Prometheus, OpenTelemetry.
+Cumulative histograms and counters in exact integer nanoseconds, from which the Prometheus and the
+OpenTelemetry metrics are made.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _PHASES: Final = tuple(phase for phase, _ in Network().parts())
 
 OTHER: Final = "other"
 _NO_DETAILS: Final = ("", "", "", "")
-# Rows are counted so many at once, or when the totals are read: one by one, between two requests,
-# the same work takes several times as long, since nothing of it is in the processor's caches.
+# Rows are counted in batches of this size, or when the totals are read: one by one, between two
+# requests, the same work takes several times as long, as it is not in the processor's caches.
 _TOGETHER: Final = 32
 # The last 7 bytes of a trace id are the random ones.
 _RANDOM: Final = 1 << 56
@@ -250,11 +250,11 @@ class Aggregate:
         ours: count what OpenTelemetry's GenAI metrics do not have, too: stages, `tpot`, `phases`.
         tenants: keep tenants apart too.
         details: keep operation, provider, server and error type apart too.
-        most_label_sets: above these, rows of new label sets are counted together under `other`.
-        turns: gets the turns among the rows, which are no requests and not counted here.
+        max_label_sets: beyond these, rows of new label sets are counted together under `other`.
+        turns: called with each turn among the rows; turns are not requests.
 
     Raises:
-        ConfigError: a threshold is for nothing there is, or is no duration.
+        ConfigError: a threshold is for no known metric or stage, or is no duration.
     """
 
     def __init__(
@@ -264,14 +264,14 @@ class Aggregate:
         ours: bool = True,
         tenants: bool = False,
         details: bool = True,
-        most_label_sets: int = 100,
+        max_label_sets: int = 100,
         turns: Callable[[Row], None] = lambda _turn: None,
     ) -> None:
         self._edges = edges(thresholds_s or {})
         self._ours = ours
         self._tenants = tenants
         self._details = details
-        self._most = most_label_sets
+        self._max = max_label_sets
         self._turns = turns
         self.restart_in_child()
         restart_after_fork(self)
@@ -320,10 +320,10 @@ class Aggregate:
 
     def _cell(self, values: Sequence[str]) -> Cell:
         labels = Labels(*map(encodable, values))
-        if labels not in self._cells and len(self._cells) >= self._most:
+        if labels not in self._cells and len(self._cells) >= self._max:
             internal_error(
                 "export.metrics.label_sets",
-                f"more than {self._most} label sets; further ones are counted as {OTHER!r}",
+                f"more than {self._max} label sets; further ones are counted as {OTHER!r}",
             )
             labels = Labels(*[OTHER] * len(labels))._replace(outcome=labels.outcome)
         if (cell := self._cells.get(labels)) is None:

@@ -29,12 +29,12 @@ TPOT_S: Final = (
     0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5,
 )  # fmt: skip
 
-# What stages came to is added up by how long the request took in all. Fewer bounds than those of
-# `e2e`, and some of them, so that counts and anatomies can be held side by side.
+# The time in each stage is added up by the total time of its request. These bounds are among those
+# of `e2e`, so that the two can be compared.
 BANDS_S: Final = (
     0.32, 0.64, 0.96, 1.28, 1.92, 2.56, 3.84, 5.12, 7.68, 10.24, 20.48,
 )  # fmt: skip
-# TTFT is added up by the length of its prompt, in tokens.
+# TTFT is added up by the length of the prompt, in tokens.
 PROMPT_BANDS: Final = (256, 1024, 4096, 16384, 65536)
 BANDS_NS: Final = tuple(round(bound * _NS) for bound in BANDS_S)
 
@@ -54,12 +54,11 @@ def edges(thresholds_s: Thresholds) -> dict[str, tuple[int, ...]]:
     Args:
         thresholds_s: seconds, one or several, by metric (`e2e`, `ttft`, `tpot`,
             `turn_ttft`, `inter_chunk_gap`) or stage. Gaps are counted as they happen, so that a
-            threshold for them must be a bound already. One for `ttft` is a bound of `e2e`, too:
-            who waited longer than that for the first content and left without it is in `e2e`
-            alone.
+            threshold for them must be a bound already. One for `ttft` becomes a bound of `e2e`,
+            too: a request that was cancelled before its first content is in `e2e` alone.
 
     Raises:
-        ConfigError: a threshold is for nothing there is, or cannot be a bound.
+        ConfigError: a threshold is for no known metric or stage, or cannot be a bound.
     """
     for name in thresholds_s:
         if name not in _DEFAULT_S and name != _GAP:

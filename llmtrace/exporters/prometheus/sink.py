@@ -76,7 +76,7 @@ class PrometheusSink:
             thresholds_s=thresholds_s,
             tenants=tenants,
             details=False,
-            most_label_sets=max_label_sets,
+            max_label_sets=max_label_sets,
             turns=self._agents.turn,
         )
         # What alerts need of an outcome; of streams that are cut off, at what age.

@@ -38,8 +38,8 @@ _SERVER: Final = frozenset({"server"})  # what most responses have, of all that 
 # An entry of such a comment: another one may follow.
 MORE: Final = "more"
 
-# Header names as they came over the wire: what each is read as, and whether it is kept; `None` =
-# of no interest. Filled as they are seen, so that most are passed over by one look-up.
+# By a header's name as it came over the wire: its name in lower case, and whether it is kept;
+# `None` = of no interest. Filled as names are seen, so that each takes one look-up.
 _read_as: dict[bytes, tuple[str, bool] | None] = {}
 
 
@@ -86,7 +86,7 @@ def outgoing(
 
 
 def answered(recording: Recording, raw: Iterable[tuple[bytes, bytes]], *, ok: bool) -> bool:
-    """Note what a response's raw headers report, in place of what an earlier response's did.
+    """Note what a response's raw headers report, in place of those of an earlier response.
 
     Return whether a gateway may report more in comments of the response, if that is an event
     stream.

@@ -290,16 +290,7 @@ def _post(
     try:
         whole = _url(session, url)
         host = whole.host or ""
-        post = llm_requests.begin(
-            llm_requests.Sent(
-                client="aiohttp",
-                method="POST",
-                host=host,
-                server=f"{host}:{whole.explicit_port}" if whole.explicit_port else host,
-                path=whole.path,
-                body=_body(options),
-            )
-        )
+        post = llm_requests.begin("aiohttp", host, whole.explicit_port, whole.path, _body(options))
     except Exception as error:  # noqa: BLE001 - the request goes out unrecorded
         internal_error("aiohttp.post", error)
         return None
@@ -307,9 +298,7 @@ def _post(
         return None
     try:
         given = CIMultiDict(options.get("headers") or ())
-        added = propagation.outgoing(
-            post.recording, {**session.headers, **given}, whole.host or ""
-        )
+        added = propagation.outgoing(post.recording, {**session.headers, **given}, host)
         given.update(added)
     except Exception as error:  # noqa: BLE001 - the request goes out as it was
         internal_error("aiohttp.post", error)
@@ -337,9 +326,8 @@ def _deliver(post: llm_requests.LlmRequest, response: Any) -> None:
     recording = post.recording
     recording.calling = False
     try:
-        if not llm_requests.is_success(
-            response.status
-        ):  # a redirect not followed is no response either
+        # A redirect that is not followed is no response either.
+        if not llm_requests.is_success(response.status):
             llm_requests.rejected(post, response.status, None, ends=False)
             aiohttp_bodies.watch_error_body(recording, response)
         else:

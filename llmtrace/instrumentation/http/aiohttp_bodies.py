@@ -6,7 +6,6 @@ piece or as a whole, every byte is looked at once.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from functools import lru_cache, partial
 from typing import Any, Final, TypeVar, cast
@@ -19,8 +18,8 @@ from llmtrace.core.request_clock import NOTHING
 from llmtrace.instrumentation.headers.sse_comments import Comments
 from llmtrace.instrumentation.http import llm_requests
 from llmtrace.instrumentation.http.sse import Events
-from llmtrace.instrumentation.streams import finalize
-from llmtrace.instrumentation.streams.cancellation import cancelled
+from llmtrace.instrumentation.llm_sdks.responses import copy_identity
+from llmtrace.instrumentation.streams import cancellation, finalize
 
 _MAX_KEPT: Final = 1 << 20
 
@@ -91,9 +90,7 @@ def _watched(kind: Any) -> type[Any]:
             finally:
                 finalize.closed(self._llmtrace)
 
-    Response.__name__, Response.__qualname__ = kind.__name__, kind.__qualname__
-    Response.__module__ = kind.__module__
-    return Response
+    return copy_identity(Response, kind)
 
 
 class _Kept:
@@ -198,11 +195,8 @@ class Reader:
         self._boundary(reading=True)
         try:
             got: Any = await reading
-        except asyncio.CancelledError as error:
-            cancelled(recording, error)
-            raise
         except BaseException as error:
-            recording.failed(error)
+            cancellation.failed(recording, error)
             raise
         data, *chunk_end = got if isinstance(got, tuple) else (got,)
         if not data and not any(chunk_end):

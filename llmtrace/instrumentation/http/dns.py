@@ -36,8 +36,11 @@ def _resolved(attempt: LiveAttempt, clock: Clock, started: int) -> None:
     attempt.dns = (attempt.dns or 0) + clock() - started
 
 
-def watching() -> bool:
-    """Return whether a resolution made here would be timed: some event loops have their own."""
+def standard_loop() -> bool:
+    """Return whether asyncio's own event loop runs here, or none: only there names are timed.
+
+    Others, such as uvloop, resolve names and connect by code of their own.
+    """
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:

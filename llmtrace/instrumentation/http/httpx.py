@@ -26,7 +26,6 @@ from llmtrace.instrumentation.http import (
     phases,
     tcp_info,
 )
-from llmtrace.runtime import foreign_tracer
 from llmtrace.runtime.runtime import current, entered
 
 _LIBRARIES: Final = ("httpx", "httpx2")
@@ -80,8 +79,7 @@ def _begin(
             _add_headers(recording, request, recording.outgoing[1])
     except Exception as error:  # noqa: BLE001 - the request goes out as it was
         internal_error("http.headers", error)
-    if recording.span.span is not None:
-        foreign_tracer.registered.count_ours(recording.span.span)
+    recording.span.count_once()
     try:
         attempt = recording.attempt()
         attempt.under_way = True

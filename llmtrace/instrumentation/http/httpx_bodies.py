@@ -17,6 +17,7 @@ from llmtrace.core.recording import Recording
 from llmtrace.core.request_clock import NOTHING
 from llmtrace.instrumentation.http import llm_requests
 from llmtrace.instrumentation.http.sse import Events
+from llmtrace.instrumentation.llm_sdks.responses import copy_identity
 from llmtrace.instrumentation.streams import finalize
 from llmtrace.instrumentation.streams.chunk_timing import Classify, atimed_reads, timed_reads
 
@@ -91,13 +92,7 @@ def _rejected(kind: Any) -> type[Any]:
             if not self._llmtrace_reading:  # reading closes it before the whole body is here
                 finalize.closed(self._llmtrace)
 
-    return _named_like(Response, kind)
-
-
-def _named_like(made: type[Any], kind: type[Any]) -> type[Any]:
-    made.__name__, made.__qualname__ = kind.__name__, kind.__qualname__
-    made.__module__ = kind.__module__
-    return made
+    return copy_identity(Response, kind)
 
 
 def _unclassified(recording: Recording, _piece: bytes) -> int:

@@ -54,16 +54,8 @@ def begin(client: str, sender: Any, request: Any) -> Begun | None:
         return None
     try:
         url = request.url
-        post = llm_requests.begin(
-            llm_requests.Sent(
-                client=client,
-                method=request.method,
-                host=url.host,
-                server=f"{url.host}:{url.port}" if url.port else url.host,
-                path=url.path,
-                body=getattr(request, "_content", None),
-            )
-        )
+        body = getattr(request, "_content", None)
+        post = llm_requests.begin(client, url.host, url.port, url.path, body)
     except Exception as error:  # noqa: BLE001 - the request goes out unrecorded
         internal_error("http.post", error)
         return None

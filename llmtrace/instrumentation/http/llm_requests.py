@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from llmtrace.core.error_codes import code_in
 from llmtrace.core.failopen import fails_open, internal_error
+from llmtrace.core.listen_address import with_port
 from llmtrace.core.recording import Recording
 from llmtrace.instrumentation import join_call
 from llmtrace.instrumentation.http.sse import Events
@@ -39,24 +40,6 @@ _STREAM: Final = re.compile(rb'"stream"\s*:\s*true\b')
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """A request as an HTTP library sends it.
-
-    Attributes:
-        client: the library.
-        server: host, with the port where the URL names one.
-        body: as bytes, or before it is made JSON; `None` where it is neither.
-    """
-
-    client: str
-    method: str
-    host: str
-    server: str
-    path: str
-    body: bytes | Mapping[str, Any] | None
-
-
-@dataclass(frozen=True, slots=True)
 class LlmRequest:
     """A request to a model under way: its recording, and the fields that the call itself gave."""
 
@@ -65,41 +48,54 @@ class LlmRequest:
     filled: set[str]
 
 
-def begin(sent: Sent) -> LlmRequest | None:
-    """Start recording a request, or join the decorated function that makes it.
+def begin(
+    client: str,
+    host: str,
+    port: int | None,
+    path: str,
+    body: bytes | Mapping[str, Any] | None,
+) -> LlmRequest | None:
+    """Start recording a `POST` request, or join the decorated function that makes it.
+
+    Args:
+        client: the HTTP library.
+        host: of the URL.
+        port: where the URL names one.
+        path: of the URL.
+        body: as bytes, or before it is made JSON; `None` where it is neither.
 
     Returns:
         `None` for a request to no model, and for one that a client's call is recorded for already.
     """
     runtime = active()
-    if runtime is None or sent.method != "POST":
+    if runtime is None:
         return None
     outer = current.get()
     if outer is not None and outer.calling and not outer.ended:
         return None
     try:
-        target = _target(sent.path, sent.body)
+        target = _target(path, body)
         if target is None:
             return None
         (sdk, endpoint), model = target
         info = {
             "operation": "chat" if endpoint is None else endpoint.operation,
             "model": model or None,
-            "provider": provider_of(sent.host) or sdk,
-            "server": sent.server,
-            "client": sent.client,
+            "provider": provider_of(host) or sdk,
+            "server": with_port(host, port),
+            "client": client,
         }
         recording, filled = join_call.join(runtime, info)
         # Until a response says what it is; one that fails was what the body requests.
-        recording.stream, recording.usage_hidden = _requests_stream(sent.body), False
+        recording.stream, recording.usage_hidden = _requests_stream(body), False
         recording.calling = True
-        request_settings.note(recording, sent.body)
+        request_settings.note(recording, body)
     except Exception as error:  # noqa: BLE001 - the request goes out unrecorded
         internal_error("http.post", error)
         return None
     if recording.content is not None and endpoint is not None:
-        body = _parsed(sent.body) if isinstance(sent.body, bytes) else sent.body
-        message_content.note_prompt(recording, endpoint.chunk, body)
+        parsed = _parsed(body) if isinstance(body, bytes) else body
+        message_content.note_prompt(recording, endpoint.chunk, parsed)
     return LlmRequest(recording, endpoint, filled)
 
 

@@ -21,7 +21,7 @@ def _connecting(attempt: LiveAttempt, now: int) -> None:
 
 
 def _connected(attempt: LiveAttempt, now: int) -> None:
-    if attempt.dns is None and dns.watching():
+    if attempt.dns is None and dns.standard_loop():
         attempt.dns = 0  # an address, not a name: there was nothing to resolve
     took = now - attempt.phase_started - (attempt.dns or 0)
     attempt.connect = (attempt.connect or 0) + max(0, took)
@@ -72,8 +72,8 @@ _NOTES: Final[Mapping[str, _Note]] = {
     "send_request_body.complete": _sent,
 }
 
-# What to do at an event by its full name (`connection.connect_tcp.started`, `http11.…`); `None` =
-# it is of no interest, as most are. Filled as names are seen, so that each is one look-up.
+# By an event's full name (`connection.connect_tcp.started`, `http11.…`): how it is noted; `None` =
+# it is of no interest, as most are. Filled as names are seen, so that each takes one look-up.
 _by_name: dict[str, _Note | None] = {}
 _MAX_NAMES: Final = 256
 

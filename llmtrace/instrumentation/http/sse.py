@@ -1,8 +1,8 @@
 """Classify the bytes of an event stream that no SDK parses.
 
 Events of known protocols are read as they pass: content and its kind, finish reason, usage, the
-engine's timings, errors. Nearly all events of a stream differ in one text alone: those are known
-by what is the same, and only the others are parsed. Nothing is delayed or changed.
+engine's timings, errors. Nearly all events of a stream differ in one text alone: they are
+recognised by the rest, and only the others are parsed. Nothing is delayed or changed.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ def looks_like_events(piece: bytes | str) -> bool:
 
 
 class _Lesson(NamedTuple):
-    """What events have in common that differ in one text alone: what is before it, and after.
+    """The bytes that events have in common which differ in one text alone.
 
     Attributes:
         head: up to the text.
         tail: from its end on, up to where the event ends or its padding begins.
         kind: of what they carry.
-        empty: what one has in it that carries nothing.
+        empty: found in events that carry nothing.
     """
 
     head: bytes

@@ -1,8 +1,8 @@
 """Read from the kernel network times that no clock in this process can measure.
 
-Linux keeps them in `TCP_INFO` of the live socket: the shortest round trip it has seen, and how
-long ago it last sent and received anything. Elsewhere the TCP handshake replaces the round trip:
-it is one.
+Linux keeps them in `TCP_INFO` of the live socket: the shortest round trip so far, and how long ago
+it last sent and received anything. Elsewhere the time of the TCP handshake is used, which is one
+round trip.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ def tcp_info(sock: Any) -> Times:
 
 
 def data_age(sock: Any) -> int | None:
-    """Return for how long at least the last data that came in on a socket has been here.
+    """Return a lower bound of how long ago a socket last received data, in nanoseconds.
 
-    In nanoseconds, at most a tick and a millisecond too little; negative where that is more than
-    there is. `None` = not known. A system in which not even the round trip is kept (gVisor) says 0
-    of every receipt, which is not believed.
+    At most a tick and a millisecond too low, so that it may be negative. `None` = not known. Where
+    the system keeps no round trip either (gVisor), its time of the last receipt is always 0, and
+    is not believed.
     """
     times = tcp_info(sock)
     if times.received_ago is None or times.min_rtt is None:
@@ -98,7 +98,7 @@ def answered(recording: Recording, attempt: LiveAttempt, sock: Any) -> None:
     at_arrivals = isinstance(recording.clock, ArrivalClock)
     if received_ago is None or attempt.answered is None or at_arrivals:
         return
-    # Who came late to a message that a WebSocket had brought did not wait for it from the start.
+    # A consumer that came late to a message of a WebSocket did not wait for it from the start.
     began = max(attempt.started, recording.read_began)
     if attempt.send is not None and attempt.send_started is not None:
         began = max(began, attempt.send_started + attempt.send)

@@ -61,14 +61,6 @@ _ENDPOINTS: Final[Mapping[str, Mapping[str, Endpoint]]] = {
     "anthropic": {"/messages": Endpoint("chat", chunks.messages, chunks.answer_messages)},
 }
 
-# By the class of the SDK's own response object.
-_ANSWERS: Final[Mapping[str, Callable[[Recording, Any], None]]] = {
-    "ChatCompletion": chunks.answer_chat,
-    "Completion": chunks.answer_chat,
-    "Response": chunks.answer_responses,
-    "Message": chunks.answer_messages,
-}
-
 
 @lru_cache(maxsize=256)
 def endpoint_at(url: str, sdk: str | None) -> Endpoint | None:
@@ -123,11 +115,3 @@ def classify_for(stream: Any) -> Classify:
     """Return the classifier of a stream's chunks, by the address of its request."""
     found = endpoint_at(stream.response.request.url.path, library(stream))
     return chunks.anything if found is None else found.chunk
-
-
-def read_answer(recording: Recording, answer: Any) -> None:
-    """Note what a unary response reports, if it is one of the SDKs' own."""
-    if library(answer) is not None:
-        read = _ANSWERS.get(type(answer).__name__)
-        if read is not None:
-            read(recording, answer)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from llmtrace.core.failopen import internal_error
+from llmtrace.core.listen_address import with_port
 from llmtrace.core.recording import Recording
 from llmtrace.instrumentation import join_call
 from llmtrace.instrumentation.headers import propagation
@@ -239,7 +240,7 @@ def _server(client: Any) -> tuple[str, str]:
     url = client._base_url  # noqa: SLF001 - OpenAI's `base_url` takes longer than all of this
     known: tuple[Any, str, str] | None = getattr(client, "_llmtrace_server", None)
     if known is None or known[0] is not url:
-        known = url, url.host, f"{url.host}:{url.port}" if url.port else url.host
+        known = url, url.host, with_port(url.host, url.port)
         client._llmtrace_server = known  # noqa: SLF001 - our own attribute on their object
     return known[1:]
 

@@ -6,7 +6,6 @@ unary response is read for what it reports.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from functools import lru_cache, partial
 from typing import Any, Final, get_origin
@@ -16,7 +15,7 @@ from llmtrace.core.recording import Recording
 from llmtrace.instrumentation.llm_sdks import message_content
 from llmtrace.instrumentation.llm_sdks.attribute_view import viewed
 from llmtrace.instrumentation.llm_sdks.endpoints import Endpoint
-from llmtrace.instrumentation.streams.cancellation import cancelled
+from llmtrace.instrumentation.streams import cancellation
 from llmtrace.instrumentation.streams.chunk_timing import (
     Classify,
     atimed_reads,
@@ -146,7 +145,7 @@ def _parsing(kind: Any) -> type[Any]:
             try:
                 parsed = super().parse(*args, **kwargs)
             except BaseException as error:
-                _failed(self._llmtrace_parsing[0], error)
+                cancellation.failed(self._llmtrace_parsing[0], error)
                 raise
             return _parsed(parsed, *self._llmtrace_parsing)
 
@@ -156,7 +155,7 @@ def _parsing(kind: Any) -> type[Any]:
             try:
                 parsed = await super().parse(*args, **kwargs)
             except BaseException as error:
-                _failed(self._llmtrace_parsing[0], error)
+                cancellation.failed(self._llmtrace_parsing[0], error)
                 raise
             return _parsed(parsed, *self._llmtrace_parsing)
 
@@ -171,15 +170,6 @@ def _parses(recording: Recording) -> None:
             recording.switch_interval(reading=True)
         except Exception as error:  # noqa: BLE001
             internal_error("sdk", error)
-
-
-def _failed(recording: Recording, error: BaseException) -> None:
-    if recording.ended:
-        return
-    if isinstance(error, asyncio.CancelledError):
-        cancelled(recording, error)
-    else:
-        recording.failed(error)
 
 
 def _parsed(parsed: Any, recording: Recording, endpoint: Endpoint) -> Any:

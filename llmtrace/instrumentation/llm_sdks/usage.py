@@ -1,9 +1,10 @@
 """Add `include_usage` to streamed requests, and undo it for servers that reject it.
 
 A server that rejects an altered request gets the unaltered one, once. If that works, no request to
-it is altered again; if not, the next ones for the model are as they were until one is accepted, so
-that a server that fails for long is not called twice each time. What is wrong for a while is not
-repeated, and of a server that has taken an altered request for the model no error of its own.
+it is altered again. If not, further requests for the model are left as they are until one is
+accepted, so that a server that fails for long is not called twice each time. Requests are not
+repeated after errors that pass by themselves, nor after server errors once the server has accepted
+an altered request for the model.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from llmtrace.core.failopen import internal_error
 # Hosts known to reject `stream_options.include_usage`; they report usage without it
 # (openai/openai-agents-python#442).
 _KNOWN_TO_REJECT: Final = frozenset({"api.mistral.ai"})
-# Statuses that may be about the option, and not about what is wrong for a while.
+# Statuses that may be about the option, and do not pass by themselves.
 _MAY_REJECT: Final = frozenset(range(400, 502)) - {408, 409, 425, 429}
 _SERVER_ERROR: Final = 500
 _MAX_KNOWN: Final = 4096

@@ -70,9 +70,7 @@ class Calls:
             )
             sent = () if details.metadata is None else tuple(details.metadata)
             already = {key: value for key, value in sent if isinstance(value, str)}
-            server = str(self.info.get("server") or "")
-            added = propagation.outgoing(recording, already, server.rpartition(":")[0] or server)
-            added.pop(propagation.ACCEPT, None)  # for event streams
+            added = propagation.outgoing(recording, already)
             more = {key.lower(): value for key, value in added.items()}
             kept = (pair for pair in sent if pair[0] not in more)
             details = remade(details, (*kept, *more.items()))

@@ -12,14 +12,11 @@ from functools import lru_cache, partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from llmtrace.core.listen_address import with_port
+from llmtrace.instrumentation.http.dns import standard_loop
 from llmtrace.instrumentation.llm_sdks.endpoints import provider_of
 from llmtrace.instrumentation.llm_sdks.responses import copy_identity
-from llmtrace.instrumentation.rpc.websocket_handshake import (
-    Opening,
-    Phase,
-    guarded,
-    knows_tcp_from_tls,
-)
+from llmtrace.instrumentation.rpc.websocket_handshake import Opening, Phase, guarded
 from llmtrace.instrumentation.rpc.websocket_session import Conversation
 from llmtrace.runtime.runtime import active
 
@@ -68,7 +65,7 @@ def _record(connection: Any, conversation: Conversation) -> None:
 def _server(host: str, port: int) -> dict[str, str]:
     provider = provider_of(host)
     known = {} if provider is None else {"provider": provider}
-    return {"server": f"{host}:{port}", **known}
+    return {"server": with_port(host, port), **known}
 
 
 @lru_cache(maxsize=16)
@@ -152,8 +149,8 @@ def _opened_async(kind: Any) -> Any:
 
 
 def _connected(opening: Opening, *, secure: bool) -> None:
-    # Another loop makes its protocols before it connects: TCP and TLS are one there.
-    opening.ends("tls" if secure and knows_tcp_from_tls() else "connect")
+    # Another event loop makes its protocols before it connects: TCP and TLS are one there.
+    opening.ends("tls" if secure and standard_loop() else "connect")
 
 
 def _sync(kind: Any) -> type[Any]:
@@ -330,7 +327,7 @@ def _end(
 def _made_async(
     opening: Opening, conversation: Conversation, plain: Any, uri: Any, *args: Any
 ) -> Any:
-    if uri.secure and knows_tcp_from_tls():
+    if uri.secure and standard_loop():
         guarded(opening.ends, "connect")
     connection = plain(uri, *args)
     guarded(_look_at, connection, conversation, opening)

@@ -6,7 +6,6 @@ headers that join the server's side to the request the connection is opened for.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
@@ -53,7 +52,7 @@ class Opening:
         now = self._recording.clock()
         took = now - attempt.phase_started
         if phase == "connect":
-            if attempt.dns is None and dns.watching():
+            if attempt.dns is None and dns.standard_loop():
                 attempt.dns = 0  # an address, not a name: there was nothing to resolve
             resolved = (attempt.dns or 0) - self._dns_before
             self._dns_before += resolved
@@ -69,7 +68,7 @@ class Opening:
         merged = Headers(() if given is None else given)
         present: Mapping[str, object] = dict(merged.raw_items())
         server = str(self._recording.info.get("server") or "")
-        host = server.rpartition(":")[0] or server
+        host = server.rpartition(":")[0].strip("[]")
         for name, value in propagation.outgoing(self._recording, present, host).items():
             if name in merged:
                 del merged[name]
@@ -121,9 +120,3 @@ def guarded(step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     except Exception as error:  # noqa: BLE001
         internal_error("websocket", error)
         return None
-
-
-def knows_tcp_from_tls() -> bool:
-    """Return whether the running event loop makes its protocols once it has connected."""
-    loop = asyncio.get_running_loop()
-    return isinstance(loop, asyncio.base_events.BaseEventLoop)

@@ -78,9 +78,7 @@ class Opened:
     def at_once(self) -> bool:
         """Return whether it is so recent that it was opened for the current request."""
         recording = self.recording
-        if (
-            recording.ended or recording.in_decorated_function
-        ):  # or for a function that also does other things
+        if recording.ended or recording.in_decorated_function:  # a function may do other things
             return False
         return recording.clock() - self.at <= _AT_ONCE_NS
 

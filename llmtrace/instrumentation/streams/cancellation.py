@@ -1,8 +1,8 @@
 """Decide whether a cancelled async request was cancelled or timed out.
 
-`asyncio.timeout` cancels the task and takes the cancellation back once it has turned it into a
-`TimeoutError`; a plain `Task.cancel` is never taken back. So the row waits briefly and then
-checks. anyio takes every cancellation back, but says in its message why it was made.
+`asyncio.timeout` cancels the task, and takes the cancellation back once it has turned it into a
+`TimeoutError`; a plain `Task.cancel` is never taken back. So the row is held for a moment before
+this is checked. anyio takes every cancellation back, but gives the reason in its message.
 """
 
 from __future__ import annotations
@@ -54,9 +54,12 @@ def seen(error: asyncio.CancelledError) -> Cancellation:
     return Cancellation(outcome_of(error), task if requests else None, requests)
 
 
-def cancelled(recording: Recording, error: asyncio.CancelledError) -> None:
-    """End a recording whose wait was cancelled: now as to time, in a moment as to outcome."""
-    end(recording, seen(error))
+def failed(recording: Recording, error: BaseException) -> None:
+    """End a recording with what was raised: a cancellation may turn out to be a time-out."""
+    if isinstance(error, asyncio.CancelledError):
+        end(recording, seen(error))
+    else:
+        recording.failed(error)
 
 
 def end(recording: Recording, cancellation: Cancellation) -> None:

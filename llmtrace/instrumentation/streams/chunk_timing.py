@@ -1,12 +1,11 @@
 """Time the reads of a stream, chunk by chunk, without touching the chunks.
 
-Two generators, sync and async, take the place of the stream's own iterator. Each read has two
-boundaries: before it is consumer time, during it the consumer waits.
+Two generators, sync and async, take the place of the stream's own iterator. The time during a read
+is a wait, the time between two reads is consumer time.
 """
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from typing import Any, Final
@@ -16,7 +15,7 @@ from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import Recording
 from llmtrace.core.request_clock import GAP_BOUNDS_NS, HIDDEN, NOTHING
 from llmtrace.instrumentation.llm_sdks.attribute_view import viewed
-from llmtrace.instrumentation.streams.cancellation import cancelled
+from llmtrace.instrumentation.streams import cancellation
 from llmtrace.instrumentation.streams.finalize import StreamFinalizer
 
 # Looks at one chunk, notes on the recording what it reports, returns its kind.
@@ -36,8 +35,8 @@ def timed_reads(
     recording: Recording, read: Callable[[], Any], classify: Classify
 ) -> Generator[Any, None, None]:
     """Yield what `read` returns until it raises `StopIteration`, timing every read."""
-    # An argument, and not made inside: the frame of a generator that is never started never runs.
-    # And the first to be released: the row ends before what `read` reads from is closed.
+    # The finalizer is an argument, as the code of a generator that is never started never runs. It
+    # is the first one, so that the row ends before what `read` reads from is closed.
     return _timed_reads(StreamFinalizer(recording), recording, read, classify)
 
 
@@ -125,11 +124,8 @@ async def _atimed_reads(
         except StopAsyncIteration:
             recording.exhausted()
             return
-        except asyncio.CancelledError as error:
-            cancelled(recording, error)
-            raise
         except BaseException as error:
-            recording.failed(error)
+            cancellation.failed(recording, error)
             raise
         try:
             recording.mark = now = clock()

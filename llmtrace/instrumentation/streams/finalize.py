@@ -1,8 +1,8 @@
 """Finalize the row of a stream that is released, even from inside the garbage collector.
 
-The collector runs anywhere, also in a thread that holds a lock of an exporter or of the
-application's tracer: taking that lock again would wait forever. So the row is made at once, and
-a separate thread passes it on.
+The collector may run in a thread that holds a lock of an exporter or of the application's tracer:
+taking that lock again would wait forever. So the row is made at once, and a separate thread passes
+it on.
 """
 
 from __future__ import annotations

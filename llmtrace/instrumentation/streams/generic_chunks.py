@@ -224,17 +224,14 @@ def _message_kind(message: Any) -> int:
     return REASONING if extra.get("reasoning_content") else NOTHING
 
 
-# --- unary responses
-# ------------------------------------------------------------------------------
+# --- unary responses ----------------------------------------------------------------------------
 
 
 def read_answer(recording: Recording, answer: Any) -> None:
     """Note what a unary response of any client reports, if it looks like a model's."""
     if answer is None or isinstance(answer, str | bytes | int | float | list):
         return
-    if _is_an_sdks(answer):
-        endpoints.read_answer(recording, answer)
-    elif _is_message(answer):
+    if _is_message(answer):
         langchain(recording, answer)
     else:
         seen = lenient(answer)

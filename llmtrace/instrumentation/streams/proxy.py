@@ -6,7 +6,6 @@ the stream is exhausted, raises, is closed, is left or is garbage collected.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from contextvars import Token
 from functools import lru_cache
@@ -16,8 +15,7 @@ from opentelemetry import context as otel_context
 
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import Recording
-from llmtrace.instrumentation.streams import finalize
-from llmtrace.instrumentation.streams.cancellation import cancelled
+from llmtrace.instrumentation.streams import cancellation, finalize
 from llmtrace.instrumentation.streams.chunk_timing import Classify
 from llmtrace.runtime.runtime import current
 
@@ -174,11 +172,7 @@ class StreamProxy:
         self._llmtrace.left().exhausted()
 
     def _failed(self, error: BaseException) -> None:
-        recording = self._llmtrace.left()
-        if isinstance(error, asyncio.CancelledError):
-            cancelled(recording, error)
-        else:
-            recording.failed(error)
+        cancellation.failed(self._llmtrace.left(), error)
 
     def _left(self) -> None:
         finalize.abandon(self._llmtrace.left())
