@@ -1,4 +1,4 @@
-"""Find what engines have room and time for: front end, KV cache, batch and steps."""
+"""Find what limits engines: front end, KV cache, batch size and step time."""
 
 from __future__ import annotations
 
@@ -8,50 +8,51 @@ import numpy as np
 
 from llmtrace.triage.evidence import format_figures as say
 from llmtrace.triage.evidence.changes import HALF, MIN_COUNT
+from llmtrace.triage.evidence.counter_ratios import counter_ratio
 from llmtrace.triage.evidence.engine_starts import starts
-from llmtrace.triage.evidence.evidence import Evidence, kept
+from llmtrace.triage.evidence.evidence import Evidence, memoized
 from llmtrace.triage.evidence.signals import Moved
 
 _TWICE: Final = 2.0
-_EARLY: Final = 0.5
-_ROOM: Final = 0.8
-_SHRANK: Final = 0.6
+_EARLY: Final = 0.5  # of the time to first chunk
+_FULL: Final = 0.8  # KV usage
+_SHRANK: Final = 0.6  # tokens that the cache holds, after over before
 _FEWER_ACCEPTED: Final = 0.8  # of the share before
 _FEW_STEPS: Final = 8
-_AT_ONCE: Final = 0.1  # more of the chunks: a proxy lets most come together
+_BURSTS: Final = 0.1  # added share of chunks that arrive together
 
 
-@kept
+@memoized
 def cache_fell_first(e: Evidence) -> bool | None:
-    """Return whether prefixes are missed while the KV cache has room: nothing evicted them.
+    """Return whether cache hits fell while the KV cache had room: nothing evicted prefixes.
 
-    `None` where it is unknown, also because the cache was full all along.
+    `None` = unknown, or the cache was full all along.
     """
     share, usual = e.after.number("cached_share"), e.before.number("cached_share")
     usage = e.series("kv_usage")
     if not usage or not np.isfinite(usual).any():
         return None
     words = e.after.rows.words["replica"]
-    calm = np.zeros(len(e.after), bool)  # came before the cache was full for the first time
+    early = np.zeros(len(e.after), bool)  # requests from before the cache was first full
     for name, series in usage.items():
         here = words.where(name) if name in words.names else words.codes < 0
         after = series.within(e.served)
         if len(after.t) < 2:
             continue
-        full = after.t[after.value >= _ROOM]
-        # What was full between two samples was so from the one before on.
+        full = after.t[after.value >= _FULL]
+        # It may have been full from the sample before on.
         last = max(int(np.searchsorted(after.t, full[0])) - 1, 0) if len(full) else -1
-        calm |= here & (e.after.t < (after.t[last] if last >= 0 else np.inf))
-    calm &= np.isfinite(share)
-    if calm.sum() < MIN_COUNT:
+        early |= here & (e.after.t < (after.t[last] if last >= 0 else np.inf))
+    early &= np.isfinite(share)
+    if early.sum() < MIN_COUNT:
         return None
-    return bool(share[calm].mean() <= 0.75 * np.nanmean(usual))
+    return bool(share[early].mean() <= 0.75 * np.nanmean(usual))
 
 
 def cache_shrank(e: Evidence) -> bool | None:
-    """Return whether the same tokens fill more of the KV cache: there is less of it.
+    """Return whether the same tokens fill more of the KV cache, so that it holds fewer.
 
-    Then prefixes find no room in it, though what runs leaves some. `None` where it is unknown.
+    Running requests then leave less room for prefixes. `None` = unknown.
     """
     running, usage = e.gauge("running"), e.gauge("kv_usage")
     if running is None or usage is None:
@@ -79,14 +80,14 @@ def slow_front_end(e: Evidence) -> bool | None:
     fleet = gauge.fleet if gauge is not None else None
     if fleet is None or fleet.after_mean < _TWICE * fleet.before_mean or e.up("gateway_once_s"):
         return False
-    # A status line that comes long before the first chunk is the front end's own work.
+    # If status lines usually come long before first chunks, they show the front end alone.
     first = e.row("ttft_s")
     early = answered and first and answered.before_p50 <= _EARLY * first.before_p50
     return (e.up("answered_s", relative=0.5) or None) if early else None
 
 
 def front_end_part(e: Evidence) -> float | None:
-    """Return the share of the front end in what the stages it may lie in grew by, on average."""
+    """Return the front end's share of the mean growth of the stages that may contain it."""
     front = e.row("first_chunk_frontend_s")
     if front is None:
         gauge = e.gauge("frontend_time")
@@ -95,13 +96,13 @@ def front_end_part(e: Evidence) -> float | None:
     more = [max(one.mean_change, 0.0) for one in stages if one is not None]
     if front is None or sum(more) <= 0:
         return None
-    # A counter that is read late makes one sample that is more than all others.
+    # The median too: a counter that is read late gives one huge sample.
     return max(front.mean_change, front.after_p50 - front.before_p50) / sum(more)
 
 
 def drafts_fail(e: Evidence) -> bool | None:
-    """Return whether far fewer draft tokens are accepted; `None` = engines count none."""
-    accepted = e.ratio("spec_accepted", "spec_drafted")
+    """Return whether far fewer draft tokens are accepted; `None` = not reported."""
+    accepted = counter_ratio(e, "spec_accepted", "spec_drafted")
     return None if accepted is None else accepted.after < _FEWER_ACCEPTED * accepted.before
 
 
@@ -112,7 +113,7 @@ def highest_p95(moved: Moved) -> float:
 
 
 def at_limit(e: Evidence) -> tuple[bool | None, str]:
-    """Return whether any instance runs as many as it may, and say so."""
+    """Return whether any instance runs as many requests as it may, and text."""
     if e.gauge("running") is None:
         return None, "requests running: not reported"
     found = batch_filled(e)
@@ -123,7 +124,7 @@ def at_limit(e: Evidence) -> tuple[bool | None, str]:
 
 
 def batch_filled(e: Evidence) -> tuple[float, str] | None:
-    """Return how full the fullest engine's batch is, as a share, and say so; `None` = unknown."""
+    """Return how full the fullest engine's batch is (p90 of running over its limit), and text."""
     running, found = e.gauge("running"), None
     for name, series in running.after.items() if running is not None else ():
         limit = e.number_fact("max_num_seqs", name) or e.number_fact("max_num_seqs")
@@ -135,7 +136,7 @@ def batch_filled(e: Evidence) -> tuple[float, str] | None:
 
 
 def limit_fell(e: Evidence) -> str:
-    """Say of an engine that it ran more before than it may now; empty = none did."""
+    """Say that an engine ran more requests before than its limit allows now; empty = none did."""
     running = e.gauge("running")
     if running is None:
         return ""
@@ -150,10 +151,10 @@ def limit_fell(e: Evidence) -> str:
     return ""
 
 
-def late_at_first_alone(e: Evidence) -> tuple[bool | None, bool | None]:
-    """Return whether the first chunk alone is late, and whether the whole response is as late.
+def first_chunk_later(e: Evidence) -> tuple[bool | None, bool | None]:
+    """Return whether only the first chunk is late, and whether the whole response is as late.
 
-    Buffered content is late, but the end of the response is not.
+    Buffering delays content, but not the end of a response.
     """
     first, whole = e.row("ttft_s"), e.row("e2e_s")
     if first is None or whole is None:
@@ -165,24 +166,24 @@ def late_at_first_alone(e: Evidence) -> tuple[bool | None, bool | None]:
 
 
 def late_after_prefill(e: Evidence) -> bool:
-    """Return whether the first chunk is late by itself, by the rows, and nothing else makes it so.
+    """Return whether rows show a late first chunk, and nothing but the engine makes it late.
 
-    A proxy that holds chunks back lets later ones come at once, and the end no later; a step that
-    takes longer shows in all that follow.
+    A proxy that buffers would let later chunks arrive together, and the end no later; longer steps
+    would delay all chunks.
     """
     part = e.part_of_metric("first_chunk_s")
     held, bursts = e.row("burst_chunks"), e.row("burst_share")
-    few = bursts is None or bursts.mean_change < _AT_ONCE
-    flows = (held is not None and not held.grew(0.0)) or (few and late_at_first_alone(e)[1])
+    few = bursts is None or bursts.mean_change < _BURSTS
+    flows = (held is not None and not held.mean_rose(0.0)) or (few and first_chunk_later(e)[1])
     elsewhere = e.up("queue_s") or e.up("prefill_s") or e.up("gateway_s") or e.up("client_lag_s")
     return bool((part or 0.0) >= HALF and flows and not elsewhere
                 and waits_for_steps(e) is False and not starts(e))  # fmt: skip
 
 
 def waits_for_steps(e: Evidence) -> bool | None:
-    """Return whether what the first chunk waits for longer is what steps of the engine may add.
+    """Return whether longer steps may explain the first chunk's delay; `None` = not known.
 
-    Who comes while a step runs waits for its end, and for a few more that take longer than before.
+    A new request waits for the end of the running step, and for a few more that take longer.
     """
     first, per_token = e.row("first_chunk_s"), e.row("tpot_s")
     if first is None or per_token is None:

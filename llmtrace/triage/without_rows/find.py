@@ -155,7 +155,7 @@ def _windows(rows: Columns, settings: Settings) -> tuple[Window, Window, bool, b
 
 
 def _rose(shift: Shift | None) -> bool:
-    return shift is not None and (shift.rose(0.0, _RISE) or shift.grew(0.0, _RISE))
+    return shift is not None and (shift.rose(0.0, _RISE) or shift.mean_rose(0.0, _RISE))
 
 
 def _longer(moved: Sequence[Metric], evidence: Evidence) -> Metric:

@@ -11,7 +11,7 @@ import numpy as np
 from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats
-from llmtrace.triage.evidence.changes import MIN_COUNT, mad
+from llmtrace.triage.evidence.changes import MIN_COUNT, mad_sigma
 
 _CHANCE: Final = 1e-6  # of a stretch that stands out by chance, of all that there are
 _LEAST: Final = math.log(1.2)  # a mean higher by less is what engines do on any day
@@ -83,7 +83,7 @@ def _highest(
     begin, last = int(place[0]), int(place[1]) - 1
     high = (np.arange(n) >= begin) & (np.arange(n) <= last)
     unrest = x - np.where(high, np.median(x[high]), np.median(x[~high]))
-    spread = max(mad(unrest), mad(np.diff(x)) / math.sqrt(2), _SMALLEST_SPREAD)
+    spread = max(mad_sigma(unrest), mad_sigma(np.diff(x)) / math.sqrt(2), _SMALLEST_SPREAD)
     spread *= _shared(unrest)
     z = float(weighted[place]) / spread
     if z < math.sqrt(2 * math.log(n * n / _CHANCE)) or rise[place] < _LEAST:
