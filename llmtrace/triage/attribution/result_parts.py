@@ -1,4 +1,4 @@
-"""Write the parts of a change, its anatomy and estimates as the result has them."""
+"""Convert an attribution, the anatomy and the estimates to the parts of a result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from llmtrace.triage.result import NO_BOUNDS, Anatomy, Contribution, Estimates, 
 def contributions_of(
     delta: float | None, found: Attribution | None, spread: Spread | None, *, significant: bool
 ) -> tuple[Contribution, ...]:
-    """Return the parts in whole nanoseconds, so that their sum is exact as written."""
+    """Return the parts in whole nanoseconds, so that their printed sum is exact."""
     if delta is None:
         return ()
     whole = round(delta * 1e9)
@@ -28,7 +28,7 @@ def contributions_of(
         if spread is not None:
             low, high = float(spread.low[i]), float(spread.high[i])
             bounds = (round(low, 9), round(high, 9))
-            # A stage's stir of a few milliseconds is no part of an incident, however certain.
+            # A tiny part is no part of an incident, however certain.
             sure = significant and (low > 0 or high < 0)
             sure = sure and abs(parts[i]) >= 0.02 * max(abs(whole), 1)
         listed.append(Contribution(name=name, seconds=parts[i] / 1e9, ci=bounds, significant=sure))
@@ -36,7 +36,7 @@ def contributions_of(
 
 
 def anatomy_of(divided: Divided, *p95s: float | None) -> Anatomy | None:
-    """Return what a request at the p95 consists of in both windows; `None` = one has no p95."""
+    """Return the stages of a request at the p95 in both windows; `None` = a window has no p95."""
     sides = zip((divided.before, divided.after), p95s, strict=True)
     parts = [anatomy(one.value, one.staged.parts, Q, at, one.weight)
              for one, at in sides if at is not None]  # fmt: skip
@@ -44,7 +44,7 @@ def anatomy_of(divided: Divided, *p95s: float | None) -> Anatomy | None:
 
 
 def estimates_of(sides: tuple[Columns, Columns], seed: int) -> Estimates | None:
-    """Return the estimated prefill of both windows; `None` where stages are known."""
+    """Return the estimated prefill of both windows; `None` = prefill is reported."""
     if not wants_estimate(sides[1]):
         return None
     found = [estimate_prefill(rows, seed) for rows in sides]
