@@ -68,33 +68,16 @@ def named_causes(
 ) -> tuple[Finding, ...]:
     """Apply the rules, and limit their findings to what the verdict allows.
 
-    Without enough data, or if nothing moved, no cause is named, with two exceptions: a cause with
-    proof (unless `few`), and traffic that changed between given windows. If causes should be named
-    and none is, those that are almost beyond chance are possible.
-
-    Args:
-        rows: of both windows.
-        case: its signals and facts are used.
-        windows: before and after.
-        about: the metric in question.
-        divided: each metric's change by parts; rules see the stages of TTFT and TPOT.
-        risen: metrics that rose beyond chance; rules must not find that they did not.
-        verdict: by the windows.
-        searched: whether the windows were searched for.
-        dated: whether the caller gave a time.
-        blind: whether a search found nothing; the windows are arbitrary, and rule nothing out.
-        few: whether there are too few requests for a p95.
+    Without enough data, or if nothing moved, no cause is named, except one with proof (unless
+    there are too `few` requests for a p95), and traffic that changed between given windows. If
+    causes should be named and none is, those almost beyond chance are possible. `risen` metrics
+    rose beyond chance, so no rule may find that they did not. `blind`: a search found nothing, so
+    the windows are arbitrary and rule no cause out. `dated`: the caller gave a time.
     """
-    seconds: dict[str, float] = {}
-    # Including `unattributed`: without it, a small stage could seem to be the whole change.
-    for parts, stages in ((divided["ttft"], TTFT_STAGES), (divided["tpot"], PACE_STAGES)):
-        if parts.found is not None:
-            for stage in stages:
-                seconds[stage] = float(parts.found.seconds[NAMES.index(stage)])
     start = case.rows.start
     evidence = replace(
         gather(rows, case.signals, case.facts, *windows),
-        metric=f"{about}_s", contributions=seconds,
+        metric=f"{about}_s", contributions=_seconds_by_stage(divided),
         ongoing=len(start) > 0 and float(start.max()) / 1e9 < windows[1].end,
         coarse=verdict == "not_enough_data", searched=searched,
         risen=frozenset(f"{one}_s" for one in risen),
@@ -118,6 +101,16 @@ def named_causes(
     if something and not any(one.status in NAMED for one in found):
         found = _almost_certain(evidence, found)
     return tuple(with_record(one, searched=searched) for one in found)
+
+
+def _seconds_by_stage(divided: Mapping[Metric, Divided]) -> dict[str, float]:
+    """Return each stage's part of the change of TTFT or TPOT, `unattributed` included."""
+    by_metric = ((divided["ttft"].found, TTFT_STAGES), (divided["tpot"].found, PACE_STAGES))
+    return {
+        stage: float(found.seconds[NAMES.index(stage)])
+        for found, stages in by_metric if found is not None
+        for stage in stages
+    }  # fmt: skip
 
 
 def _almost_certain(evidence: Evidence, found: Sequence[Finding]) -> Sequence[Finding]:
@@ -216,16 +209,14 @@ def with_proof(
     """Adjust a verdict to the causes found: proof of a cause means that something did happen.
 
     Requests share engines, so all of them wait for longer ones. If longer requests are all that is
-    known to be behind a change, the verdict is that the workload changed, although the same work
-    takes longer.
+    known to be behind a change, the workload is what changed, although the same work takes longer.
 
     Args:
         judged: the verdict by the windows.
         found: the rules' findings, the best supported first.
         change: of the metric in question.
         beside: whether more requests fail or wait outside engines; longer requests do not do that.
-        few: whether there are too few requests for a p95, so that seeming proof may be
-        chance.
+        few: whether there are too few requests for a p95; then seeming proof may be chance.
     """
     traffic = next((one for one in found if one.id in OF_TRAFFIC and one.status in NAMED), None)
     if judged.verdict == "traffic" and traffic is not None:

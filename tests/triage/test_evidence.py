@@ -10,8 +10,8 @@ from llmtrace.dataset.columns import from_dicts
 from llmtrace.triage.causes import RULES, causes
 from llmtrace.triage.evidence.changes import shift
 from llmtrace.triage.evidence.evidence import gather
+from llmtrace.triage.evidence.inside_engines import tpot_over_expected
 from llmtrace.triage.evidence.signals import gauges, rates
-from llmtrace.triage.evidence.tpot_by_batch import tpot_over_expected
 
 from .incidents import AFTER, BEFORE, quiet, settle
 

@@ -48,21 +48,13 @@ _PRIOR_SLOW: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """Requests of one window, as arrays of equal length.
-
-    Attributes:
-        slow: whether each is slow.
-        weight: adds up to the effective number of requests.
-        chance: of being slow, by its cell before.
-        codes: by attribute, the value of each.
-        value: the metric; infinite = cut short when it was slow already.
-    """
+    """Requests of one window, as arrays of equal length."""
 
     slow: Mask
-    weight: Floats
-    chance: Floats
-    codes: dict[str, Codes]
-    value: Floats
+    weight: Floats  # adds up to the effective number of requests
+    chance: Floats  # of being slow, by its cell before
+    codes: dict[str, Codes]  # by attribute
+    value: Floats  # infinite = cut short when it was slow already
 
     def __len__(self) -> int:
         return len(self.slow)

@@ -104,8 +104,7 @@ class _Drawn:
     def ascending(self, stage: int) -> Floats:
         """Return the stage's times in ascending order."""
         order = self._orders[stage]
-        times: Floats = np.repeat(self._all[order, stage], self._counts[order])
-        return times
+        return np.repeat(self._all[order, stage], self._counts[order])
 
     def places(self, stage: int) -> Index:
         """Return the positions in `parts` of the requests in ascending order of the stage."""

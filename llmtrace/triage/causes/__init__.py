@@ -67,7 +67,7 @@ BY_LOAD: Final = frozenset({"queue_saturation", "batch_size"})
 _OUTSIDE_POINTS: Final = -4  # it cannot affect the metric
 _EFFECT_POINTS: Final = -6  # it is an effect of another cause, too small or too usual
 _EXPLAINED_POINTS: Final = -6  # the first cause explains the change
-_NOTHING_MOVED_POINTS: Final = -10  # no metric moved
+_UNMOVED: Final = -10  # no metric moved
 
 _CANNOT_AFFECT: Final = "it makes no"  # begins the text of points for `OUTSIDE`
 _FOLLOWS: Final = "would follow from"  # begins the text of points for effects
@@ -78,12 +78,7 @@ _RANK: Final = {"confirmed": 0, "likely": 1, "possible": 2, "unknown": 3, "ruled
 
 
 def may_be_behind(effect: str, *, slow: Iterable[bool] = (True, False)) -> list[str]:
-    """Return the causes that can produce an effect, in the order of `RULES`.
-
-    Args:
-        effect: the id of a cause that may be an effect of others.
-        slow: whether clients may have left because of slowness; both cases if not known.
-    """
+    """Return the causes that can produce an effect; `slow` = whether clients left for slowness."""
     tables = (RELATIONS["behind"], *(_IF_SLOW[case] for case in slow))
     listed = {name for table in tables for name in table.get(effect, ())}
     return [name for name in RULES if name != effect and ("*" in listed or name in listed)]
@@ -98,19 +93,13 @@ def causes(evidence: Evidence, can_show: Container[str] = RULES) -> list[Finding
             explain no other cause.
     """
     weighed = {name: rule(evidence) for name, rule in RULES.items()}
-    weighed = {
-        name: finding if name in can_show else replace(finding, status="unknown")
-        for name, finding in weighed.items()
-    }
-    for step in (
-        _open_if_not_reported,
-        _lower_if_nothing_moved,
-        _lower_if_outside,
-        _lower_if_small,
-    ):
+    weighed = {name: finding if name in can_show else replace(finding, status="unknown")
+               for name, finding in weighed.items()}  # fmt: skip
+    for step in (_open_if_not_reported, _lower_if_nothing_moved, _lower_if_outside,
+                 _lower_if_small):  # fmt: skip
         weighed = {name: step(evidence, finding) for name, finding in weighed.items()}
     unusual = {name: _lower_if_usual(evidence, finding) for name, finding in weighed.items()}
-    effects = (_lower_if_effect(evidence, finding, unusual) for finding in weighed.values())
+    effects = (_lower_effect(evidence, finding, unusual) for finding in weighed.values())
     explained = _lower_if_explained(_ranked(effects))
     first, *others = _ranked(_lower_if_usual(evidence, finding) for finding in explained)
     if first.status in NAMED:
@@ -118,9 +107,9 @@ def causes(evidence: Evidence, can_show: Container[str] = RULES) -> list[Finding
     return [first, *others]
 
 
-def _ranked(findings: Iterable[Finding]) -> list[Finding]:
+def _ranked(others: Iterable[Finding]) -> list[Finding]:
     order = list(RULES)
-    return sorted(findings, key=lambda one: (_RANK[one.status], -one.score, order.index(one.id)))
+    return sorted(others, key=lambda one: (_RANK[one.status], -one.score, order.index(one.id)))
 
 
 def _open_if_not_reported(evidence: Evidence, finding: Finding) -> Finding:
@@ -149,9 +138,7 @@ def _lower_if_nothing_moved(evidence: Evidence, finding: Finding) -> Finding:
     exempt = finding.id in BY_OUTCOME | OF_TRAFFIC or finding.id == "serial_tools"
     if exempt or finding.status not in NAMED or slower:
         return finding
-    return with_points(
-        finding, [Point("no metric moved beyond its usual unrest", _NOTHING_MOVED_POINTS)]
-    )
+    return with_points(finding, [Point("no metric moved beyond its usual unrest", _UNMOVED)])
 
 
 def _lower_if_outside(evidence: Evidence, finding: Finding) -> Finding:
@@ -215,11 +202,8 @@ def _why_usual(evidence: Evidence, finding: Finding) -> str:
         return "bursts of requests as large came before"
     if cause in OF_TRAFFIC:
         of_all, of_group = evidence.arrivals(), evidence.arrivals(**finding.group)
-        far = [
-            arrivals
-            for arrivals in (of_all, of_group)
-            if abs(arrivals.z) >= _FAR and abs(arrivals.stretches_z) >= changes.STANDS_OUT
-        ]
+        far = [one for one in (of_all, of_group)
+               if abs(one.z) >= _FAR and abs(one.stretches_z) >= changes.STANDS_OUT]  # fmt: skip
         if not far and not of_group.stopped(_STOPPED):
             return "requests come in bursts: their number varies as much by itself"
         if far and all(arrivals.is_gradual for arrivals in far):
@@ -229,9 +213,7 @@ def _why_usual(evidence: Evidence, finding: Finding) -> str:
     return ""
 
 
-def _lower_if_effect(
-    evidence: Evidence, finding: Finding, findings: Mapping[str, Finding]
-) -> Finding:
+def _lower_effect(evidence: Evidence, finding: Finding, others: Mapping[str, Finding]) -> Finding:
     """Make a cause at most possible if another, well supported cause would produce it."""
     if finding.status not in NAMED:
         return finding
@@ -239,18 +221,16 @@ def _lower_if_effect(
     if finding.id in BY_LOAD and evidence.more_load and not evidence.length_outgrew_rate:
         # More load needs no other cause. Exceptions: a full queue and a full batch are one cause;
         # as many requests are more for each engine if one is gone, or if no cache serves them.
-        engines_lost = ("engine_down",) if not evidence.more_requests else ()
-        kept = (
-            *BY_LOAD, "replica_imbalance", "response_cache_misses", "traffic_surge", *engines_lost,
-        )  # fmt: skip
+        lost = ("engine_down",) if not evidence.more_requests else ()
+        kept = (*BY_LOAD, "replica_imbalance", "response_cache_misses", "traffic_surge", *lost)
         names = [name for name in names if name in kept]
     behind = [
-        findings[name]
+        others[name]
         for name in names
-        if findings[name].status in SURE
+        if others[name].status in SURE
         and not _came_first(evidence, finding, name)
-        and not _is_longer_itself(evidence, finding, findings[name])
-        and not _is_stronger(finding, findings[name])
+        and not _is_longer_itself(evidence, finding, others[name])
+        and not _is_stronger(finding, others[name])
     ]
     if not behind:
         return finding
@@ -294,8 +274,8 @@ def _came_first(evidence: Evidence, finding: Finding, other: str) -> bool:
 def _lower_if_explained(ranked: Sequence[Finding]) -> list[Finding]:
     """Take points off every cause that the best supported one explains already.
 
-    The penalty was measured on worlds that rules were written on: a cause that is not the first
-    needs that much more evidence to be right as often (docs/reference/triage-accuracy.md).
+    How many was measured on worlds that rules were written on: a cause that is not the first needs
+    that much more to be right as often (docs/reference/triage-accuracy.md).
     """
     first = ranked[0]
     return [

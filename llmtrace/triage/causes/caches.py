@@ -6,23 +6,14 @@ import numpy as np
 
 from llmtrace.stats.arrays import Floats
 from llmtrace.triage.causes.engine_flags import flags
-from llmtrace.triage.causes.scoring import (
-    against,
-    gate,
-    judge,
-    only_at,
-    proof,
-    required,
-    steady,
-    support,
-)
+from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
 from llmtrace.triage.evidence import format_figures as say
 from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, STANDS_OUT, SURE, Shift
 from llmtrace.triage.evidence.counter_ratios import (
     Ratio,
-    counter_ratio,
-    counter_ratio_z,
-    worst_counter_ratio,
+    ratio_of,
+    ratio_z,
+    worst_ratio,
 )
 from llmtrace.triage.evidence.evidence import ENGINE_STAGES, Evidence
 from llmtrace.triage.evidence.inside_engines import at_limit, highest_p95, late_after_prefill
@@ -119,8 +110,7 @@ def _same_lengths(e: Evidence) -> bool:
 def _rows_show_fewer_hits(e: Evidence) -> bool | None:
     """Return whether rows report fewer cached tokens at the same mix and prompt length.
 
-    Another route has other prefixes, and a longer prompt has more beside its prefix: neither is
-    the cache's doing. `None` = not reported.
+    Another route has other prefixes, and a longer prompt has more beside its prefix.
     """
     tokens = e.at_same_mix("found_prefix_tokens", by_length=True)
     if tokens is None:
@@ -132,12 +122,9 @@ def _rows_show_fewer_hits(e: Evidence) -> bool | None:
 def _counters_show_fewer_hits(
     e: Evidence, by_rows: bool | None
 ) -> tuple[bool | None, Ratio | None]:
-    """Return whether engines count fewer hits than the requests explain, and the ratio that fell.
-
-    `None` = not counted, or the requests may explain it.
-    """
-    ratio = counter_ratio(e, "prefix_hits", "prefix_queries")
-    worst = worst_counter_ratio(e, "prefix_hits", "prefix_queries")
+    """Return whether engines count fewer hits than requests explain, and the ratio."""
+    ratio = ratio_of(e, "prefix_hits", "prefix_queries")
+    worst = worst_ratio(e, "prefix_hits", "prefix_queries")
     prompts = e.row("prompt_tokens")
     # A longer prompt has as many cached tokens in its prefix, and more beside it.
     longer = 1.0
@@ -177,7 +164,7 @@ def _same_hits_per_request(e: Evidence) -> bool:
 
 def _was_as_low_before(e: Evidence, ratio: Ratio) -> bool:
     """Return whether stretches of the time before had as few hits: prompts vary."""
-    z = counter_ratio_z(e, "prefix_hits", "prefix_queries", ratio.instance)
+    z = ratio_z(e, "prefix_hits", "prefix_queries", ratio.instance)
     return z is not None and z > -STANDS_OUT
 
 
@@ -199,22 +186,18 @@ def low_spec_acceptance(e: Evidence) -> Finding:
     Later:
         Train or choose the drafter on today's traffic; turn speculation off above a batch size.
     """
-    ratio = counter_ratio(e, "spec_accepted", "spec_drafted")
-    worst = worst_counter_ratio(e, "spec_accepted", "spec_drafted")
+    ratio = ratio_of(e, "spec_accepted", "spec_drafted")
+    worst = worst_ratio(e, "spec_accepted", "spec_drafted")
     rows = e.row("acceptance")
     off = e.fact("spec_decode") in (False, "", "off", "none")
-    by_signals = None if ratio is None else _ratio_fell(ratio.before, ratio.after, 0.05, 0.85)
-    if (
-        by_signals is False
-        and worst is not None
-        and _ratio_fell(worst.before, worst.after, 0.1, 0.8)
-    ):
+    by_signals = None if ratio is None else _fell(ratio.before, ratio.after, 0.05, 0.85)
+    if by_signals is False and worst is not None and _fell(worst.before, worst.after, 0.1, 0.8):
         by_signals, ratio = True, worst
-    label, given = "draft tokens accepted", counter_ratio(e, "spec_accepted", "tokens_out")
-    if not by_signals and given is not None and _ratio_fell(given.before, given.after, 0.1, 0.7):
+    label, given = "draft tokens accepted", ratio_of(e, "spec_accepted", "tokens_out")
+    if not by_signals and given is not None and _fell(given.before, given.after, 0.1, 0.7):
         # A drafter that finds no pattern drafts little, most of which may be accepted.
         by_signals, label, ratio = True, "output tokens that are accepted drafts", given
-    by_rows = None if rows is None else _ratio_fell(rows.before_mean, rows.after_mean, 0.05, 0.85)
+    by_rows = None if rows is None else _fell(rows.before_mean, rows.after_mean, 0.05, 0.85)
     if e.other_clients("tokens_out") is not None:
         by_signals = None  # engines also count tokens for clients that have no rows
     reported = [one for one in (by_signals, by_rows) if one is not None]
@@ -286,7 +269,7 @@ def kv_transfer(e: Evidence) -> Finding:
               f"{say.percent(share or 0)} of waiting requests are deferred, of every model",
               "the rows' `model`, to distinguish it from adapters that wait for a slot"),
         against(fetches is False, "no KV blocks are fetched from elsewhere", strongly=True),
-        against(_more_models_compete(e, share), "requests of more models wait for adapters",
+        against(_more_models(e, share), "requests of more models wait for adapters",
                 strongly=True),
         support(e.kv_connector or None, "a KV connector is in use"),
         against(some_models, _models_text(slow, calm), strongly=True),
@@ -314,8 +297,8 @@ def _slower_transfers_text(e: Evidence) -> str:
 def _fetches_kv_blocks(e: Evidence) -> bool | None:
     """Return whether KV blocks come from another tier or engine; `None` = not counted.
 
-    vLLM counts why requests are deferred since 0.20, and what it fetches since 0.11: an engine
-    that reports the former and counts no fetches fetches nothing.
+    vLLM counts fetches since 0.11 and reasons for deferral since 0.20: with only the latter, none
+    are.
     """
     queries = e.counted("external_prefix_queries")
     moves = ("kv_fetch", "kv_transfer_time_count", "kv_offload_load_time")
@@ -398,7 +381,7 @@ def disaggregated_kv(e: Evidence) -> Finding:
         support(*_transfers_slower(e)),
         support(None if failures is None else failures[1] >= 5 and failures[1] > 2 * failures[0],
                 say.counted("transfers that failed", failures)),
-        only_at(local),
+        support(None if local is None else True, f"only {local}"),
         support(_is_disaggregated(e), "one engine prefills, another decodes"),
         against(e.stage_rose("prefill"), say.durations("prefill", e.row("prefill_s"))),
     ]  # fmt: skip
@@ -439,7 +422,7 @@ def _transfers_delay_first_chunk(e: Evidence) -> bool | None:
 
 
 def _transfer_time(e: Evidence) -> Ratio | None:
-    return counter_ratio(e, "kv_transfer_time_sum", "kv_transfer_time_count")
+    return ratio_of(e, "kv_transfer_time_sum", "kv_transfer_time_count")
 
 
 def lora_slots(e: Evidence) -> Finding:
@@ -474,7 +457,7 @@ def lora_slots(e: Evidence) -> Finding:
     left = bool(left) and (len(models) > 1 or other_clients)
     demand = _models_in_demand(e)
     crowded = demand[1] >= _MANY and not calm and _wait_though_slots_free(e) and _no_kv_reason(e)
-    compete = _more_models_compete(e, share) or crowded
+    compete = _more_models(e, share) or crowded
     new_models = e.new_values("model")
     lines = [
         gate(e.stage_rose("queue"), say.durations("queue", e.row("queue_s")),
@@ -586,7 +569,7 @@ def _fell_enough(ratio: Ratio, longer: float) -> bool:
     return ratio.after * longer <= _FALLS_TO * ratio.before and ratio.before - ratio.after >= _PART
 
 
-def _ratio_fell(before: float, after: float, drop: float, to: float) -> bool:
+def _fell(before: float, after: float, drop: float, to: float) -> bool:
     return before - after >= drop and after <= to * before
 
 
@@ -644,11 +627,10 @@ def _wait_though_slots_free(e: Evidence) -> bool:
 
 
 def _scheduled_together(e: Evidence) -> bool | None:
-    """Return whether waiting requests are scheduled together; `None` = too few wait at a time.
+    """Return whether waiting requests are scheduled together; `None` = too few, or one by one.
 
-    A longer step or a stopped engine releases everyone who waits at once. A request that waits for
-    a resource of its own (grammar, adapter) is overtaken by others; then, and if requests are
-    scheduled one by one, the answer is no or `None`.
+    A longer step or a stopped engine releases all who wait at once. A request that waits for its
+    own grammar or adapter is overtaken by others.
     """
     queue = e.row("queue_s")
     if queue is None:
@@ -687,7 +669,7 @@ def _slow_and_calm_models(e: Evidence) -> tuple[list[str], list[str], bool]:
     return slow, calm, bool((words.codes >= 0).any())
 
 
-def _more_models_compete(e: Evidence, deferred: float | None) -> bool:
+def _more_models(e: Evidence, deferred: float | None) -> bool:
     """Return whether more models are in demand, and requests wait though slots are free."""
     before, after = _models_in_demand(e)
     waits = _wait_though_slots_free(e) or (

@@ -9,17 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from llmtrace.stats.arrays import Floats, Mask
-from llmtrace.triage.causes.scoring import (
-    against,
-    gate,
-    judge,
-    only_at,
-    proof,
-    required,
-    steady,
-    support,
-)
+from llmtrace.stats.arrays import Floats, Mask, finite
+from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
 from llmtrace.triage.evidence import format_figures as say
 from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, RATHER_SURE, SURE
 from llmtrace.triage.evidence.cut_streams import cut_by_deadline
@@ -28,7 +19,7 @@ from llmtrace.triage.evidence.refusals import REFUSED
 from llmtrace.triage.evidence.window_rows import Side, in_progress
 from llmtrace.triage.result import Finding
 
-_SMALL_PART: Final = 0.25
+_LITTLE: Final = 0.25
 _MOST: Final = 0.6  # of the requests with a longer set-up
 _BUSIER: Final = 1.1  # ratio of requests in progress
 _WORTH_SAVING: Final = 0.15  # of the tools' time
@@ -79,7 +70,7 @@ def slow_renderer(e: Evidence) -> Finding:
               and e.stage_share("render") >= 0.5,
               f"render is {say.percent(e.stage_share('render'))} of the time added after the "
               "first chunk"),
-        only_at(local),
+        support(None if local is None else True, f"only {local}"),
         steady(support(None if decode is None else not e.up("decode_s"),
                        "the server was not slower: " + say.durations("decode", decode))),
         against(more_tools, say.durations("tools", tools), strongly=True),
@@ -178,7 +169,7 @@ def client_gate(e: Evidence) -> Finding:
               f"it is {say.percent(min(part or 0, 1))} of what network and client grew by"),
         steady(support(None if running is None else not running.rose(0.0, 0.2),
                        "the engines are not busier: " + say.gauge("running", running))),
-        only_at(local),
+        support(None if local is None else True, f"only {local}"),
         against(stalls, _LOOP_STALLS, strongly=True),
         against((_client_part(e) or 0.0) >= HALF,
                 "received data is read as late: the client itself is busy", strongly=True),
@@ -225,7 +216,7 @@ def client_cold(e: Evidence) -> Finding:
     new = [f"version {name} is new" for name in versions]
     new += [one.text for one in e.events("deploy", "scale", "restart")]
     grown, waits = (0.0 if one is None else one.mean_change for one in (setup, pool))
-    set_up_part = max(1 - waits / grown, 0.0) if grown > 0 else 0.0  # the rest waits for the pool
+    part = max(1 - waits / grown, 0.0) if grown > 0 else 0.0  # without waiting for the pool
     usual = np.inf if setup is None else max(setup.before_p95, floor)
     fades, anew = _fades(e.after, versions, usual), _clients_start_per_request(e, usual)
     any_time = setup is not None and _waits_under_load(e, "client_setup_s") is False
@@ -249,12 +240,11 @@ def client_cold(e: Evidence) -> Finding:
         # A start that is over within a searched window is not seen to fade; a pool that is too
         # small is told from it by setting nothing up.
         against(None if fades is None or any_time else
-                not (fades or anew) and (e.ongoing or set_up_part < _SMALL_PART),
+                not (fades or anew) and (e.ongoing or part < _LITTLE),
                 "the wait lasts: it is not of the start", strongly=True),
         against(each, "each opens a connection, for as long as it lasts: none is kept alive",
                 strongly=True),
-        against(fades is None and set_up_part < _SMALL_PART,
-                "nothing is set up: they wait for a connection"),
+        against(fades is None and part < _LITTLE, "nothing is set up: they wait for a connection"),
     ]  # fmt: skip
     action = "Start clients warm: import and connect before a process takes requests."
     return judge("client_cold", lines, action)
@@ -267,7 +257,7 @@ def _clients_start_per_request(e: Evidence, usual: float) -> bool:
     are those that wait longer than `usual`, or longer than nearly all requests waited before.
     """
     setup, own, wait = (e.row(f"client_{name}") for name in ("setup_s", "s", "delay_s"))
-    busy = (_client_part(e) or 0.0) >= _SMALL_PART  # a busy client is slow at everything
+    busy = (_client_part(e) or 0.0) >= _LITTLE  # a busy client is slow at everything
     bars = {usual, usual if wait is None or busy else wait.before_p95}
     if setup is None or own is None or not any(_waiters_open_connections(e, bar) for bar in bars):
         return False
@@ -275,10 +265,7 @@ def _clients_start_per_request(e: Evidence, usual: float) -> bool:
 
 
 def _some_start(e: Evidence, usual: float) -> tuple[bool, bool]:
-    """Return whether only some requests start a client, and whether any do.
-
-    If every request connects, none is left that shows the difference.
-    """
+    """Return whether some requests start a client and others do not, and whether any do."""
     some = not (e.after.number("client_setup_s") > usual).all()
     return some, some or _client_is_made(e)
 
@@ -294,7 +281,7 @@ def _waiters_reuse_connections(e: Evidence, usual: float) -> bool:
     slow = e.after.number("client_setup_s") > usual
     connects = e.after.number("network_connect_s") + e.after.number("network_tls_s")
     connects = connects[slow & np.isfinite(connects)]
-    return len(connects) >= MIN_COUNT and bool((connects > 0).mean() <= _SMALL_PART)
+    return len(connects) >= MIN_COUNT and bool((connects > 0).mean() <= _LITTLE)
 
 
 def _waiters_open_connections(e: Evidence, usual: float) -> bool:
@@ -309,15 +296,15 @@ def _waiters_open_connections(e: Evidence, usual: float) -> bool:
     others = e.before.number("network_connect_s") > 0 if slow.all() else opened[~slow]
     if min(slow.sum(), len(others)) < MIN_COUNT:
         return False
-    return bool(opened[slow].mean() >= _MOST and others.mean() <= _SMALL_PART)
+    return bool(opened[slow].mean() >= _MOST and others.mean() <= _LITTLE)
 
 
 def _waits_under_load(e: Evidence, name: str) -> bool | None:
     """Return whether requests wait in the client when more of its requests are in progress.
 
-    A limit (pool, semaphore) makes them wait only then; a process that starts, at any time. If
-    nearly all requests wait, only the requests past that wait (`name`) show how many the limit
-    lets through. `None` = too few wait, or all do.
+    A limit makes them wait only then; a process that starts, at any time. If nearly all wait,
+    those past that wait (`name`) show how many the limit lets through. `None` = too few wait, or
+    all do.
     """
     wait, usual = e.after.number(name), e.row(name)
     slow = wait > (np.inf if usual is None else max(usual.before_p95, e.floor("network_s")))
@@ -342,7 +329,7 @@ def _fades(side: Side, versions: Sequence[str], usual: float) -> bool | None:
     if slow.sum() < MIN_COUNT:
         return None
     half = len(slow) // 2
-    return bool(slow[half:].mean() <= _SMALL_PART * slow[:half].mean())
+    return bool(slow[half:].mean() <= _LITTLE * slow[:half].mean())
 
 
 def busy_client(e: Evidence) -> Finding:
@@ -382,7 +369,7 @@ def busy_client(e: Evidence) -> Finding:
         proof(None if part is None else part >= 0.5, text),
         # If the engine is slow, clients read a little late as well.
         against(None if part is None else part < 0.25, text),
-        only_at(local),
+        support(None if local is None else True, f"only {local}"),
         steady(support(None if running is None else not running.rose(0.0, 0.2),
                        "the engines are not busier: " + say.gauge("running", running))),
     ]  # fmt: skip
@@ -414,10 +401,10 @@ def _loop_stalls(e: Evidence) -> bool:
 
 
 def _client_part(e: Evidence) -> float | None:
-    """Return the client's share of the growth of all waits of a response, on average.
+    """Return the client's share of the growth of a response's waits, by means; `None` = unknown.
 
-    Its share is time for which data had arrived: unread, or held before the first chunk. If its
-    share of the wait for the first chunk alone is larger, return that. `None` = not reported.
+    Its share is time for which data had arrived: unread, or held before the first chunk. Or of the
+    wait for the first chunk alone, if that share is larger.
     """
     lag, held = e.row("client_lag_s"), e.row("held_before_s")
     first, per_token = e.row("ttft_s"), e.row("wait_per_token_s")
@@ -512,5 +499,5 @@ def could_be_slowness(e: Evidence) -> bool:
 
 
 def _median(values: Floats) -> float | None:
-    known = values[np.isfinite(values)]
+    known = finite(values)
     return float(np.median(known)) if len(known) else None

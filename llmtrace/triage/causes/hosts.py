@@ -26,7 +26,7 @@ from llmtrace.triage.evidence import engine_halts, gone_engines
 from llmtrace.triage.evidence import format_figures as say
 from llmtrace.triage.evidence.blocking_prompts import held_up, long_prompts_of_others, overlap
 from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, Shift
-from llmtrace.triage.evidence.counter_ratios import counter_ratio
+from llmtrace.triage.evidence.counter_ratios import ratio_of
 from llmtrace.triage.evidence.cut_streams import broken, failures_by_end, where_broken
 from llmtrace.triage.evidence.engine_starts import Fresh, fresh, restarted, stalled_start, starts
 from llmtrace.triage.evidence.evidence import ENGINE_STAGES, Evidence
@@ -36,11 +36,11 @@ from llmtrace.triage.evidence.inside_engines import (
     late_after_prefill,
     limit_fell,
     slow_front_end,
+    tpot_over_expected,
     waits_for_steps,
 )
 from llmtrace.triage.evidence.refusals import over_quota, refused_connections
 from llmtrace.triage.evidence.signals import Moved
-from llmtrace.triage.evidence.tpot_by_batch import tpot_over_expected
 from llmtrace.triage.result import NAMED, Finding, Point
 
 # NVML throttle reasons that are harmless: idle, application clocks, sync boost, display clock.
@@ -119,7 +119,7 @@ def gpu_throttle(e: Evidence) -> Finding:
                 say.gauge("power, W", power, down=True)),
     ]  # fmt: skip
     at, action = _slow_node(clock if fell else None, shared=bool(shared.holds))
-    found = judge("gpu_throttle", lines, action, group=local or _group_of(e, at))
+    found = judge("gpu_throttle", lines, action, group=local or _on(e, at))
     return _possible_without_gpu(found) if unseen and not reported else found
 
 
@@ -154,8 +154,7 @@ def _slow_node(clock: Moved | None, *, shared: bool) -> tuple[str | None, str]:
     """Return the node whose clock fell most, if one stands out, and the action to take."""
     at = None if clock is None else clock.most(down=True)[0]
     if shared:
-        action = "Fix: find the other program (`nvidia-smi pmon`), and give it another GPU."
-        return at, action
+        return at, "Fix: find the other program (`nvidia-smi pmon`), and give it another GPU."
     if clock is not None and at is None and len(clock.instances) > 1:
         return at, "Fix what the nodes share, for all are slower: power caps, cooling, drivers."
     node = at or "the node whose clock fell"
@@ -177,10 +176,8 @@ def _works_slower(e: Evidence, *times: float) -> tuple[bool, bool]:
     """
     halts = slept(e) or bool(starts(e)) or bool(held_up(e)) or e.more_load
     slower = min(times) >= _SLOWED and max(times) >= _FAR_SLOWED
-    cached = (
-        e.after.known("cached_tokens")
-        or counter_ratio(e, "prefix_hits", "prefix_queries") is not None
-    )
+    hits = ratio_of(e, "prefix_hits", "prefix_queries")
+    cached = e.after.known("cached_tokens") or hits is not None
     slower = slower and not halts and cached and not drafts_fail(e)
     seen = any(e.has(f"gpu_{name}") for name in ("sm_clock_mhz", "throttle", "util", "power_w"))
     return slower, slower and not seen
@@ -218,7 +215,7 @@ def cold_start(e: Evidence) -> Finding:
     events = e.events("scale", "deploy")
     known = e.has("started") or _start_time_in_facts(e)
     stood, first = stalled_start(e), e.row("ttft_s")
-    long_stall = stood is not None and first is not None and (
+    stuck = stood is not None and first is not None and (
         stood[1] >= max(first.before_p95, _SMALL_PART * first.after_p95))  # fmt: skip
     stood_text = "" if stood is None else (
         f"{stood[0]} made no token for {say.seconds(stood[1])} after its start, while requests "
@@ -230,10 +227,10 @@ def cold_start(e: Evidence) -> Finding:
         gate(bool(started) if known or started else None,
              f"{names} started shortly before or in the window",
              "when each engine started: the gauge `started`, or `started` in the facts"),
-        required(long_stall or (None if found is None else found.slower),
-                 "it did not serve what waited for it" if long_stall else _fresh_text(found),
+        required(stuck or (None if found is None else found.slower),
+                 "it did not serve what waited for it" if stuck else _fresh_text(found),
                  "the engine of each request, and enough of them"),
-        proof(long_stall, stood_text),
+        proof(stuck, stood_text),
         proof(None if found is None else found.slower and found.slow_share >= 0.35,
               f"of the slow requests {say.percent(found.slow_share if found else 0)} are those"),
         support(None if found is None else found.slower and found.early >= 1.25 * found.late,
@@ -244,15 +241,12 @@ def cold_start(e: Evidence) -> Finding:
                 "; ".join(f"{one.kind}: {one.text}" for one in events)),
         against(None if found is None else found.stays,
                 "the last requests are slow as well: a cold start ends", strongly=True),
-        against(bool(fell) and not long_stall, f"fewer run at once since then: {fell}",
-                strongly=True),
+        against(bool(fell) and not stuck, f"fewer run at once since then: {fell}", strongly=True),
         against(bool(again) and not all_again and failures.rose(0.003, 3, 2.0),
                 f"requests failed with it: {failures}"),
     ]  # fmt: skip
     action = "Reroute until it is warm; send it warm-up requests before it is called ready."
-    return judge(
-        "cold_start", lines, action + flags(e, "cold_start"), group=_group_of(e, *started)
-    )
+    return judge("cold_start", lines, action + flags(e, "cold_start"), group=_on(e, *started))
 
 
 def engine_paused(e: Evidence) -> Finding:
@@ -314,9 +308,7 @@ def engine_paused(e: Evidence) -> Finding:
         against(None if asleep else _met_long_ones(e), _MET_LONG_ONES),
     ]  # fmt: skip
     action = "Reroute while it sleeps: take an engine out of the router before pausing it."
-    return judge(
-        "engine_paused", lines, action, group=_group_of(e, quiet.instance if quiet else None)
-    )
+    return judge("engine_paused", lines, action, group=_on(e, quiet.instance if quiet else None))
 
 
 _NO_TOKENS = "no tokens came out while requests were running"
@@ -386,7 +378,7 @@ def engine_down(e: Evidence) -> Finding:
                 "truncated streams had sent nothing for the same time"),
     ]  # fmt: skip
     action = "Reroute round the engine that went down and add capacity for its share; then fix it."
-    return judge("engine_down", lines, action, group=_group_of(e, *down))
+    return judge("engine_down", lines, action, group=_on(e, *down))
 
 
 def _restart_on_purpose(
@@ -408,7 +400,7 @@ def _start_time_in_facts(e: Evidence) -> bool:
     return any("started" in one for one in e.facts.instances.values())
 
 
-def _group_of(e: Evidence, *instances: str | None) -> Group | None:
+def _on(e: Evidence, *instances: str | None) -> Group | None:
     """Return the requests of one engine of several as a group; `None` if it is not exactly one."""
     name = instances[0] if len(instances) == 1 < len(e.instances) else None
     return None if name is None else Group("replica", name)
@@ -436,13 +428,7 @@ def frontend_cpu(e: Evidence) -> Finding:
     rows = e.row("first_chunk_frontend_s")
     far = None if frontend is not None else _far_above_before(e, "frontend_time")
     slow = bool(far) or slow_front_end(e)
-    left = (
-        ""
-        if slow is not None
-        else _IN_ENGINE_ALONE
-        if _is_in_engine_alone(e)
-        else _after_prefill_text(e)
-    )
+    left = _unseen_front_end(e) if slow is None else ""
     # Half a core can be a shortage too; the counter shows only a front end that does more work.
     more = None if cpu is None else cpu.rose(0.0, 0.3)
     part = front_end_part(e)
@@ -492,16 +478,23 @@ def _grew_less_than_work(e: Evidence, mine: Shift | None) -> bool:
     return mine is not None and _works_slower(e, *work) and mine.ratio < min(work)
 
 
-_IN_ENGINE_ALONE = (
-    "engines see most of the added time themselves, and neither queue nor prefill has it"
-)
+_IN_ENGINE = "engines see most of the added time themselves, and neither queue nor prefill has it"
+_AFTER_PREFILL = "most of the added time is after the prefill, and no proxy holds chunks back"
 
 
-def _is_in_engine_alone(e: Evidence) -> bool:
-    """Return whether engines count most of the added time, and only the front end can be where.
+def _unseen_front_end(e: Evidence) -> str:
+    """Say where time is lost that only the front end explains; empty if something else may.
 
-    A new request also waits for a few running steps, so these must not have got longer.
+    KV blocks may be transferred after the prefill if there is a connector.
     """
+    if _is_in_engine(e):
+        return _IN_ENGINE
+    transfers = e.kv_connector or e.has("kv_transfer_time_count")
+    return _AFTER_PREFILL if late_after_prefill(e) and not transfers else ""
+
+
+def _is_in_engine(e: Evidence) -> bool:
+    """Return whether engines count most of the added time, but not in queue, prefill or steps."""
     part, queue, prefill = e.engine_share(), e.row("queue_s"), e.row("prefill_s")
     if part is None or part < HALF or queue is None or prefill is None:
         return False
@@ -509,15 +502,6 @@ def _is_in_engine_alone(e: Evidence) -> bool:
     first = e.row("ttft_s")
     mine = first is not None and engine <= _SMALL_PART * first.mean_change
     return mine and waits_for_steps(e) is False and not starts(e)
-
-
-_AFTER_PREFILL = "most of the added time is after the prefill, and no proxy holds chunks back"
-
-
-def _after_prefill_text(e: Evidence) -> str:
-    """Say that time is lost after the prefill; empty if not, or if KV blocks are transferred."""
-    moves = e.kv_connector or e.has("kv_transfer_time_count")
-    return _AFTER_PREFILL if late_after_prefill(e) and not moves else ""
 
 
 _MET_LONG_ONES = "slow requests came while long prompts were worked on"
@@ -666,10 +650,7 @@ def _long_prompt_gap(e: Evidence) -> bool:
 
 
 def _scrapes_without_tokens(e: Evidence) -> int | None:
-    """Return the longest run of scrapes in which an engine with requests in it made no tokens.
-
-    Engines that also made none now and then before are left out. `None` = not reported.
-    """
+    """Return the longest run of scrapes without tokens from an engine with requests in it."""
     running, longest = e.series("running"), None
     for name, rate in e.rates("tokens_out").items():
         after, gauge = rate.within(e.after.window), running.get(name)

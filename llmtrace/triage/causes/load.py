@@ -10,7 +10,7 @@ from llmtrace.triage.causes.kv_capacity import full_from, kv_room
 from llmtrace.triage.causes.scoring import against, gate, judge, note, proof, required, support
 from llmtrace.triage.evidence import format_figures as say
 from llmtrace.triage.evidence.changes import HALF
-from llmtrace.triage.evidence.counter_ratios import counter_ratio
+from llmtrace.triage.evidence.counter_ratios import ratio_of
 from llmtrace.triage.evidence.engine_starts import restarted, starts
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.gone_engines import shares_of_replicas
@@ -21,10 +21,11 @@ from llmtrace.triage.evidence.inside_engines import (
     drafts_fail,
     highest_p95,
     limit_fell,
+    slow_tpot_over_expected,
+    tpot_over_expected,
     waits_for_steps,
 )
 from llmtrace.triage.evidence.signals import Moved
-from llmtrace.triage.evidence.tpot_by_batch import slow_tpot_over_expected, tpot_over_expected
 from llmtrace.triage.result import Finding
 
 _CALM_KV = 0.8  # KV usage
@@ -99,8 +100,8 @@ def queue_saturation(e: Evidence) -> Finding:
 def _load_delays_first_chunk(e: Evidence) -> bool:
     """Return whether engines get more load and first chunks are later, in no queue that is seen.
 
-    A new request waits for the running step, which no queue counts: more load shows there first.
-    If engines have free slots and no request waits, longer steps are the reason, not a queue.
+    A new request waits for the running step, which no queue counts. If engines have free slots and
+    no request waits, longer steps are the reason, not a queue.
     """
     if e.metric not in (None, "ttft_s") or not e.more_load or not e.up("ttft_s"):
         return False
@@ -193,7 +194,7 @@ def batch_size(e: Evidence) -> Finding:
     running, tokens = e.gauge("running"), e.row("output_tokens")
     curve, slow = tpot_over_expected(e), slow_tpot_over_expected(e)
     clock = e.gauge("gpu_sm_clock_mhz")
-    acceptance = counter_ratio(e, "spec_accepted", "spec_drafted")
+    acceptance = ratio_of(e, "spec_accepted", "spec_drafted")
     lines = [
         gate(e.up("tpot_s"), say.durations("time per token", e.row("tpot_s")),
              "output tokens per request"),
@@ -235,10 +236,7 @@ def _more_requests_fill_cache(e: Evidence) -> bool:
 
 
 def _more_run(e: Evidence, running: Moved | None) -> tuple[bool | None, str]:
-    """Return whether more requests run at a time, by the gauge or by requests' times, and say so.
-
-    A sampled gauge misses changes that requests show.
-    """
+    """Return whether more requests run at a time, by the gauge or else by requests, and say so."""
     rows = None if e.of_means else e.row("in_progress")
     rose = None if rows is None else rows.rose(0.0, 0.2)
     if running is not None and (running.rose(0.0, 0.2) or not rose):
@@ -366,7 +364,7 @@ def _runs_more(e: Evidence, apart: bool, name: str) -> bool:
 
 
 def _instance_stands_out(e: Evidence, signal: str) -> tuple[str, bool, str] | None:
-    """Find the instance with the highest gauge, and compare it with the median of the others.
+    """Compare the instance with the highest gauge with the median of the others.
 
     Return text, whether it stands out now and did not before, and its name.
     """
@@ -388,10 +386,7 @@ def _instance_stands_out(e: Evidence, signal: str) -> tuple[str, bool, str] | No
 
 
 def _share_grew(e: Evidence) -> tuple[str, bool, bool, str] | None:
-    """Say how the share of the replica that gained most changed.
-
-    Return text, whether it grew beyond chance, whether by far, and the replica's name.
-    """
+    """Return how the replica's share that grew most did: text, beyond chance, by far, its name."""
     shares = shares_of_replicas(e)
     if len(shares) < 2:
         return None

@@ -8,16 +8,7 @@ import numpy as np
 
 from llmtrace.stats.arrays import Mask
 from llmtrace.triage.causes.engine_flags import flags
-from llmtrace.triage.causes.scoring import (
-    against,
-    gate,
-    judge,
-    only_at,
-    proof,
-    required,
-    steady,
-    support,
-)
+from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
 from llmtrace.triage.evidence import format_figures as say
 from llmtrace.triage.evidence import gone_engines
 from llmtrace.triage.evidence.changes import HALF, RATHER_SURE, SURE, Shift
@@ -115,7 +106,7 @@ def network_path(e: Evidence) -> Finding:
               moved),
         support(e.stage_share("network") >= HALF,
                 f"network is {say.percent(e.stage_share('network'))} of the time added"),
-        only_at(local),
+        support(None if local is None else True, f"only {local}"),
         support(_engine_steady(e), "queue and prefill did not move"),
         against(waits, say.durations("wait for one's own pool", wait), strongly=True),
         against(not (longer_path or _reconnects(e) or sets_up or hidden),
@@ -205,7 +196,7 @@ def gateway_overhead(e: Evidence) -> Finding:
         support(e.stage_share("gateway") >= HALF,
                 f"the gateway is {say.percent(e.stage_share('gateway'))} of the time added"),
         support(_engine_steady(e), "queue and prefill did not move"),
-        only_at(local),
+        support(None if local is None else True, f"only {local}"),
         against(retried.rose(0.03) and bool(limited), f"more than one attempt: {retried}"),
     ]  # fmt: skip
     action = "Add capacity to the gateway or roll back its last change; then profile it."
@@ -257,7 +248,7 @@ def rate_limit_retries(e: Evidence) -> Finding:
               "the gateway's counter of 429, or the status of each attempt"),
         support(None if wait is None else wait.after_mean > 2 * wait.before_mean + 0.005,
                 say.durations("failed attempts and backoff", wait)),
-        only_at(local),
+        support(None if local is None else True, f"only {local}"),
         support(e.stage_rose("gateway"), say.durations("gateway", e.row("gateway_s"))),
         against(refused.rose(0.01, 3, 2.0) and not any(seen),
                 f"connections were refused: {refused}"),
@@ -328,7 +319,7 @@ def proxy_buffering(e: Evidence) -> Finding:
         support(_engine_steady(e), "queue and prefill did not move"),
         support(None if decode is None else decode.after_mean <= 0.6 * decode.before_mean,
                 say.durations("decode", decode)),
-        only_at(local),
+        support(None if local is None else True, f"only {local}"),
         against(away, away_text, strongly=True),
         against(*_front_end_delays(e), strongly=True),
         against(longer, say.durations("all of it takes longer by as much: end to end", whole)),
@@ -396,9 +387,8 @@ def idle_timeout(e: Evidence) -> Finding:
     usual = after_s is not None and any(
         abs(after_s - one) <= 0.04 * one + 0.3 for one in _TIMEOUTS_S
     )
-    text = _cut_text(
-        before, found, aged=aged, floor=constant and found.idle_floor > found.idle_share
-    )
+    floor = constant and found.idle_floor > found.idle_share
+    text = _cut_text(before, found, aged=aged, floor=floor)
     limit = cut_before_content(e)
     limited = "" if limit is None else (
         f"{limit[1]} requests got no content for {say.seconds(limit[0])} and were cut, and about "
@@ -553,9 +543,8 @@ def _lost_between(e: Evidence) -> bool | None:
     part = front_end_part(e)
     seen = (front and (part is None or part >= _GOOD_PART)) or outside is False
     # A longer path delays requests and responses alike.
-    seen = seen or bool(
-        e.stage_rose("network") and _path_longer(e, _phases(e, e.floor("network_s"))[1])
-    )
+    phases = _phases(e, e.floor("network_s"))[1]
+    seen = seen or bool(e.stage_rose("network") and _path_longer(e, phases))
     return bool(lost) and not (seen or gathered or starts(e))
 
 

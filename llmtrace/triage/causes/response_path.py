@@ -186,25 +186,22 @@ def _sure_enough(e: Evidence) -> float:
 
 
 def _begun(side: Side) -> Mask:
-    found: Mask = np.isfinite(side.number("ttft_s"))
-    return found
+    return np.isfinite(side.number("ttft_s"))
 
 
 def _error_status(side: Side) -> Mask:
     """Return which requests got a 5xx in place of a response."""
-    found: Mask = (side.number("http_status") >= ERROR) & ~_begun(side)
-    return found
+    return (side.number("http_status") >= ERROR) & ~_begun(side)
 
 
 def _failed_silently(side: Side) -> Mask:
     """Return which requests failed before their response began, without a status or error type."""
     no_reason = np.isnan(side.number("http_status")) & (side.rows.words["error_type"].codes < 0)
-    found: Mask = side.where("outcome", "error") & no_reason & ~_begun(side)
-    return found
+    return side.where("outcome", "error") & no_reason & ~_begun(side)
 
 
 def _missed(side: Side) -> Mask:
-    mask: Mask = ~(side.number("cache_hit") == 1)
+    mask: Mask = side.number("cache_hit") != 1
     return mask
 
 

@@ -68,11 +68,6 @@ proof = partial(Line, "proof")  # a counter or mark that is the cause itself was
 support = partial(Line, "support")  # this cause would make it likely
 
 
-def only_at(local: Local | None) -> Line:
-    """Make a supporting line: only the requests of one value of a column are affected."""
-    return support(None if local is None else True, f"only {local}")
-
-
 def note(text: str | None) -> Line:
     """Make a line without points; `None` = no line."""
     return Line("note", None if text is None else True, text or "")
@@ -111,17 +106,11 @@ def _prints_alike(pair: re.Match[str]) -> bool:
 def judge(
     cause: str, lines: Sequence[Line], action: str = "", *, group: Group | Local | None = None
 ) -> Finding:
-    """Add up the lines for one cause.
+    """Add up the lines for one cause; `group` = the requests that it affects, if not all.
 
-    A gate or requirement that does not hold rules the cause out. With an unknown requirement the
-    cause is `unknown`, unless there is a proof; with an unknown gate it is at most possible. A
-    line whose text prints the same before and after counts nothing, unless it is a `steady` line.
-
-    Args:
-        cause: its id.
-        lines: the evidence.
-        action: what to do about the cause.
-        group: the requests that the cause affects, if not all.
+    A gate or requirement that fails rules the cause out. With an unknown requirement the cause is
+    `unknown`, unless there is a proof; with an unknown gate it is at most possible. A line that
+    prints the same before and after counts nothing, except `steady` lines.
     """
     lines = _without_repeats(lines)
     known = [(line, 0 if line.holds and not moves(line.text) else _points(line))

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from llmtrace.stats.arrays import finite
 from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.kv_capacity import full_from
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
@@ -19,8 +20,7 @@ from llmtrace.triage.evidence.blocking_prompts import (
 )
 from llmtrace.triage.evidence.changes import Share, Shift
 from llmtrace.triage.evidence.evidence import ENGINE_STAGES, Evidence
-from llmtrace.triage.evidence.inside_engines import cache_shrank, highest_p95
-from llmtrace.triage.evidence.tpot_by_batch import tpot_over_expected
+from llmtrace.triage.evidence.inside_engines import cache_shrank, highest_p95, tpot_over_expected
 from llmtrace.triage.result import Finding
 
 _LONGER = 1.2  # ratio of mean lengths
@@ -114,10 +114,8 @@ def longer_outputs(e: Evidence) -> Finding:
     # Without token counts (not every client requests usage), count chunks.
     counted = e.computed_row("output_tokens") is not None
     length, pace = ("output_tokens", "time per token") if counted else ("chunks", "time per chunk")
-    tokens, per_token = (
-        e.computed_row(length),
-        e.row("tpot_s" if counted else "decode_per_chunk_s"),
-    )
+    tokens = e.computed_row(length)
+    per_token = e.row("tpot_s" if counted else "decode_per_chunk_s")
     mix = e.explained_by("e2e_s", length)
     slower = None if per_token is None else per_token.ratio
     thought, cap = e.row("reasoning_tokens"), e.row("max_tokens")
@@ -248,10 +246,7 @@ def _computed_in_one_step(e: Evidence) -> tuple[bool | None, str]:
 
 
 def _long_prompts_delay(e: Evidence, found: Overlap | None) -> bool | None:
-    """Return whether most slow short requests met a long one, of which there are more now.
-
-    A long prompt that is computed in one step needs no rise of their number.
-    """
+    """Return whether most slow short requests met a long one, and these are more or unchunked."""
     if found is None:
         return None
     met = (found.slow_during >= 0.6 and found.lift >= 1.5) or (
@@ -286,8 +281,7 @@ def _mix_brings_long(e: Evidence, found: Overlap | None) -> bool | None:
 
 def _share_above_p90(e: Evidence) -> float | None:
     """Return the share of the prompts that are longer than the p90 before."""
-    before, after = e.before.number("prompt_tokens"), e.after.number("prompt_tokens")
-    before, after = before[np.isfinite(before)], after[np.isfinite(after)]
+    before, after = (finite(side.number("prompt_tokens")) for side in (e.before, e.after))
     if not len(before) or not len(after):
         return None
     return float((after > np.percentile(before, 90)).mean())
@@ -306,14 +300,11 @@ def _few_are_long(e: Evidence, long: float | None) -> bool | None:
 
 
 def _share_of_slow_long(e: Evidence, *, few: bool = False) -> float | None:
-    """Return the share of the slow requests whose prompt is long; `None` = too few are slow.
-
-    Long is above the p90 before; with `few`, far above it, in tokens that had to be computed.
-    """
+    """Return the share of the slow requests with a long prompt (`few`: with a far longer one)."""
     name = "computed_tokens" if few else "prompt_tokens"
     before, after = e.before.number(name), e.after.number(name)
     ttft_b, ttft = e.before.number("ttft_s"), e.after.number("ttft_s")
-    known = before[np.isfinite(before)]
+    known = finite(before)
     if not len(known) or not np.isfinite(ttft_b).any():
         return None
     limit = float(np.percentile(known, 90))

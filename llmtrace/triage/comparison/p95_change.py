@@ -12,7 +12,7 @@ import numpy as np
 from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats import significance
-from llmtrace.stats.arrays import Floats, Mask
+from llmtrace.stats.arrays import Floats, Mask, finite
 from llmtrace.triage.attribution.components import Values, slow, values
 from llmtrace.triage.comparison.extreme_waits import far_beyond
 from llmtrace.triage.detectable_change import smallest_share, smallest_visible
@@ -254,8 +254,7 @@ def _matters(both: Iterable[float], floor: float, least: float) -> bool:
 
 def felt(rows: Columns) -> float:
     """Return the smallest change, seconds, that matters for a part that may take no time."""
-    whole = rows.numbers["e2e_s"]
-    known = whole[np.isfinite(whole)]
+    known = finite(rows.numbers["e2e_s"])
     return FELT * float(np.median(known)) if len(known) else 0.0
 
 

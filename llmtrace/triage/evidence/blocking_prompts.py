@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from llmtrace.stats.arrays import Floats, Mask
+from llmtrace.stats.arrays import Floats, Mask, finite
 from llmtrace.triage.evidence.changes import HALF, MIN_COUNT
 from llmtrace.triage.evidence.evidence import Evidence, memoized
 from llmtrace.triage.evidence.window_rows import Side
@@ -54,8 +54,7 @@ class Overlap:
 
 def long_from(e: Evidence) -> float | None:
     """Return the computed tokens from which a prompt is several times an ordinary one."""
-    tokens = e.before.number("computed_tokens")
-    tokens = tokens[np.isfinite(tokens)]
+    tokens = finite(e.before.number("computed_tokens"))
     if len(tokens) < MIN_COUNT:
         return None
     return max(
@@ -64,10 +63,7 @@ def long_from(e: Evidence) -> float | None:
 
 
 def long_prompts_of_others(e: Evidence) -> float | None:
-    """Return the least mean tokens of other clients' prompts, if those are long.
-
-    Their tokens are in engines' counts and in no row. `None` = not long, or not known.
-    """
+    """Return the least mean tokens of other clients' prompts; `None` = not long, or not known."""
     found, limit = e.other_clients("tokens_in"), long_from(e)
     ended = e.ended
     if found is None or limit is None or ended is None:
@@ -177,13 +173,11 @@ def _union(start: Floats, end: Floats) -> tuple[Floats, Floats]:
 
 
 def _median(values: Floats, mask: Mask) -> float | None:
-    chosen = values[mask]
-    chosen = chosen[np.isfinite(chosen)]
+    chosen = finite(values[mask])
     return float(np.median(chosen)) if len(chosen) >= MIN_COUNT else None
 
 
 def typical_pace(side: Side) -> float | None:
     """Return the median prefill time per computed token, seconds."""
-    found = side.number("prefill_s") / np.maximum(side.number("computed_tokens"), 1)
-    found = found[np.isfinite(found)]
+    found = finite(side.number("prefill_s") / np.maximum(side.number("computed_tokens"), 1))
     return float(np.median(found)) if len(found) else None

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from llmtrace.stats.arrays import Floats, Mask
+from llmtrace.stats.arrays import Floats, Mask, finite
 from llmtrace.stats.significance import more_than
 
 MIN_COUNT: Final = 8  # values in each window; fewer show no distribution
@@ -313,7 +313,7 @@ def expected_percentile(
         if here.sum() >= MIN_COUNT:
             x.append(float(np.median(before_by[here])))
             y.append(float(np.median(before[here])))
-    wanted = after_by[np.isfinite(after_by)]
+    wanted = finite(after_by)
     if len(x) < 2 or not len(wanted):
         return None
     known = cells >= 0
@@ -395,9 +395,9 @@ def z_among_stretches(stretches: Floats, after: float, least: float, longer: flo
 def _mean_level_z(before: Floats, after: Floats) -> float:
     """Return how certain it is that means over many requests got higher, by their spread before.
 
-    A single request may take any time, so only how many are slow counts. A mean over many requests
-    hardly strays by itself, so how far it moved counts as well. One long request can raise a few
-    means, so the highest are lowered to the third highest.
+    A single request may take any time, so only how many are slow counts; a mean hardly strays by
+    itself. One long request can raise a few means, so the highest are lowered to the third
+    highest.
     """
     after = np.minimum(after, np.sort(after)[-_SEVERAL])
     error = float(before.std(ddof=1)) * math.sqrt(1 / len(before) + 1 / len(after))

@@ -35,12 +35,12 @@ class Ratio:
 
 
 @memoized
-def counter_ratio(e: Evidence, above: str, below: str) -> Ratio | None:
+def ratio_of(e: Evidence, above: str, below: str) -> Ratio | None:
     """Return one counter's increase over another's, of all instances; `None` = not reported."""
     return _ratio(e, above, below, _MIN_COUNTED, None)
 
 
-def worst_counter_ratio(e: Evidence, above: str, below: str) -> Ratio | None:
+def worst_ratio(e: Evidence, above: str, below: str) -> Ratio | None:
     """Return the ratio of the instance where it fell most."""
     high, low = _counters(e, above, below)
     names = sorted(high.keys() & low.keys())
@@ -49,7 +49,7 @@ def worst_counter_ratio(e: Evidence, above: str, below: str) -> Ratio | None:
     return min(known, key=lambda one: one.after - one.before, default=None)
 
 
-def counter_ratio_z(e: Evidence, above: str, below: str, instance: str | None) -> float | None:
+def ratio_z(e: Evidence, above: str, below: str, instance: str | None) -> float | None:
     """Return how far a ratio after is from those of stretches before, as a z.
 
     `None` = not counted, or scraped too rarely to cut the time before into stretches.

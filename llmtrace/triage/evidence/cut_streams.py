@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from llmtrace.stats.arrays import Floats, Mask
+from llmtrace.stats.arrays import Floats, Mask, finite
 from llmtrace.triage.evidence import format_figures as say
 from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, Share
 from llmtrace.triage.evidence.evidence import Evidence, memoized
@@ -96,8 +96,7 @@ def cuts(side: Side) -> Cuts:
     )
     silent = side.number("e2e_s") - side.number("last_content_s")
     silent = np.where(np.isfinite(silent), silent, side.number("max_gap_s"))
-    gap = np.where(np.isfinite(side.number("ttft_s")), silent, gap_before)[ended]
-    gap = gap[np.isfinite(gap)]
+    gap = finite(np.where(np.isfinite(side.number("ttft_s")), silent, gap_before)[ended])
     least = min(_MIN_IDLE_S, longest_silence(side))
     idle, idle_share = common_value(gap, least)
     age, age_share = common_value(side.number("e2e_s")[ended], least)
@@ -122,7 +121,7 @@ def cuts(side: Side) -> Cuts:
 
 def _spread(values: Floats) -> float:
     """Return the range of values, without the tenth at either end."""
-    known = values[np.isfinite(values)]
+    known = finite(values)
     return float(np.ptp(np.percentile(known, (10, 90)))) if len(known) else 0.0
 
 
@@ -157,7 +156,7 @@ def longest_silence(side: Side) -> float:
 
 def common_value(values: Floats, least: float = _MIN_IDLE_S) -> tuple[float | None, float]:
     """Return the value from `least` on that most values are close to, and their share."""
-    values = np.sort(values[np.isfinite(values)])
+    values = np.sort(finite(values))
     if len(values) < 4:
         return None, 0.0
     band = BAND * values + np.where(values >= _TIMERS_S, _BAND_S, _SHORT_BAND_S)

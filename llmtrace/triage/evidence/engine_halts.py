@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from llmtrace.stats.arrays import Floats, Mask
+from llmtrace.stats.arrays import Floats, Mask, finite
 from llmtrace.triage.evidence.blocking_prompts import typical_pace
 from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, Share
 from llmtrace.triage.evidence.cut_streams import BAND, common_value, failed
@@ -210,8 +210,7 @@ def alike_halts(e: Evidence) -> tuple[float, int] | None:
 def longest_wait(e: Evidence) -> float | None:
     """Return the longest gap of nearly all responses before (p99); `None` = not known."""
     over = e.before.ends <= e.after.window.start  # leave out those still in progress after
-    gaps = e.before.number("max_gap_s")[~failed(e.before) & over]
-    gaps = gaps[np.isfinite(gaps)]
+    gaps = finite(e.before.number("max_gap_s")[~failed(e.before) & over])
     return float(np.percentile(gaps, 99)) if len(gaps) >= MIN_COUNT else None
 
 

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from llmtrace.dataset.case import Window
-from llmtrace.stats.arrays import Floats, Mask
+from llmtrace.stats.arrays import Floats, Mask, finite
 from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, SURE
 from llmtrace.triage.evidence.evidence import Evidence, memoized
 from llmtrace.triage.evidence.signals import Series, gauges
@@ -45,23 +45,15 @@ def starts(e: Evidence) -> Mapping[str, float]:
 
 
 def _process_starts(series: Series) -> Floats:
-    """Return when the process behind each sample started.
-
-    A new process that reports under an old engine's name took over when its first sample came, if
-    its own start time is earlier.
-    """
+    """Return when the process behind each sample started, or took over an engine's name."""
     earlier = np.roll(series.t, 1)  # time of the previous sample
     took_over = (np.diff(series.value, prepend=np.inf) > 0) & (series.value < earlier)
     step = float(np.median(np.diff(series.t))) if len(series.t) > 1 else 0.0
-    found: Floats = np.where(took_over, series.t - step, series.value)
-    return found
+    return np.where(took_over, series.t - step, series.value)
 
 
 def _requests_served(e: Evidence, name: str, since: float) -> float:
-    """Return how many requests of before an engine served since it started.
-
-    If rows do not name engines, the mean over all engines.
-    """
+    """Return how many requests of before an engine served since its start, or on average."""
     words, young = e.before.rows.words["replica"], e.before.t >= since
     if (words.codes >= 0).any():
         return float((words.where(name) & young).sum())
@@ -215,7 +207,7 @@ def _z_slow(before: Floats, took: Floats) -> float:
 
 def _ages(age: Floats) -> Floats:
     """Return the ages, seconds, up to which an engine may count as fresh."""
-    age = age[np.isfinite(age)]
+    age = finite(age)
     return np.quantile(age, _AGES) if len(age) else np.empty(0)
 
 
@@ -229,7 +221,7 @@ def _log_excess(took: Floats, known: Mask, young: Mask) -> float:
 
 def _slower(before: Floats, took: Floats, known: Mask, young: Mask) -> bool:
     """Return whether fresh requests are slow more often than those before, and than the rest."""
-    before = before[np.isfinite(before)]
+    before = finite(before)
     if len(before) < MIN_COUNT:
         return False
     slow = took > float(np.percentile(before, 100 * (1 - _SLOW)))

@@ -18,7 +18,7 @@ import numpy as np
 from llmtrace.core.row import TURN
 from llmtrace.dataset.case import Event, Facts, Signals, Window
 from llmtrace.dataset.columns import Columns
-from llmtrace.stats.arrays import Mask
+from llmtrace.stats.arrays import Mask, finite
 from llmtrace.triage.evidence import changes
 from llmtrace.triage.evidence.changes import MIN_COUNT, Share, Shift, expected_percentile, share
 from llmtrace.triage.evidence.kinds import values_at_same_mix
@@ -57,12 +57,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])  # a function of `Evidence`, or a m
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """The one value of a column whose requests rose while the others' did not.
-
-    Attributes:
-        column, value: what the requests have in common.
-        traffic: their share of the requests after.
-    """
+    """The one value of a column whose requests rose; `traffic` = their share of all after."""
 
     column: str
     value: str
@@ -118,10 +113,8 @@ class Evidence:
             self._memo[key] = make()
         return cast("_T", self._memo[key])
 
-    def _with_sure(self, found: Shift | None) -> Shift | None:
+    def _sure(self, found: Shift | None) -> Shift | None:
         return found and replace(found, sure=self.sure)
-
-    # --- rows -------------------------------------------------------------------------------
 
     @memoized
     def row(self, name: str) -> Shift | None:
@@ -129,14 +122,10 @@ class Evidence:
 
         For queue and prefill, engines' sums and counts are used if rows do not report them.
         """
-        return self._row(name, None) or self._by_engines(name)
-
-    def _by_engines(self, name: str) -> Shift | None:
-        return (
-            None
-            if self.of_means or name not in _ENGINE_DURATIONS
-            else self.engine_mean(_ENGINE_DURATIONS[name])
-        )
+        found = self._row(name, None)
+        if found is None and not self.of_means and name in _ENGINE_DURATIONS:
+            return self.engine_mean(_ENGINE_DURATIONS[name])
+        return found
 
     @memoized
     def engine_mean(self, name: str) -> Shift | None:
@@ -152,10 +141,7 @@ class Evidence:
         return moved and replace(moved, source="engines' means", sure=self.sure)
 
     def engine_share(self) -> float | None:
-        """Return the share of the added response time that engines count themselves, by means.
-
-        Of the time to first token, or else of the whole response; `None` = not counted.
-        """
+        """Return the share of the added time (to first token, or all) that engines count."""
         for name in ("ttft", "e2e"):
             mine, theirs = self._row(f"{name}_s", None), self.engine_mean(name)
             if mine is not None and theirs is not None and mine.mean_change > 0:
@@ -181,17 +167,14 @@ class Evidence:
                 values, t = values[inside], t[inside]
             sides += [values, t]
         # For tokens, a row of means has no more weight: they are counted as they are made.
-        return self._with_sure(
-            changes.shift(*sides, of_means=self.of_means and name.endswith("_s"))
-        )
+        return self._sure(changes.shift(*sides, of_means=self.of_means and name.endswith("_s")))
 
     @memoized
     def turn(self, name: str) -> Shift | None:
         """Compare a field of turns, or of requests if these have the tool times."""
         before, after = self.turns
-        return self._with_sure(
-            changes.shift(before.number(name), before.t, after.number(name), after.t)
-        )
+        found = changes.shift(before.number(name), before.t, after.number(name), after.t)
+        return self._sure(found)
 
     @cached_property
     def prefill_ratio(self) -> float | None:
@@ -263,14 +246,10 @@ class Evidence:
     @cached_property
     def load_per_engine(self) -> tuple[float, float] | None:
         """Requests per second to a typical engine, before and after; `None` if not known."""
-        return (
-            None
-            if self._load_and_count is None
-            else (self._load_and_count[0][0], self._load_and_count[1][0])
-        )
+        return None if self._loads is None else (self._loads[0][0], self._loads[1][0])
 
     @cached_property
-    def _load_and_count(self) -> list[tuple[float, float]] | None:
+    def _loads(self) -> list[tuple[float, float]] | None:
         """For both windows: requests per second to a typical engine, and the rows that show it."""
         found = []
         for side in (self.before, self.after):
@@ -297,9 +276,9 @@ class Evidence:
         """
         if self.other_clients("tokens_out") is not None:
             return True
-        if self._load_and_count is None:
+        if self._loads is None:
             return self.more_requests
-        (before, before_n), (after, after_n) = self._load_and_count
+        (before, before_n), (after, after_n) = self._loads
         error = math.sqrt(1 / before_n + 1 / after_n)
         after *= self._arrival_share
         return after >= _MORE * before and math.log(after / before) >= 3 * error
@@ -316,8 +295,6 @@ class Evidence:
         """Whether far more requests come, but no more than in some stretches of before."""
         low, high = self.request_rate
         return high >= _FAR_MORE * low and self.arrivals().stretches_z < changes.STANDS_OUT
-
-    # --- what moved -------------------------------------------------------------------------
 
     def floor(self, name: str) -> float:
         """Return the smallest change of a duration that matters, from the wait around it."""
@@ -337,7 +314,7 @@ class Evidence:
         A median that moves by one step may not have moved at all.
         """
         both = np.concatenate([side.number(name) for side in (self.before, self.after)])
-        values = np.unique(both[np.isfinite(both)])
+        values = np.unique(finite(both))
         step = float(np.diff(values).min()) if len(values) > 2 else 0.0
         if step <= _ROUNDING * np.abs(values).max(initial=0.0):
             return 0.0
@@ -375,9 +352,8 @@ class Evidence:
     def _stage_felt(self, stage: str) -> bool | None:
         """Return whether a stage rose beyond chance, and enough of the added time is in it.
 
-        For many requests (median, p95), or by so much for some that the mean shows it. Instead of
-        a share of the added time, growth that would be felt by itself will do. `None` = it is
-        higher, but there are too few requests to see whether that is chance.
+        Growth that would be felt by itself will do as well. `None` = it is higher, but there are
+        too few requests to see whether that is chance.
         """
         found = self.row(f"{stage}_s")
         if found is None:
@@ -419,20 +395,14 @@ class Evidence:
         """
         first = stage in TTFT_STAGES
         group = TTFT_STAGES if first else PACE_STAGES
-        shares = [_share_of_added(stage, {one: self._added_s(one) for one in group})]
+        shares = [_share_of(stage, {one: self._added_s(one) for one in group})]
         if first and stage in self.contributions:
             # Its share of the p95's change, if that was attributed (not for times per token).
-            shares.append(
-                _share_of_added(stage, {one: self.contributions.get(one, 0) for one in group})
-            )
+            shares.append(_share_of(stage, {one: self.contributions.get(one, 0) for one in group}))
         return max(shares)
 
     def part_of_metric(self, name: str) -> float | None:
-        """Return a duration's share of the metric's growth, by means.
-
-        `None` = one of them is not known, or the metric did not grow. For a time per token, the
-        time to first chunk is used instead.
-        """
+        """Return a duration's share of the metric's growth, by means; `None` = not known."""
         metric = self.metric if self.metric != "tpot_s" else None
         whole, part = self.row(metric or "ttft_s"), self.row(name)
         if whole is None or part is None or whole.after_mean <= whole.before_mean:
@@ -450,15 +420,14 @@ class Evidence:
 
     @memoized
     def at_same_mix(self, name: str, *, by_length: bool = False) -> Shift | None:
-        """Compare a field as if the window before had had the mix of requests of the window after.
+        """Compare a field as if the mix of requests after had been there before; `None` = unknown.
 
-        `None` = too few rows have the field, or are of a kind that was there before.
         `by_length`: the prompt's length is part of the kind.
         """
         both = values_at_same_mix(self.before, self.after, name, by_length=by_length)
         if both is None:
             return None
-        return self._with_sure(changes.shift(both[0], self.before.t, both[1], self.after.t))
+        return self._sure(changes.shift(both[0], self.before.t, both[1], self.after.t))
 
     @cached_property
     def moved(self) -> tuple[str, ...]:
@@ -484,17 +453,14 @@ class Evidence:
         if high <= low:
             return None
         fields = ((self.before, name), (self.before, by), (self.after, by))
-        expected = expected_percentile(
-            percent, *(side.sampled(side.number(one)) for side, one in fields)
-        )
+        samples = (side.sampled(side.number(one)) for side, one in fields)
+        expected = expected_percentile(percent, *samples)
         return None if expected is None else (expected - low) / (high - low)
-
-    # --- where ------------------------------------------------------------------------------
 
     @memoized
     def local(self, column: str, name: str) -> Local | None:
         """Return the one value of a column whose requests rose in a field; others' did not."""
-        values = self._frequent_values(column)
+        values = self._values(column)
         if len(values) < 2:  # with one value there is no elsewhere
             return None
         found = None
@@ -523,9 +489,7 @@ class Evidence:
 
         `None` = fewer than two values have enough requests.
         """
-        found = {
-            value: self._row_with(name, column, value) for value in self._frequent_values(column)
-        }
+        found = {value: self._row_with(name, column, value) for value in self._values(column)}
         known = {value: one for value, one in found.items() if one is not None}
         if len(known) < 2:
             return None
@@ -535,7 +499,7 @@ class Evidence:
         calm = [v for v, one in known.items() if one.change <= max(floor, 0.2 * most)]
         return rose, calm
 
-    def _frequent_values(self, column: str) -> list[str]:
+    def _values(self, column: str) -> list[str]:
         words = self.after.rows.words[column]
         counts = np.bincount(words.codes[words.codes >= 0], minlength=len(words.names))
         order = np.argsort(-counts, kind="stable")[:_MAX_VALUES]
@@ -552,8 +516,6 @@ class Evidence:
         found = [n for i, n in enumerate(after.names) if counts[i] >= _NEW_SHARE * len(known)]
         return [name for name in found if name not in old]
 
-    # --- signals ----------------------------------------------------------------------------
-
     @cached_property
     def served(self) -> Window:
         """The window after, extended for signals until its last request was answered.
@@ -561,8 +523,7 @@ class Evidence:
         Only if no requests came later (`ongoing`), so that the signals are about these requests.
         """
         window = self.after.window
-        ends = self.after.t + self.after.number("e2e_s")
-        known = ends[np.isfinite(ends)]
+        known = finite(self.after.ends)
         if not self.ongoing or not len(known):
             return window
         return Window(window.start, max(window.end, float(known.max())))
@@ -610,11 +571,9 @@ class Evidence:
         """Return the tokens that engines make for clients without rows, if more than before."""
         if self.of_means:
             return None  # these rows are made from engines' counts
-        moved, counted = self.rate(signal), self.counted(signal)
+        moved, sides = self.rate(signal), (self.before, self.after)
         fleet = None if moved is None else moved.fleet
-        return other_clients_work(
-            signal, (self.before, self.after), self.rates(signal), counted, fleet
-        )
+        return other_clients_work(signal, sides, self.rates(signal), self.counted(signal), fleet)
 
     @memoized
     def series(self, signal: str) -> Mapping[str, Series]:
@@ -632,8 +591,6 @@ class Evidence:
             return found
         each = {name: replace(one, sure=self.sure) for name, one in found.instances.items()}
         return replace(found, fleet=replace(found.fleet, sure=self.sure), instances=each)
-
-    # --- facts ------------------------------------------------------------------------------
 
     @cached_property
     def instances(self) -> tuple[str, ...]:
@@ -683,16 +640,13 @@ class Evidence:
         ]
 
 
-def _share_of_added(stage: str, added: Mapping[str, float]) -> float:
+def _share_of(stage: str, added: Mapping[str, float]) -> float:
     total = sum(max(one, 0.0) for one in added.values())
     return max(added.get(stage, 0.0), 0.0) / total if total > 0 else 0.0
 
 
 def count_in(every: Sequence[Series], window: Window) -> float:
-    """Return a counter's increase: mean rate times the window's length.
-
-    Differences of samples would count those at the windows' edges twice.
-    """
+    """Return a counter's increase, as its mean rate times the window's length."""
     inside = (one.within(window).value for one in every)
     return sum((float(one.mean()) * window.seconds for one in inside if len(one)), 0.0)
 

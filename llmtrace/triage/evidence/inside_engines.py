@@ -6,12 +6,14 @@ from typing import Final
 
 import numpy as np
 
+from llmtrace.stats.arrays import Floats, finite
 from llmtrace.triage.evidence import format_figures as say
-from llmtrace.triage.evidence.changes import HALF, MIN_COUNT
-from llmtrace.triage.evidence.counter_ratios import counter_ratio
+from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, TAIL
+from llmtrace.triage.evidence.counter_ratios import ratio_of
 from llmtrace.triage.evidence.engine_starts import starts
 from llmtrace.triage.evidence.evidence import Evidence, memoized
 from llmtrace.triage.evidence.signals import Moved
+from llmtrace.triage.evidence.window_rows import Side
 
 _TWICE: Final = 2.0
 _EARLY: Final = 0.5  # of the time to first chunk
@@ -20,6 +22,11 @@ _SHRANK: Final = 0.6  # tokens that the cache holds, after over before
 _FEWER_ACCEPTED: Final = 0.8  # of the share before
 _FEW_STEPS: Final = 8
 _BURSTS: Final = 0.1  # added share of chunks that arrive together
+# Of the line of time per token over batch size:
+_MIN_SPREAD: Final = 0.08  # standard deviation of batch sizes over their mean
+_SAME_BATCH: Final = 0.01  # range of typical batch sizes over the largest
+_EXTRAPOLATE: Final = 2.5  # times the largest batch before
+_PARTS: Final = 8  # of the requests, by batch size; each gives one point of the line
 
 
 @memoized
@@ -62,8 +69,7 @@ def cache_shrank(e: Evidence) -> bool | None:
         (e.before, running.fleet.before_mean, usage.fleet.before_mean),
         (e.after, running.fleet.after_mean, usage.fleet.after_mean),
     ):
-        held = side.number("uncached_tokens") + side.number("output_tokens") / 2
-        held = held[np.isfinite(held)]
+        held = finite(side.number("uncached_tokens") + side.number("output_tokens") / 2)
         if len(held) < MIN_COUNT or used <= 0:
             return None
         sizes.append(ran * float(held.mean()) / used)
@@ -102,7 +108,7 @@ def front_end_part(e: Evidence) -> float | None:
 
 def drafts_fail(e: Evidence) -> bool | None:
     """Return whether far fewer draft tokens are accepted; `None` = not reported."""
-    accepted = counter_ratio(e, "spec_accepted", "spec_drafted")
+    accepted = ratio_of(e, "spec_accepted", "spec_drafted")
     return None if accepted is None else accepted.after < _FEWER_ACCEPTED * accepted.before
 
 
@@ -190,3 +196,63 @@ def waits_for_steps(e: Evidence) -> bool | None:
         return None
     longer = max(per_token.after_p95 - per_token.before_p95, 0.0)
     return first.mean_change <= per_token.after_p95 + _FEW_STEPS * longer
+
+
+def tpot_over_expected(e: Evidence) -> float | None:
+    """Return the median time per token after, over what a line gives for its batch size.
+
+    The line of time per token over requests running is fitted to the window before, so 1 = as fast
+    as before. `None` = not reported, batches hardly differed before, or are far larger now.
+    """
+    return _over_expected(e)[0]
+
+
+def slow_tpot_over_expected(e: Evidence) -> float | None:
+    """Return the same ratio of the slow requests after, over that of the slow ones before.
+
+    It shows what makes only some of them slow, which a median hides. Slow is above the p95 before.
+    `None` also if there are too few.
+    """
+    return _over_expected(e)[1]
+
+
+@memoized
+def _over_expected(e: Evidence) -> tuple[float | None, float | None]:
+    samples = []
+    for side in (e.before, e.after):
+        batch, tpot = side.sampled(_batch_sizes(e, side)), side.sampled(side.number("tpot_s"))
+        known = np.isfinite(batch) & np.isfinite(tpot)
+        if known.sum() < 3 * MIN_COUNT:
+            return None, None
+        samples.append((batch[known], tpot[known]))
+    (batch_b, tpot_b), (batch_a, tpot_a) = samples
+    if batch_b.std() < _MIN_SPREAD * max(float(batch_b.mean()), 1.0):
+        return None, None
+    if float(np.median(batch_a)) > _EXTRAPOLATE * max(float(batch_b.max()), 1.0):
+        return None, None
+    parts = np.array_split(np.argsort(batch_b, kind="stable"), _PARTS)
+    x, y = np.array([np.median(np.c_[batch_b, tpot_b][part], axis=0) for part in parts]).T
+    if np.ptp(x) <= _SAME_BATCH * float(x.max()):
+        return None, None
+    slope, base = np.polyfit(x, y, 1)
+    line = np.poly1d((max(slope, 0.0), base))
+    expected = float(line(np.median(batch_a)))
+    typical = float(np.median(tpot_a)) / expected if expected > 0 else None
+    limit = np.quantile(tpot_b, 1 - TAIL)
+    slow_b, slow_a = ((tpot / line(batch))[tpot > limit] for batch, tpot in samples)
+    if min(len(slow_b), len(slow_a)) < MIN_COUNT or float(np.median(slow_b)) <= 0:
+        return typical, None
+    return typical, float(np.median(slow_a) / np.median(slow_b))
+
+
+def _batch_sizes(e: Evidence, side: Side) -> Floats:
+    """Return the number of requests running on each row's engine during it, from the gauge."""
+    words = side.rows.words["replica"]
+    middle = side.t + side.number("ttft_s") + side.number("decode_s") / 2
+    found = np.full(len(side), np.nan)
+    for name, series in e.series("running").items():
+        here = words.where(name) if name in words.names else words.codes < 0
+        inside = series.within(side.window)
+        if len(inside.t) >= 2 and here.any():
+            found[here] = np.interp(middle[here], inside.t, inside.value)
+    return found

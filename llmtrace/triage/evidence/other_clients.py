@@ -61,9 +61,8 @@ def other_clients_work(
         return None
     interval = float(np.median(np.concatenate([np.diff(one.t) for one in series.values()])))
     windows = [side.window for side in sides]
-    if any(
-        _longest_gap_s(one, each) > GAP * interval for one in series.values() for each in windows
-    ):
+    gaps = (_longest_gap_s(one, window) for one in series.values() for window in windows)
+    if max(gaps) > GAP * interval:
         return None  # what an engine did between two distant scrapes is not known
     found = []
     for name in COUNTED[signal]:

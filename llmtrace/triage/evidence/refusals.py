@@ -24,8 +24,7 @@ def refused_connections(side: Side) -> Mask:
     words = ("connect", "refused", "reset", "protocol")
     names = side.rows.words["error_type"].names
     named = side.where("error_type", *(n for n in names if any(w in n.lower() for w in words)))
-    found: Mask = named & np.isnan(side.number("ttft_s"))
-    return found
+    return named & np.isnan(side.number("ttft_s"))
 
 
 def sent_again(side: Side) -> Mask:
@@ -45,9 +44,8 @@ def over_quota(side: Side) -> Mask:
 
 def retried_busy(side: Side) -> Mask:
     """Return which requests were sent again and got a server error, at last or earlier."""
-    found: Mask = sent_again(side) & ((side.number("http_status") >= ERROR)
+    return sent_again(side) & ((side.number("http_status") >= ERROR)
                                       | (side.number("retried_status") >= ERROR))  # fmt: skip
-    return found
 
 
 def server_errors_again(e: Evidence) -> bool:

@@ -42,8 +42,7 @@ class Counted:
         """Return the requests per second in each of `count` stretches of the window."""
         within = (self.window.start, self.window.end)
         counts = np.histogram(self.t, count, within, weights=self.weights)[0]
-        found: Floats = counts * count / self.window.seconds
-        return found
+        return counts * count / self.window.seconds
 
 
 @dataclass(frozen=True)

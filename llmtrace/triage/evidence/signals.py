@@ -75,9 +75,8 @@ class Moved:
         sign = -1 if down else 1
 
         def by(shift: Shift) -> tuple[bool, float, float]:
-            sure = (
-                shift.fell(0.0, 0.0) if down else shift.rose(0.0, 0.0) or shift.mean_rose(0.0, 0.0)
-            )
+            rose = shift.rose(0.0, 0.0) or shift.mean_rose(0.0, 0.0)
+            sure = shift.fell(0.0, 0.0) if down else rose
             return sure, sign * shift.change, sign * shift.mean_change
 
         if len(self.instances) < 2:
