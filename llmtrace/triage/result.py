@@ -21,8 +21,8 @@ Verdict = Literal[
     "regression",  # it moved for the same work
     "mixed",  # both
     "improvement",  # the same work takes less
-    "drift",  # the same work takes longer, and came to that gradually
-    "traffic",  # requests stopped, or came in other numbers; their metrics are as before
+    "drift",  # the same work takes longer, after a gradual rise
+    "traffic",  # requests stopped, or their number changed; their metrics are as before
     "new_workload",  # too much of today's workload did not exist before
     "not_enough_data",
 ]
@@ -47,9 +47,9 @@ CAUSES: Final = (
     "traffic_surge", "provider_errors",
 )  # fmt: skip
 
-# Shown by rows that were made by hand alone; the simulator has no response cache, no clients that
-# start, stop streaming or are too busy to read, no structured answers and no engines for prefill
-# alone, and neither the number of requests nor a provider's errors are a fault of a day.
+# Tested only with rows made by hand. The simulator has no response cache, no clients that start,
+# stop streaming or are too busy to read, no structured answers, no separate prefill engines, and
+# no faults in request numbers or of providers.
 NOT_SIMULATED: Final = frozenset(
     {
         "response_cache_misses", "streaming_off", "grammar_compilation", "busy_client",
@@ -70,9 +70,9 @@ class Side:
     """The metric in one of the two windows.
 
     Attributes:
-        window: from when to when; `None` where there are no rows.
-        n: requests that report the metric, and those that were cut short before it was known.
-        p95_ci: where the true p95 lies with 95 % confidence; `None` where n is too small to say.
+        window: `None` = no rows.
+        n: requests that report the metric, or were cut short before it was known.
+        p95_ci: 95 % confidence interval of the p95; `None` = too few requests.
     """
 
     window: Window | None
@@ -84,9 +84,9 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contribution:
-    """What one part adds to the change: `mix`, a stage, `unattributed` or `co_occurrence`.
+    """A part of the change: `mix`, a stage, `unattributed` or `co_occurrence`.
 
-    `ci` is a 95 % block-bootstrap interval; `significant` says that it leaves 0 out.
+    `ci` is a 95 % block-bootstrap interval; `significant` means that it excludes 0.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Contribution:
 
     @property
     def noise(self) -> bool:
-        """Whether its interval holds 0; without an interval that is not known."""
+        """Whether its interval includes 0; false without an interval."""
         return None not in self.ci and not self.significant
 
 

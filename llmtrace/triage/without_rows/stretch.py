@@ -61,7 +61,7 @@ def _by_time(rows: Columns, metric: str) -> tuple[Floats, Floats]:
 def _highest(
     t: Floats, values: Floats, at: float | None
 ) -> tuple[float, float, float, float] | None:
-    """Return how certain the most certain stretch is, its start and end, and the first time."""
+    """Return the z of the most certain stretch, its start and end, and the first time."""
     n = len(t)
     if n < 2 * MIN_COUNT:
         return None
@@ -93,7 +93,7 @@ def _highest(
 
 
 def _shared(unrest: Floats) -> float:
-    """Return how much less a mean is known where a point is like the one before it."""
+    """Return the factor on a mean's error if consecutive points are alike (autocorrelation)."""
     power = float(unrest @ unrest)
     alike = float(unrest[1:] @ unrest[:-1]) / power if power > 0 else 0.0
     alike = min(max(alike, 0.0), _ALIKE_AT_MOST)

@@ -1,4 +1,4 @@
-"""Print what engines' own counts show, and say what they cannot show."""
+"""Print what engines' own counts show, and what they cannot show."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _MOST = 3
 
 
 def engines_screen(result: EngineTriage, *, explain: bool = False) -> RenderableType:
-    """Return a result as one thing for `rich` to print.
+    """Return the report for `rich` to print.
 
     Args:
         result: of `triage_engines`.
-        explain: show every line of evidence, and all percentiles.
+        explain: also show every line of evidence, and all percentiles.
     """
     words, style = _VERDICTS[result.verdict]
     head = Text("", "bold").append(words, style)
