@@ -93,11 +93,8 @@ def judge(
     judged = _judge_moved(change, found, spread, failing=bool(failures))
     if not sized and judged.verdict in ("regression", "improvement"):
         more = "more" if judged.verdict == "regression" else "less"
-        judged = replace(
-            judged,
-            reason=f"{_change_text(change)}. Whether requests ask for {more} work is not known: "
-            "rows have no token counts.",
-        )
+        unknown = f"Whether requests ask for {more} work is not known: rows have no token counts."
+        judged = replace(judged, reason=f"{_change_text(change)}. {unknown}")
     return replace(judged, reason=f"{failures} {judged.reason}") if failures else judged
 
 

@@ -202,7 +202,10 @@ def bootstrap(
     """
     rng = np.random.default_rng(seed)
     kept = [_thinned(one) for one in (before, after)]
-    sides = [_part(one, which) for one, which in zip((before, after), kept, strict=True)]
+    sides = [
+        requests(one.start[i], one.value[i], one.staged.parts[i], one.weight[i], one.cell[i])
+        for one, i in zip((before, after), kept, strict=True)
+    ]
     blocks = [_blocks(one) for one in sides]
     if min(int(block[-1]) + 1 for block in blocks) < _MIN_BLOCKS:
         return None  # draws from so few blocks would hardly differ
@@ -242,12 +245,6 @@ def _thinned(one: Requests) -> Index:
     """Return the rows of a window that samples are drawn from, in order of time."""
     step = -(-len(one) // _MAX_RESAMPLED)
     return np.lexsort((one.value, one.start))[::step]
-
-
-def _part(one: Requests, kept: Index) -> Requests:
-    return requests(
-        one.start[kept], one.value[kept], one.staged.parts[kept], one.weight[kept], one.cell[kept]
-    )
 
 
 def _blocks(one: Requests) -> Index:

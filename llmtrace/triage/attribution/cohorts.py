@@ -165,8 +165,7 @@ def failing_cohorts(
 def _answered(one: Cohort, rows: tuple[Columns, Columns]) -> bool:
     """Return whether successful requests have the cohort's values of fields that responses set.
 
-    Before a response names the provider, the row has the client's default, which only tells that a
-    request failed, not why.
+    Before a response names the provider, a row has the client's default: no reason for a failure.
     """
     succeeded = [side.take(side.words["outcome"].where("success")) for side in rows]
     return all(

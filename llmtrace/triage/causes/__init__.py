@@ -63,12 +63,11 @@ _WAITS: Final[Mapping[str, str]] = RELATIONS["waits"]  # cause: the row field of
 _MADE_OF: Final[Mapping[str, str]] = {**_WAITS, **RELATIONS["made_of"]}
 BY_LOAD: Final = frozenset({"queue_saturation", "batch_size"})
 
-# Points taken off a cause:
+# Points taken off a cause if ...
 _OUTSIDE_POINTS: Final = -4  # it cannot affect the metric
 _EFFECT_POINTS: Final = -6  # it is an effect of another cause, too small or too usual
 _EXPLAINED_POINTS: Final = -6  # the first cause explains the change
 _UNMOVED: Final = -10  # no metric moved
-
 _CANNOT_AFFECT: Final = "it makes no"  # begins the text of points for `OUTSIDE`
 _FOLLOWS: Final = "would follow from"  # begins the text of points for effects
 _SMALL_PART: Final = 0.25  # of the metric's growth

@@ -16,7 +16,7 @@ from llmtrace.triage.evidence.counter_ratios import (
     worst_ratio,
 )
 from llmtrace.triage.evidence.evidence import ENGINE_STAGES, Evidence
-from llmtrace.triage.evidence.inside_engines import at_limit, highest_p95, late_after_prefill
+from llmtrace.triage.evidence.inside_engines import at_limit, highest, late_after_prefill
 from llmtrace.triage.evidence.kinds import mix_moved
 from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.result import Finding
@@ -269,8 +269,7 @@ def kv_transfer(e: Evidence) -> Finding:
               f"{say.percent(share or 0)} of waiting requests are deferred, of every model",
               "the rows' `model`, to distinguish it from adapters that wait for a slot"),
         against(fetches is False, "no KV blocks are fetched from elsewhere", strongly=True),
-        against(_more_models(e, share), "requests of more models wait for adapters",
-                strongly=True),
+        against(_compete(e, share), "requests of more models wait for adapters", strongly=True),
         support(e.kv_connector or None, "a KV connector is in use"),
         against(some_models, _models_text(slow, calm), strongly=True),
         against(_is_disaggregated(e), "one engine prefills, another decodes", strongly=True),
@@ -457,7 +456,7 @@ def lora_slots(e: Evidence) -> Finding:
     left = bool(left) and (len(models) > 1 or other_clients)
     demand = _models_in_demand(e)
     crowded = demand[1] >= _MANY and not calm and _wait_though_slots_free(e) and _no_kv_reason(e)
-    compete = _more_models(e, share) or crowded
+    compete = _compete(e, share) or crowded
     new_models = e.new_values("model")
     lines = [
         gate(e.stage_rose("queue"), say.durations("queue", e.row("queue_s")),
@@ -669,7 +668,7 @@ def _slow_and_calm_models(e: Evidence) -> tuple[list[str], list[str], bool]:
     return slow, calm, bool((words.codes >= 0).any())
 
 
-def _more_models(e: Evidence, deferred: float | None) -> bool:
+def _compete(e: Evidence, deferred: float | None) -> bool:
     """Return whether more models are in demand, and requests wait though slots are free."""
     before, after = _models_in_demand(e)
     waits = _wait_though_slots_free(e) or (
@@ -680,7 +679,7 @@ def _more_models(e: Evidence, deferred: float | None) -> bool:
 def _no_kv_reason(e: Evidence) -> bool:
     """Return whether requests wait neither for room in the KV cache nor for KV blocks."""
     used = e.gauge("kv_usage")
-    room = used is not None and highest_p95(used) < _NEARLY_FULL
+    room = used is not None and highest(used) < _NEARLY_FULL
     return room and not _fetches_kv_blocks(e) and not _transfers_slower(e)[0]
 
 

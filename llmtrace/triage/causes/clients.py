@@ -237,8 +237,7 @@ def client_cold(e: Evidence) -> Finding:
               "those are requests that open a connection" if anew
               else "those are the first requests; later ones are as before"),
         support(any_time and bool(new), "they wait at any time, however many are in progress"),
-        # A start that is over within a searched window is not seen to fade; a pool that is too
-        # small is told from it by setting nothing up.
+        # A searched window may not show that a start fades; but a small pool sets nothing up.
         against(None if fades is None or any_time else
                 not (fades or anew) and (e.ongoing or part < _LITTLE),
                 "the wait lasts: it is not of the start", strongly=True),

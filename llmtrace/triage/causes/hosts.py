@@ -33,6 +33,7 @@ from llmtrace.triage.evidence.evidence import ENGINE_STAGES, Evidence
 from llmtrace.triage.evidence.inside_engines import (
     drafts_fail,
     front_end_part,
+    highest,
     late_after_prefill,
     limit_fell,
     slow_front_end,
@@ -432,7 +433,7 @@ def frontend_cpu(e: Evidence) -> Finding:
     # Half a core can be a shortage too; the counter shows only a front end that does more work.
     more = None if cpu is None else cpu.rose(0.0, 0.3)
     part = front_end_part(e)
-    busy = None if more is None else more and _highest_median(cpu) >= 0.75
+    busy = None if more is None or cpu is None else more and highest(cpu, 50) >= 0.75
     by_load = bool(more and not busy and e.more_load)
     (before, quiet), stalls = engine_halts.engine_gaps(e), _stood_still(e) or _long_prompt_gap(e)
     waiting, action = e.gauge("waiting"), _MORE_FRONT_ENDS + flags(e, "frontend_cpu")
@@ -526,13 +527,6 @@ def _far_above_before(e: Evidence, signal: str) -> str | None:
                 f"{len(after)} samples now {say.seconds(float(after.min()))} or more"
             )
     return None
-
-
-def _highest_median(moved: Moved | None) -> float:
-    """Return the highest median of any instance in the window after; 0 = no samples."""
-    found = [float(np.median(s.value)) for s in (moved.after if moved else {}).values()
-             if len(s.value)]  # fmt: skip
-    return max(found, default=0.0)
 
 
 def _throttled(e: Evidence) -> bool | None:

@@ -19,7 +19,7 @@ from llmtrace.triage.evidence.inside_engines import (
     batch_filled,
     cache_shrank,
     drafts_fail,
-    highest_p95,
+    highest,
     limit_fell,
     slow_tpot_over_expected,
     tpot_over_expected,
@@ -63,7 +63,7 @@ def queue_saturation(e: Evidence) -> Finding:
     """
     waiting, kv = map(e.gauge, ("waiting", "kv_usage"))
     full_batch, limit = at_limit(e)
-    full = kv is not None and highest_p95(kv) >= full_from(e)
+    full = kv is not None and highest(kv) >= full_from(e)
     by_volume, tokens, waits = _more_requests_fill_cache(e), e.rate("tokens_in"), _more_wait(e)
     queued, grown = e.stage_rose("queue"), _load_delays_first_chunk(e)
     first = say.durations("time to first chunk", e.row("ttft_s"))
@@ -136,7 +136,7 @@ def kv_exhaustion(e: Evidence) -> Finding:
     kv, preemptions = e.gauge("kv_usage"), e.counted_in_equal_time("preemptions")
     full_batch, limit = at_limit(e)
     rows = e.share("preempted", lambda side: side.number("preemptions") > 0)
-    used = 1.0 if kv is None else highest_p95(kv)
+    used = 1.0 if kv is None else highest(kv)
     full = None if kv is None else used >= full_from(e)
     by_volume, waits = _more_requests_fill_cache(e), _more_wait(e)
     # Requests that wait while slots are free and the cache is full, wait for KV blocks.

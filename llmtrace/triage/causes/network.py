@@ -380,7 +380,12 @@ def idle_timeout(e: Evidence) -> Finding:
     cut = e.share("failed", failed)
     before, found = broken(e)
     idle = found.idle
-    known = found.n == 0 or idle is not None or found.idle_share > 0 or _gaps_known(e.after)
+    known = (
+        found.n == 0
+        or idle is not None
+        or found.idle_share > 0
+        or bool(np.isfinite(e.after.number("max_gap_s")[failed(e.after)]).any())
+    )
     aged = _cut_at_an_age(e, found)
     constant = found.by_timer and not aged
     after_s = found.age if aged else idle
@@ -609,10 +614,6 @@ def _counter_rose(e: Evidence, signal: str) -> bool:
         return False
     before, after = counted
     return bool(after - before >= SURE * np.sqrt(after + before + 1))
-
-
-def _gaps_known(side: Side) -> bool:
-    return bool(np.isfinite(side.number("max_gap_s")[failed(side)]).any())
 
 
 def _cut_text(before: Cuts, found: Cuts, *, aged: bool, floor: bool) -> str:

@@ -89,7 +89,7 @@ def streaming_off(e: Evidence) -> Finding:
     Later:
         Alert on the share of streamed requests of each route.
     """
-    whole = e.share("not streamed", _whole)
+    whole = e.share("not streamed", lambda side: side.number("stream") == 0)
     e2e = e.row("e2e_s")
     known = e.before.known("stream") and e.after.known("stream")
     still = e.row_among("ttft_s", "streamed", lambda side: side.number("stream") > 0)
@@ -202,11 +202,6 @@ def _failed_silently(side: Side) -> Mask:
 
 def _missed(side: Side) -> Mask:
     mask: Mask = side.number("cache_hit") != 1
-    return mask
-
-
-def _whole(side: Side) -> Mask:
-    mask: Mask = side.number("stream") == 0
     return mask
 
 

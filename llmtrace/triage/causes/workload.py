@@ -20,7 +20,7 @@ from llmtrace.triage.evidence.blocking_prompts import (
 )
 from llmtrace.triage.evidence.changes import Share, Shift
 from llmtrace.triage.evidence.evidence import ENGINE_STAGES, Evidence
-from llmtrace.triage.evidence.inside_engines import cache_shrank, highest_p95, tpot_over_expected
+from llmtrace.triage.evidence.inside_engines import cache_shrank, highest, tpot_over_expected
 from llmtrace.triage.result import Finding
 
 _LONGER = 1.2  # ratio of mean lengths
@@ -58,7 +58,8 @@ def long_prompts(e: Evidence) -> Finding:
     blocked = _long_prompts_delay(e, overlap(e))
     tenant = e.local("tenant", "prompt_tokens") or e.local("route", "prompt_tokens")
     lines = [
-        gate(_first_chunk_rose(e), say.durations("time to first chunk", e.row("ttft_s")),
+        gate(e.rising("e2e_s" if e.row("ttft_s") is None else "ttft_s"),
+             say.durations("time to first chunk", e.row("ttft_s")),
              "time to first chunk"),
         required(None if tokens is None else tokens.rose(0.0, 0.08) or tokens.mean_rose(0.0, 0.08),
                  say.amounts("prompt tokens", tokens), "prompt tokens per request"),
@@ -88,7 +89,7 @@ def _prompts_fill_cache(e: Evidence, tokens: Shift | None) -> bool | None:
     if kv is None or tokens is None:
         return None
     longer = tokens.after_mean >= _LONGER * tokens.before_mean
-    return highest_p95(kv) >= full_from(e) and longer and not cache_shrank(e)
+    return highest(kv) >= full_from(e) and longer and not cache_shrank(e)
 
 
 def longer_outputs(e: Evidence) -> Finding:
@@ -314,7 +315,3 @@ def _share_of_slow_long(e: Evidence, *, few: bool = False) -> float | None:
         return None  # prompts are capped at the p90
     slow = (ttft > np.nanpercentile(ttft_b, 95)) & np.isfinite(after)
     return float((after[slow] > limit).mean()) if e.requests_after(slow) >= 10 else None
-
-
-def _first_chunk_rose(e: Evidence) -> bool | None:
-    return e.rising("e2e_s" if e.row("ttft_s") is None else "ttft_s")

@@ -243,7 +243,9 @@ def _p_value(both: Both, by: tuple[float, float], *, remembers: bool) -> float:
         for share in (*_ALSO, Q):
             low, high = (one.at(share) for one in way)
             if (share == Q and way is by_p95) or (_matters((low, high), *by) and high > low):
-                chance = min(chance, _fisher_p(*_above(way, low, remembers=remembers)))
+                (k0, n0, d0), (k1, n1, d1) = _above(way, low, remembers=remembers)
+                p = significance.more_than(k1 / d1, n1 / d1, k0 / d0, n0 / d0)
+                chance = min(chance, p)
     return min(1.0, 2 * chance * (1 + len(_ALSO)))  # either direction, at each of the shares
 
 
@@ -256,11 +258,6 @@ def felt(rows: Columns) -> float:
     """Return the smallest change, seconds, that matters for a part that may take no time."""
     known = finite(rows.numbers["e2e_s"])
     return FELT * float(np.median(known)) if len(known) else 0.0
-
-
-def _fisher_p(before: _Above, after: _Above) -> float:
-    (k0, n0, d0), (k1, n1, d1) = before, after
-    return significance.more_than(k1 / d1, n1 / d1, k0 / d0, n0 / d0)
 
 
 def _side(one: Measured, design: float) -> Side:

@@ -53,11 +53,10 @@ class Shift:
     Attributes:
         z: change of the median in standard errors, from the variation between blocks of time.
         tail_share: share of the values after above the p95 before; 0.05 = as before.
-        tail_z: how far `tail_share` is above 0.05, allowing for clustering, as the z of an exact
-            test.
-        mean_z: change of the mean in standard errors, from the variation between blocks of time.
+        tail_z: how far `tail_share` is above 0.05, allowing for clustering (exact test).
+        mean_z: like `z`, of the mean.
         low_tail_z: like `tail_z`, for the values after below the p5 before.
-        stretch_z: how far the mean after is above the means of stretches before, as a z.
+        stretch_z: how far the mean after is above the means of stretches before.
         stretch_median_z: the same of medians, which a few long waits before do not hide.
         source: who measured it, if not the requests.
         sure: standard errors from which a change is beyond chance.
@@ -192,12 +191,9 @@ def _without_z(before: Floats, after: Floats) -> Shift:
 def shift_of_samples(before: Floats, after: Floats, others: Iterable[Floats] = ()) -> Shift | None:
     """Compare a gauge between windows with few samples; `None` = too few in one of them.
 
-    A gauge that is scraped every 15 s has four samples a minute: too few for a distribution,
-    enough to see whether they are far from those before (Student's t). Consecutive samples are
-    alike, so the error is enlarged; equal samples still get a spread, counts that of chance
-    (Poisson).
-
-    `others` are samples of other instances before; those at a similar level add to the spread.
+    Few samples show no distribution, but whether they are far from those before (Student's t).
+    Consecutive samples are alike, so the error is enlarged; equal samples still get a spread, and
+    counts that of chance (Poisson). `others` = samples of other instances before, used if similar.
     """
     if len(before) < _FEW_SAMPLES or not len(after):
         return None
@@ -366,10 +362,9 @@ def _mean_z(before: list[Floats], after: list[Floats]) -> float:
 def _stretch_z(before: Floats, after: Floats, of: Callable[[Floats], np.floating[Any]]) -> float:
     """Return how far the mean (`of`) after is from those of stretches before, as a z.
 
-    Lengths, bursts and waits are alike for longer than a block of requests. So the window after is
-    treated as one more stretch, drawn like those before if nothing happened. However many requests
-    stretches have, they give only as much certainty as their number (Student's prediction
-    interval; Ibragimov and Müller).
+    Lengths, bursts and waits are alike for longer than a block of requests, so the window after is
+    treated as one more stretch. However many requests stretches have, certainty depends on their
+    number (Student's prediction interval; Ibragimov and Müller).
     """
     count = max(STRETCHES, len(before) // len(after))
     means = np.array([of(part) for part in np.array_split(before, count)])

@@ -118,10 +118,7 @@ class Evidence:
 
     @memoized
     def row(self, name: str) -> Shift | None:
-        """Compare a field of the requests; `None` = too few rows have it.
-
-        For queue and prefill, engines' sums and counts are used if rows do not report them.
-        """
+        """Compare a field of the requests, or of engines' sums; `None` = too few values."""
         found = self._row(name, None)
         if found is None and not self.of_means and name in _ENGINE_DURATIONS:
             return self.engine_mean(_ENGINE_DURATIONS[name])
@@ -178,10 +175,7 @@ class Evidence:
 
     @cached_property
     def prefill_ratio(self) -> float | None:
-        """Prefill time for as many computed tokens, after over before; `None` = unknown.
-
-        Between requests of about the same number of tokens, or else per token by engines' means.
-        """
+        """Prefill time for as many computed tokens, after over before; `None` = unknown."""
         b, b_by, a, a_by = (side.sampled(side.number(one)) for side in (self.before, self.after)
                             for one in ("prefill_s", "computed_tokens"))  # fmt: skip
         found, mean = changes.ratio_at_same(b, b_by, a, a_by), self.engine_mean("prefill")
@@ -309,10 +303,7 @@ class Evidence:
 
     @memoized
     def _resolution(self, name: str) -> float:
-        """Return 1.5 steps of a field that is rounded, for example to whole milliseconds; else 0.
-
-        A median that moves by one step may not have moved at all.
-        """
+        """Return 1.5 steps of a field that is rounded, such as to milliseconds; else 0."""
         both = np.concatenate([side.number(name) for side in (self.before, self.after)])
         values = np.unique(finite(both))
         step = float(np.diff(values).min()) if len(values) > 2 else 0.0
@@ -485,10 +476,7 @@ class Evidence:
 
     @memoized
     def rising_values(self, column: str, name: str) -> tuple[list[str], list[str]] | None:
-        """Return the values of a column whose requests rose in this field, and those that did not.
-
-        `None` = fewer than two values have enough requests.
-        """
+        """Return the values of a column that rose in a field, and those that did not."""
         found = {value: self._row_with(name, column, value) for value in self._values(column)}
         known = {value: one for value, one in found.items() if one is not None}
         if len(known) < 2:

@@ -112,9 +112,9 @@ def drafts_fail(e: Evidence) -> bool | None:
     return None if accepted is None else accepted.after < _FEWER_ACCEPTED * accepted.before
 
 
-def highest_p95(moved: Moved) -> float:
-    """Return the highest p95 of any instance in the window after."""
-    found = [float(np.percentile(s.value, 95)) for s in moved.after.values() if len(s.value)]
+def highest(moved: Moved, percent: float = 95) -> float:
+    """Return the highest percentile (p95) of any instance in the window after; 0 = no samples."""
+    found = [float(np.percentile(s.value, percent)) for s in moved.after.values() if len(s.value)]
     return max(found, default=0.0)
 
 

@@ -71,10 +71,6 @@ class Side:
         return self.t + self.number("e2e_s")
 
 
-def _uncached(side: Side) -> Floats:
-    return np.maximum(side.number("prompt_tokens") - side.number("cached_tokens"), 0.0)
-
-
 def _found_prefix(side: Side) -> Floats:
     """Prompt tokens found in an engine's cache; NaN for responses from a response cache."""
     return np.where(side.number("cache_hit") > 0, np.nan, side.number("cached_tokens"))
@@ -150,11 +146,6 @@ def in_progress(side: Side, by: str = "replica", after: str | None = None) -> Fl
     return found
 
 
-def _tool_waste(side: Side) -> Floats:
-    """Tool time of a turn beyond what the calls' dependencies require."""
-    return np.maximum(side.number("tool_wall_s") - side.number("tool_critical_path_s"), 0.0)
-
-
 def _unattributed(side: Side) -> Floats:
     """Time without a stage; for rows without any stages, all time to the first content."""
     whole, wait = side.rows.numbers["unattributed_s"], side.number("ttft_s")
@@ -168,6 +159,10 @@ def _wait_per_token(side: Side) -> Floats:
     return np.where(tokens > 1, side.number("decode_s") / (tokens - 1), np.nan)
 
 
+def _less(whole: str, part: str) -> Callable[[Side], Floats]:
+    return lambda side: np.maximum(side.number(whole) - side.number(part), 0.0)
+
+
 def _over(above: str, below: str, least: float = 1.0) -> Callable[[Side], Floats]:
     def divide(side: Side) -> Floats:
         denominator = side.number(below)
@@ -177,7 +172,7 @@ def _over(above: str, below: str, least: float = 1.0) -> Callable[[Side], Floats
 
 
 DERIVED: Final[Mapping[str, Callable[[Side], Floats]]] = {
-    "uncached_tokens": _uncached,
+    "uncached_tokens": _less("prompt_tokens", "cached_tokens"),
     "computed_tokens": _computed,
     "found_prefix_tokens": _found_prefix,
     "cached_share": _over("cached_tokens", "prompt_tokens"),
@@ -188,7 +183,7 @@ DERIVED: Final[Mapping[str, Callable[[Side], Floats]]] = {
     "gateway_once_s": _gateway_once,
     "render_own_s": _render_own,
     "in_progress": in_progress,
-    "tool_waste_s": _tool_waste,
+    "tool_waste_s": _less("tool_wall_s", "tool_critical_path_s"),
     "unread_s": _unread,
     "unattributed_s": _unattributed,
     "wait_per_token_s": _wait_per_token,

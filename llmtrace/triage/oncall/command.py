@@ -105,11 +105,7 @@ def _try_source(read: Read, *, saved: bool) -> None:
 
 
 def _links(options: argparse.Namespace) -> Links:
-    """Return where traces and runbooks are.
-
-    Raises:
-        ConfigError: the source is a file of rows.
-    """
+    """Return where traces and runbooks are; `ConfigError` if the source is a file of rows."""
     if options.rows is not None:
         raise ConfigError(
             "triage serve: alerts are of now; give --url, --store or --langfuse, or --case DIR to "

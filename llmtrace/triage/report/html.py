@@ -86,7 +86,7 @@ def page(result: Result, case: Case, links: Links | None = None) -> str:
         waterfall.change(result),
         waterfall.stages_of_a_request(result),
         _causes(result, links),
-        _data(result, links),
+        f"<section><h2>The data</h2>{''.join(_data_lines(result, links))}</section>",
         _runbooks(result, links),
     ]
     style = charts.STYLE + _STYLE
@@ -235,10 +235,6 @@ def _rendered(markdown: str) -> str:
     """Return a runbook as HTML without its title, and without links, which would not work."""
     text = _LINK.sub(r"\1", markdown.split("\n\n", 2)[2])
     return str(_MARKDOWN.render(re.sub(r"^## ", "### ", text, flags=re.MULTILINE)))
-
-
-def _data(result: Result, links: Links) -> str:
-    return f"<section><h2>The data</h2>{''.join(_data_lines(result, links))}</section>"
 
 
 def _data_lines(result: Result, links: Links) -> Iterator[str]:

@@ -29,7 +29,7 @@ VERDICTS: Final = {
     "new_workload": ("a new kind of workload", "yellow"),
     "not_enough_data": ("cannot tell", "yellow"),
 }
-# Without token counts in rows, more work cannot be told from slower work.
+# Without token counts in rows, more work looks like slower work.
 _UNSIZED: Final = {"regression": "slower than before", "drift": "gradually slower"}
 _DOUBLED: Final = 1.0  # relative rise; "no rise of this much" would say too little
 _LONG_S: Final = 10.0

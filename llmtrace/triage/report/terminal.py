@@ -65,7 +65,8 @@ def screen(result: Result, *, explain: bool = False, links: Links | None = None)
         parts.append(_causes(result, links, explain=explain))
     if explain:
         parts += _more(result)
-    parts += [_quality(result), *_traces(result, links)]
+    parts.append(Group(Text(quality_text(result), "dim"), _bullets(result.quality.warnings)))
+    parts += _traces(result, links)
     return _Spaced(parts)
 
 
@@ -241,10 +242,6 @@ def _more(result: Result) -> Iterator[RenderableType]:
                 Text(share, "bold" if one.significant else "dim"),
             )
         yield table
-
-
-def _quality(result: Result) -> RenderableType:
-    return Group(Text(quality_text(result), "dim"), _bullets(result.quality.warnings))
 
 
 def _bullets(texts: Iterable[str]) -> Table:

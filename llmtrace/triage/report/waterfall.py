@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from html import escape
 from typing import Final
 
@@ -63,10 +63,11 @@ def _waterfall(result: Result, before: float, after: float, size: Size) -> str:
         drawn.append(_step(one, at, number * row, x, size, in_=in_))
         at += one.seconds
     name = f"p95 {latest(result)}"
+    aria = ", ".join(f"{one.name} {signed(one.seconds, in_)} {in_}" for one in shown)
     drawn.append(_whole_bar(name, after, (len(shown) + 1) * row, x, size, in_=in_))
     return (
         f'<svg class="{size.name}" viewBox="0 0 {size.width} {(len(shown) + 2) * row}" role="img" '
-        f'aria-label="{_aria_label(shown, in_)}">{"".join(drawn)}</svg>'
+        f'aria-label="{escape(aria)}">{"".join(drawn)}</svg>'
     )
 
 
@@ -105,10 +106,6 @@ def _step(
 def _short_unit(in_: str) -> str:
     """Return a unit without "per …", which the title says."""
     return in_.partition(" ")[0]
-
-
-def _aria_label(shown: Sequence[Contribution], in_: str) -> str:
-    return escape(", ".join(f"{one.name} {signed(one.seconds, in_)} {in_}" for one in shown))
 
 
 def stages_of_a_request(result: Result) -> str:

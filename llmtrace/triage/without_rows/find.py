@@ -18,7 +18,7 @@ from llmtrace.triage.causes import causes
 from llmtrace.triage.evidence.changes import MIN_COUNT, Shift
 from llmtrace.triage.evidence.evidence import Evidence, gather
 from llmtrace.triage.pipeline import Settings
-from llmtrace.triage.result import CAUSES, NAMED, Finding, Metric
+from llmtrace.triage.result import CAUSES, Finding, Metric
 from llmtrace.triage.rows_in_order import in_order
 from llmtrace.triage.without_rows.intervals import DURATIONS, interval_rows
 from llmtrace.triage.without_rows.stretch import find_stretch
@@ -133,7 +133,9 @@ def triage_engines(case: Case, settings: Settings, buckets: Buckets) -> EngineTr
             for name in dict.fromkeys((str(metric), "ttft", "queue", "prefill", "tpot", "e2e"))
             for q in _QUANTILES
         ),
-        causes=_causes(found, verdict),
+        causes=tuple(one for one in causes(found, WITHOUT_ROWS) if one.id in WITHOUT_ROWS)
+        if verdict == "moved"
+        else (),
         needs_rows=tuple(name for name in CAUSES if name not in WITHOUT_ROWS),
         warnings=case.warnings,
     )
@@ -180,12 +182,6 @@ def _verdict(metric: Metric, shift: Shift | None, *, blind: bool) -> tuple[Verdi
     if blind or not _rose(shift):
         return "no_change", "No mean of the engines' own counts rose beyond its usual unrest."
     return "moved", "It is what engines counted; what is outside of them is not seen here."
-
-
-def _causes(evidence: Evidence, verdict: Verdict) -> tuple[Finding, ...]:
-    if verdict != "moved":
-        return ()
-    return tuple(one for one in causes(evidence, WITHOUT_ROWS) if one.id in WITHOUT_ROWS)
 
 
 def _means(evidence: Evidence) -> list[Mean]:
@@ -241,8 +237,3 @@ def as_plain(result: EngineTriage) -> dict[str, Any]:
                 low, high = one[side]
                 one[side] = {"over": low, "at_most": None if high == float("inf") else high}
     return plain
-
-
-def named(result: EngineTriage) -> tuple[Finding, ...]:
-    """Return the causes that are at least possible."""
-    return tuple(one for one in result.causes if one.status in NAMED)

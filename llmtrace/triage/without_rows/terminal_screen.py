@@ -12,8 +12,8 @@ from llmtrace.display.summary_tables import date_and_zone
 from llmtrace.triage.evidence.format_figures import seconds
 from llmtrace.triage.report.runbooks import summary_of
 from llmtrace.triage.report.terminal import table_of
-from llmtrace.triage.result import Finding
-from llmtrace.triage.without_rows.find import EngineTriage, Mean, named
+from llmtrace.triage.result import NAMED, Finding
+from llmtrace.triage.without_rows.find import EngineTriage, Mean
 
 _TITLES = {
     "queue": "queue", "prefill": "prefill", "decode": "decode", "rest": "front end and the rest",
@@ -65,15 +65,11 @@ def _means(means: tuple[Mean, ...]) -> RenderableType:
         remark = "sum of the four above" if one.name == "e2e" else ""
         table.add_row(
             _TITLES[one.name],
-            *(_duration(value) for value in (one.before, one.after)),
+            *("-" if value is None else seconds(value) for value in (one.before, one.after)),
             "-" if change is None else f"{'+' if change >= 0 else '-'}{seconds(abs(change))}",
             Text(remark, "dim"),
         )
     return table
-
-
-def _duration(value: float | None) -> str:
-    return "-" if value is None else seconds(value)
 
 
 def _percentiles(result: EngineTriage, *, every: bool) -> RenderableType:
@@ -99,7 +95,8 @@ def _between(side: tuple[float, float] | None) -> str:
 def _causes(result: EngineTriage, *, explain: bool) -> Iterator[RenderableType]:
     if result.verdict != "moved":
         return
-    found = result.causes if explain else named(result)[:_MOST]
+    named = [one for one in result.causes if one.status in NAMED]
+    found = result.causes if explain else named[:_MOST]
     if not found:
         yield Text("No cause that engines' metrics show is supported.", "bold")
         return
