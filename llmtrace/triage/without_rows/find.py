@@ -18,7 +18,7 @@ from llmtrace.triage.causes import causes
 from llmtrace.triage.evidence.changes import MIN_COUNT, Shift
 from llmtrace.triage.evidence.evidence import Evidence, gather
 from llmtrace.triage.pipeline import Settings
-from llmtrace.triage.result import CAUSES, Finding, Metric
+from llmtrace.triage.result import CAUSES, NAMED, Finding, Metric
 from llmtrace.triage.rows_in_order import in_order
 from llmtrace.triage.without_rows.intervals import DURATIONS, interval_rows
 from llmtrace.triage.without_rows.stretch import find_stretch
@@ -180,7 +180,7 @@ def _verdict(metric: Metric, shift: Shift | None, *, blind: bool) -> tuple[Verdi
             f"{MIN_COUNT} on each side are the least."
         )
     if blind or not _rose(shift):
-        return "no_change", "No mean of the engines' own counts rose beyond its usual unrest."
+        return "no_change", "No mean of the engines' own counts rose beyond its usual variation."
     return "moved", "It is what engines counted; what is outside of them is not seen here."
 
 
@@ -237,3 +237,8 @@ def as_plain(result: EngineTriage) -> dict[str, Any]:
                 low, high = one[side]
                 one[side] = {"over": low, "at_most": None if high == float("inf") else high}
     return plain
+
+
+def named(result: EngineTriage) -> tuple[Finding, ...]:
+    """Return the causes that are at least possible."""
+    return tuple(one for one in result.causes if one.status in NAMED)

@@ -12,8 +12,8 @@ from llmtrace.display.summary_tables import date_and_zone
 from llmtrace.triage.evidence.format_figures import seconds
 from llmtrace.triage.report.runbooks import summary_of
 from llmtrace.triage.report.terminal import table_of
-from llmtrace.triage.result import NAMED, Finding
-from llmtrace.triage.without_rows.find import EngineTriage, Mean
+from llmtrace.triage.result import Finding
+from llmtrace.triage.without_rows.find import EngineTriage, Mean, named
 
 _TITLES = {
     "queue": "queue", "prefill": "prefill", "decode": "decode", "rest": "front end and the rest",
@@ -95,8 +95,7 @@ def _between(side: tuple[float, float] | None) -> str:
 def _causes(result: EngineTriage, *, explain: bool) -> Iterator[RenderableType]:
     if result.verdict != "moved":
         return
-    named = [one for one in result.causes if one.status in NAMED]
-    found = result.causes if explain else named[:_MOST]
+    found = result.causes if explain else named(result)[:_MOST]
     if not found:
         yield Text("No cause that engines' metrics show is supported.", "bold")
         return
