@@ -68,7 +68,7 @@ _OUTSIDE_POINTS: Final = -4  # it cannot affect the metric
 _EFFECT_POINTS: Final = -6  # it is an effect of another cause, too small or too usual
 _EXPLAINED_POINTS: Final = -6  # the first cause explains the change
 _UNMOVED: Final = -10  # no metric moved
-_CANNOT_AFFECT: Final = "it makes no"  # begins the text of points for `OUTSIDE`
+_CANNOT_AFFECT: Final = "it does not make"  # begins the text of points for `OUTSIDE`
 _FOLLOWS: Final = "would follow from"  # begins the text of points for effects
 _SMALL_PART: Final = 0.25  # of the metric's growth
 _STOPPED: Final = 0.02  # of the requests before: no burst leaves so few
@@ -137,7 +137,7 @@ def _lower_if_nothing_moved(evidence: Evidence, finding: Finding) -> Finding:
     exempt = finding.id in BY_OUTCOME | OF_TRAFFIC or finding.id == "serial_tools"
     if exempt or finding.status not in NAMED or slower:
         return finding
-    return with_points(finding, [Point("no metric moved beyond its usual unrest", _UNMOVED)])
+    return with_points(finding, [Point("no metric moved beyond its usual variation", _UNMOVED)])
 
 
 def _lower_if_outside(evidence: Evidence, finding: Finding) -> Finding:

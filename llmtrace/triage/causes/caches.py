@@ -465,13 +465,13 @@ def lora_slots(e: Evidence) -> Finding:
                  if known else None, _models_text(slow, calm)
                  + ("; no KV blocks are fetched" if left else ""), "the rows' `model`"),
         support(compete, f"requests wait though there is room, and {say.amount(demand[0])} → "
-                f"{say.amount(demand[1])} models are in demand alike"),
+                f"{say.amount(demand[1])} models are in equal demand"),
         proof(apart and _same_engine(e, slow, calm) if known else None,
               "models that wait and models that do not run on the same engines"),
         proof(left and bool(new_models), "requests are deferred since other models are wanted: "
               + ", ".join(new_models[:5])),
         support(left and other_clients,
-                "engines serve requests that no row tells of, as not before"),
+                "engines serve more requests that are in no row than before"),
         support(more, say.gauge("requests deferred", deferred),
                 "the gauge `waiting_deferred` (vLLM 0.20: waiting by reason)"),
         proof(_adapter_slots_full(e), "all slots for adapters are in use while requests wait"),

@@ -174,9 +174,9 @@ def client_gate(e: Evidence) -> Finding:
         against((_client_part(e) or 0.0) >= HALF,
                 "received data is read as late: the client itself is busy", strongly=True),
         against(_clients_start_per_request(e, 0.0 if wait is None else wait.before_p95),
-                "those that wait open a connection, as none did before, and not for a pool",
+                "requests that wait open a connection, as none did before: it is not the pool",
                 strongly=True),
-        against(any_time, "who waits does not come while more requests are in progress",
+        against(any_time, "requests that wait do not come while more are in progress",
                 strongly=True),
         against(None if part is None else part < 0.2,
                 f"it is only {say.percent(max(part or 0, 0))} of what network and client grew by"),
@@ -240,7 +240,7 @@ def client_cold(e: Evidence) -> Finding:
         # A searched window may not show that a start fades; but a small pool sets nothing up.
         against(None if fades is None or any_time else
                 not (fades or anew) and (e.ongoing or part < _LITTLE),
-                "the wait lasts: it is not of the start", strongly=True),
+                "the wait lasts, so it is not due to a start", strongly=True),
         against(each, "each opens a connection, for as long as it lasts: none is kept alive",
                 strongly=True),
         against(fades is None and part < _LITTLE, "nothing is set up: they wait for a connection"),

@@ -98,7 +98,7 @@ def gpu_throttle(e: Evidence) -> Finding:
         gate(local is not None or e.stage_rose(*ENGINE_STAGES),
              say.durations("time per token", e.row("tpot_s")), "stages of requests"),
         required(any(reported) or bool(slower and shared.holds) if reported else unseen or None,
-                 "tokens of prompts and steps of a batch both take longer" if slower and not fell
+                 "prompt tokens and batch steps both take longer" if slower and not fell
                  else say.gauge("SM clock, MHz", clock, down=True),
                  "GPU signals: `gpu_sm_clock_mhz` and `gpu_throttle` (NVML or dcgm-exporter)"),
         proof(bool(throttled and by_itself) or bool(xid) if reported else None,
@@ -363,7 +363,7 @@ def engine_down(e: Evidence) -> Finding:
                  "when each engine started: the gauge `started`"),
         proof(bool(again) and failing, "the start time moved, and requests failed"),
         proof(bool(lost) and bool(set(again) & set(gone)),
-              "it reported nothing for a while, and began anew"),
+              "it stopped reporting for a while, and started again"),
         proof(cut_off >= _CUT_OFF, f"{cut_off} requests on it failed as its signals stopped"),
         support(bool(lost), "; ".join(f"{name} gets {one} of requests" for name, one in lost)),
         proof(cut.at_once and turned_away and not again,
@@ -463,7 +463,7 @@ def frontend_cpu(e: Evidence) -> Finding:
         against(stalls and not more, _gap_text(quiet, before.seconds if before else 0.0)),
         against(_met_long_ones(e), _MET_LONG_ONES),
         against(_grew_less_than_work(e, rows or (frontend.most()[1] if frontend else None)),
-                "tokens of prompts and steps of a batch take longer by more: all of it is slower"),
+                "prompt tokens and batch steps slowed down by more: the whole engine is slower"),
     ]  # fmt: skip
     found = judge("frontend_cpu", lines, action)
     return at_most_possible(found, _UNSEEN) if left == _AFTER_PREFILL else found

@@ -322,7 +322,7 @@ def proxy_buffering(e: Evidence) -> Finding:
         support(None if local is None else True, f"only {local}"),
         against(away, away_text, strongly=True),
         against(*_front_end_delays(e), strongly=True),
-        against(longer, say.durations("all of it takes longer by as much: end to end", whole)),
+        against(longer, say.durations("the whole response is as much later: end to end", whole)),
         against(e.up("tpot_s"), say.durations("time per token", e.row("tpot_s"))),
     ]  # fmt: skip
     return judge("proxy_buffering", lines, _UNBUFFERED, group=local)

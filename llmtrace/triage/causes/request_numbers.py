@@ -63,7 +63,7 @@ def traffic_lost(e: Evidence) -> Finding:
         support(bool(after) and not e.moved, "requests that come are answered as fast as before"),
         # If one group stopped and others came as before, slowness is not the reason.
         against(bool(e.moved) and not gone and _slower(e, group, come),
-                "requests take longer: who waits sends fewer", strongly=True),
+                "requests take longer, and clients that wait send fewer", strongly=True),
         against(failing.rose(0.01), f"requests fail: {failing}"),
         against(group is None and _engines_go_on(e),
                 "engines serve as many as before: rows are missing, not requests", strongly=True),

@@ -144,14 +144,14 @@ def provider_errors(e: Evidence) -> Finding:
                  f"not served: {said or 'none'}", "the rows' `http_status` or `error_type`"),
         support(not seen_engines, "no engine is seen that serves them"),
         support(seen_engines and not down, "every engine goes on: what is before them answers"),
-        against(down, "an engine was restarted, or reports no more", strongly=True),
+        against(down, "an engine was restarted, or stopped reporting", strongly=True),
         proof(not seen_engines and answered.rose(_FEW)
               and answered.after_k >= HALF * failed.after_k,
               f"5xx in place of a response: {answered}"),
         support(seen_engines and answered.rose(_FEW), f"5xx in place of a response: {answered}"),
         support(server_errors_again(e), "what is sent again gets 5xx, and no limit is named"),
         against(cut.together >= HALF and cut.n >= _SEVERAL,
-                "streams ended at one instant: a machine of those that serve died"),
+                "streams ended at one instant: a serving machine died"),
     ]  # fmt: skip
     return judge("provider_errors", lines, _BEFORE_ENGINES if seen_engines else _FAIL_OVER)
 
