@@ -163,7 +163,7 @@ class Evidence:
                 inside = side.sampled(masks[i])
                 values, t = values[inside], t[inside]
             sides += [values, t]
-        # For tokens, a row of means has no more weight: they are counted as they are made.
+        # Tokens are counted as they are made, so theirs are no means over ended requests.
         return self._sure(changes.shift(*sides, of_means=self.of_means and name.endswith("_s")))
 
     @memoized
@@ -291,7 +291,7 @@ class Evidence:
         return high >= _FAR_MORE * low and self.arrivals().stretches_z < changes.STANDS_OUT
 
     def floor(self, name: str) -> float:
-        """Return the smallest change of a duration that matters, from the wait around it."""
+        """Return the smallest change of a duration that matters: 4 % of the wait it is part of."""
         whole = "ttft_s"
         if name in _PER_TOKEN:
             whole = "tpot_s"
