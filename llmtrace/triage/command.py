@@ -69,11 +69,11 @@ class TriageOptions:
 
 
 def main(options: argparse.Namespace, read: Read) -> int:
-    """Run the command of these options; return its exit status.
+    """Run the command; return its exit status.
 
     Args:
         options: as parsed.
-        read: reads the source they name, as `sources.reader` makes it.
+        read: reads the source that they name, from `sources.reader`.
     """
     now = time.time()
     elsewhere = options.case or options.store or options.rows or options.langfuse
@@ -90,7 +90,7 @@ def main(options: argparse.Namespace, read: Read) -> int:
     try:
         searched = span(wanted.settings, options.last or LAST, now)
         case = read(searched, progress.report, wanted.filters)
-        if (options.case or options.rows) and case.rows.n:  # it may be of another day
+        if (options.case or options.rows) and case.rows.n:  # times are those of the data's day
             wanted = replace(wanted, settings=settings_of(options, _stretch(case).end))
         return run(case, wanted, sys.stdout, progress)
     finally:
@@ -101,7 +101,7 @@ def print_runbook(cause: str) -> None:
     """Print the runbook of a cause.
 
     Raises:
-        ConfigError: there is no such cause.
+        ConfigError: no such cause.
     """
     if cause not in RULES:
         near = get_close_matches(cause, RULES, n=1)
@@ -111,7 +111,7 @@ def print_runbook(cause: str) -> None:
 
 
 def settings_of(options: argparse.Namespace, now: float) -> Settings:
-    """Return what is to be compared; times that are not complete are those before `now`."""
+    """Return what to compare; incomplete times are the latest before `now`."""
     return Settings(
         before=None if options.before is None else window(options.before, now),
         after=None if options.after is None else window(options.after, now),
@@ -122,10 +122,10 @@ def settings_of(options: argparse.Namespace, now: float) -> Settings:
 
 
 def links_of(options: argparse.Namespace, collector: str | None) -> Links:
-    """Return where traces and runbooks are: as the options say, or the collector's own pages.
+    """Return where traces and runbooks are: from the options, or the collector's own pages.
 
     Raises:
-        ConfigError: an address is none.
+        ConfigError: an address is invalid.
     """
     traces = options.trace_url
     if traces is None and collector is not None:
@@ -134,15 +134,15 @@ def links_of(options: argparse.Namespace, collector: str | None) -> Links:
 
 
 def span(settings: Settings, last: str, now: float) -> Window:
-    """Return how much has to be read for what is to be compared.
+    """Return the time to read for what is to be compared.
 
     Args:
         settings: the windows, if they were given.
-        last: how long back otherwise, as `6h`.
+        last: otherwise how far back, such as `6h`.
         now: unix seconds.
 
     Raises:
-        ConfigError: `last` is no stretch of time.
+        ConfigError: `last` is not a length of time.
     """
     named = [one for one in (settings.before, settings.after) if one is not None]
     back = now - time_of(last, now)
@@ -193,7 +193,7 @@ def run(case: Case, wanted: TriageOptions, out: TextIO, progress: Steps) -> int:
 
 
 def _expect_rows_at(case: Case, at: float) -> None:
-    """Raise `ConfigError` if a time is outside of the rows, by more than half a minute."""
+    """Raise `ConfigError` if a time is more than half a minute outside of the rows."""
     if not case.rows.n:
         raise ConfigError(f"--at {date_and_zone(at)}: there are no rows at all")
     there = _stretch(case)
@@ -217,7 +217,7 @@ def show(result: Result, wanted: TriageOptions, out: TextIO) -> None:
         out.write("\n")
         return
     console = console_for(out)
-    # Not cropped: a link that is cut does not open.
+    # Not cropped: a link that is cut off does not open.
     console.print(screen(result, explain=wanted.explain, links=wanted.links), crop=False)
     for what, path in (("page", wanted.html), ("case", wanted.save)):
         if path is not None:
@@ -225,7 +225,7 @@ def show(result: Result, wanted: TriageOptions, out: TextIO) -> None:
 
 
 def keep(case: Case, filters: Mapping[str, tuple[str, ...]]) -> Case:
-    """Keep the rows whose words are among those of the filters.
+    """Keep the rows that pass the filters.
 
     Raises:
         DataError: no row is left.
@@ -241,17 +241,17 @@ def keep(case: Case, filters: Mapping[str, tuple[str, ...]]) -> Case:
 
 
 def window(text: str, at: float) -> Window:
-    """Read a window: two times as `time_of` reads them, `START/END`.
+    """Parse a window `START/END`, two times as for `time_of`.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is invalid.
     """
     start, slash, end = text.partition("/")
     if not slash:
         raise ConfigError(f"{text!r} is no window: write START/END, as 10:00/10:30 or 2h/30m")
     found = Window(time_of(start, at), time_of(end, at))
     if _TIME_OF_DAY.fullmatch(end := end.strip()):
-        # Of the day that the window begins on, even if it has not come yet; else of the next.
+        # On the day that the window begins, even if that is still to come; else on the next.
         same, following = (_on_day_of(found.start + day, end) for day in (0.0, _UNITS["d"]))
         found = replace(found, end=same if same > found.start else min(following, found.end))
     if found.seconds <= 0:
@@ -260,14 +260,14 @@ def window(text: str, at: float) -> Window:
 
 
 def time_of(text: str, at: float) -> float:
-    """Read unix seconds, ISO 8601 or `HH:MM` (local if it names no zone), `30m` ago, or `now`.
+    """Parse unix seconds, ISO 8601, `HH:MM` (local without a zone), `30m` ago, or `now`.
 
     Args:
-        text: the time; without a day it is the latest such time before `at`.
+        text: the time; without a day, the latest such time before `at`.
         at: now, or the end of the rows that it is about; unix seconds.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is invalid.
     """
     from datetime import datetime
 
@@ -275,7 +275,7 @@ def time_of(text: str, at: float) -> float:
     if text in {"", "now"}:
         return at
     with suppress(ValueError):
-        if text[-1] in _UNITS:  # a minus before it says the same, but looks like an option
+        if text[-1] in _UNITS:  # with or without a minus
             found = at - float(text.removeprefix("-")[:-1]) * _UNITS[text[-1]]
         else:
             found = float(text)
@@ -294,7 +294,7 @@ def time_of(text: str, at: float) -> float:
 
 
 def _on_day_of(at: float, text: str) -> float:
-    """Return a time of day as of the day of another time, both local or of the zone it names."""
+    """Return a time of day on the day of another time, both local or in the zone that it names."""
     from datetime import datetime, time
 
     whole = f"0{text}" if text[1] == ":" else text
@@ -306,7 +306,7 @@ _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 class Steps:
-    """Progress on a terminal, one line a step; nothing where there is no terminal."""
+    """Progress on a terminal, one line per step; nothing without a terminal."""
 
     def __init__(self, err: TextIO) -> None:
         self._bar = Progress(
@@ -321,11 +321,11 @@ class Steps:
         self._bar.start()
 
     def report(self, what: str, share: float) -> None:
-        """Say how far one step is, from 0 to 1."""
+        """Report how far one step is, from 0 to 1."""
         if what not in self._tasks:
             self._tasks[what] = self._bar.add_task(what, total=1.0)
         self._bar.update(self._tasks[what], completed=share)
 
     def done(self) -> None:
-        """Take the progress off the terminal."""
+        """Remove the progress from the terminal."""
         self._bar.stop()

@@ -1,7 +1,7 @@
 """Compute the smallest change that these two windows would have shown.
 
-"Nothing moved" is worth no more than that: a few dozen requests, or requests that share their
-fate, hide a doubling.
+"Nothing moved" means no more than that: in a few dozen requests, or requests that are slow
+together, even a doubling can go unseen.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from llmtrace.stats.significance import more_than, quantile
 from llmtrace.triage.attribution.components import Values
 from llmtrace.triage.result import Q
 
-TOO_COARSE: Final = 0.2  # what goes unseen above that is no "nothing moved"
+TOO_COARSE: Final = 0.2  # if a larger change can go unseen, "nothing moved" is not said
 _FACTORS: Final = (0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 4.0, 9.0)
 _ONE_IN_FIVE: Final = 0.8416  # standard deviations below the mean: 80 % power
 _ENOUGH: Final = 20_000
@@ -31,14 +31,14 @@ def smallest_visible(
     certain: float,
     least: float,
 ) -> float | None:
-    """Return by which share all requests must get slower to be called so, in four of five cases.
+    """Return by which factor all requests must get slower to be noticed in four of five cases.
 
     Args:
-        both: the metric before and after; each request before is made slower by the same factor.
-        designs: how many requests say as much as one independent one, before and after.
+        both: the metric before and after; each request before is slowed by the same factor.
+        designs: requests per independent request, before and after.
         shares: the quantiles at which the windows are compared.
         certain: the chance of a false alarm to stay below.
-        least: share of the p95 by which it must move to matter.
+        least: smallest relative change of the p95 that matters.
 
     Returns:
         0.2 = a rise by 20 %, of the factors tried; `None` = not even ten times as slow.
@@ -63,7 +63,7 @@ def smallest_visible(
 def _chance(
     share: float, usual: float, counts: tuple[int, int], designs: tuple[float, float]
 ) -> float:
-    """Return how likely chance makes as many slow requests as are seen in four of five cases."""
+    """Return the chance of as many slow requests as are seen in four of five cases."""
     n0, n1 = counts[0] / designs[0], counts[1] / designs[1]
     seen = share - _ONE_IN_FIVE * math.sqrt(max(share * (1 - share), 0.0) / max(n1, 1))
     return more_than(seen * n1, n1, usual * n0, n0)
@@ -72,14 +72,14 @@ def _chance(
 def smallest_share(
     counts: tuple[int, int], designs: tuple[float, float], *, tests: int, certain: float
 ) -> float | None:
-    """Return the least share of requests beyond the p95 before that would be called so.
+    """Return the smallest share of requests beyond the p95 before that would be noticed.
 
-    In four of five cases. `None` where not even all of them would.
+    In four of five cases; `None` = not even all of them would be.
 
     Args:
         counts: requests before and after.
-        designs: how many requests say as much as one independent one, before and after.
-        tests: at how many quantiles the windows are compared.
+        designs: requests per independent request, before and after.
+        tests: number of quantiles at which the windows are compared.
         certain: the chance of a false alarm to stay below.
     """
     if not min(counts):

@@ -1,4 +1,4 @@
-"""Measure what an incident meant for those who waited, and how bad it is now."""
+"""Measure what an incident meant for users, and how bad it is now."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from llmtrace.triage.over_time import Impact
 from llmtrace.triage.result import Q
 from llmtrace.triage.windows.bins import bins_for, p50_and_p95
 
-_CHUNKS: Final = 20  # of the incident: the last of them is what it is like now
+_CHUNKS: Final = 20  # of the incident; the last of them shows how it is now
 _FEWEST: Final = 20  # requests in it
 _TENANTS: Final = 10
 
@@ -33,20 +33,20 @@ def impact_of(
     gave_up: bool,
     usual_rate: float | None,
 ) -> Impact | None:
-    """Measure the impact; `None` where no request is of the incident and none was to be.
+    """Measure the impact; `None` = no request came in the incident, and none was expected.
 
     Args:
         rows: all that were searched.
         one: the metric of these.
-        incident: from when to when it lasted.
+        incident: when it lasted.
         threshold: the p95 before.
-        budget: what the limit is taken from, if it has one.
-        gave_up: clients cancelled because of it, so those requests count.
-        usual_rate: requests a second before, where they are fewer now; `None` = they are not.
+        budget: gives the limit, if it has one for the metric.
+        gave_up: whether clients cancelled because of it, so that cancelled requests count.
+        usual_rate: requests per second before, if they are fewer now; `None` = they are not.
     """
-    given = None if budget is None else budget.thresholds_s().get(one.metric)
+    by_budget = None if budget is None else budget.thresholds_s().get(one.metric)
     usual = threshold if math.isfinite(threshold) else None
-    limit = usual if given is None else given
+    limit = usual if by_budget is None else by_budget
     t = rows.start / 1e9
     inside = (t >= incident.start) & (t < incident.end)
     lost = 0.0
@@ -67,7 +67,7 @@ def impact_of(
         since=incident.start,
         until=incident.end,
         limit_s=limit,
-        from_budget=given is not None,
+        from_budget=by_budget is not None,
         requests=round(float(rows.weights[hit].sum())),
         of=round(float(rows.weights[inside].sum())),
         cancelled=round(float(rows.weights[inside & cancelled].sum())),
@@ -96,7 +96,7 @@ def _tenants(rows: Columns, hit: Mask) -> tuple[Mapping[str, int], int | None]:
 
 
 def last_requests(one: Values, incident: Window) -> int | None:
-    """Return how many requests say what it is like now; `None` = there are fewer."""
+    """Return how many of the last requests show how it is now; `None` = the incident has fewer."""
     n = int(((one.t >= incident.start) & (one.t < incident.end)).sum())
     size = max(_FEWEST, n // _CHUNKS)
     return size if n >= size else None
@@ -105,7 +105,7 @@ def last_requests(one: Values, incident: Window) -> int | None:
 def _now_and_worst(
     one: Values, incident: Window
 ) -> tuple[float | None, float | None, float | None]:
-    """Return the p95 of the last requests, the highest of any bin that is drawn, and its time."""
+    """Return the p95 of the last requests, the highest p95 of a drawn bin, and its time."""
     size, bins = last_requests(one, incident), bins_for(one.t)
     if size is None or bins is None:
         return None, None, None

@@ -17,17 +17,17 @@ _KINDS: Final = ("model", "route", "tenant", "operation", "region")
 _LENGTHS: Final = {"prompt_tokens": "prompt", "output_tokens": "output"}
 _MOST: Final = 5
 _SURE: Final = 4.0  # standard errors between the shares
-_MATTERS: Final = 0.1  # of the change of the mean that all kinds' shares make at most
+_MATTERS: Final = 0.1  # of what the first kind adds
 _FEWEST: Final = 20
 
 
 def growth_of(
     sides: tuple[Columns, Columns], both: tuple[Values, Values], design: float
 ) -> tuple[Growth, ...]:
-    """Return the kinds that grew, of all requests, and that take longer than others did.
+    """Return the kinds of request that grew and take longer than average, largest effect first.
 
-    The most first. What a kind adds is its growth times how much longer its requests took before
-    (after, where there were none) than all did.
+    A kind's effect is the growth of its share times how much longer than average its requests took
+    before (or after, if there were none before).
     """
     before, after = both
     if min(len(before), len(after)) < _FEWEST:
@@ -77,7 +77,7 @@ def _kinds(sides: Sequence[Columns]) -> Iterator[tuple[dict[str, str], tuple[Mas
 def _lengths(
     name: str, word: str, before: Floats, after: Floats
 ) -> Iterator[tuple[dict[str, str], tuple[Mask, Mask]]]:
-    """Yield the requests longer than three in four, and than 19 of 20, were before."""
+    """Yield the requests longer than the p75, and than the p95, before."""
     known = before[~np.isnan(before)]
     if len(known) < _FEWEST:
         return

@@ -1,4 +1,4 @@
-"""Apply the rules to what the windows show, as far as the verdict lets causes be named."""
+"""Decide which causes are named, and how surely: the rules' findings within the verdict."""
 
 from __future__ import annotations
 
@@ -30,19 +30,21 @@ from llmtrace.triage.result import (
 from llmtrace.triage.verdict import MIN_TRAFFIC_S, Judged, of_the_work
 
 _FITS: Final = WEIGHTS["required"][0]
-OF_SEVERAL: Final = "replica_imbalance"  # one of several is beyond chance on any day
+# One of several replicas stands out beyond chance on any day.
+OF_SEVERAL: Final = "replica_imbalance"
 _WORSE: Final = frozenset({"regression", "mixed", "workload", "drift"})
 _PROOF: Final = WEIGHTS["proof"][0]
-# What requests that are lost make of the others: they are faster, or of another mix.
-_BY_WHO_IS_LEFT: Final = frozenset({"improvement", "workload", "new_workload"})
-# On any day there are more requests for a while, or longer ones that others wait for.
+# Verdicts that lost traffic can cause: the other requests are faster, or of another mix.
+_IF_TRAFFIC_LOST: Final = frozenset({"improvement", "workload", "new_workload"})
+# These vary on any day: more requests for a while, or longer ones that others wait for.
 _VARIES: Final = OF_THE_WORK | OF_TRAFFIC | {"head_of_line", "queue_saturation"}
 _OF_A_BURST: Final = OF_TRAFFIC | BY_LOAD | {"client_gate", "replica_imbalance"}
+# These show in numbers of requests, which need fewer requests than a p95 does.
 COUNTED: Final = BY_OUTCOME | OF_TRAFFIC | {"streaming_off", "response_cache_misses"}
 
 
-def _lacks_what(verdict: Verdict, *, blind: bool) -> str | None:
-    """Return what is missing for causes to be named; `None` = nothing."""
+def _missing_to_name(verdict: Verdict, *, blind: bool) -> str | None:
+    """Return the data without which the verdict lets no cause be named; `None` = all there."""
     if verdict == "not_enough_data":
         return "more requests"
     if verdict in ("no_change", "traffic"):
@@ -64,37 +66,31 @@ def named_causes(
     blind: bool,
     few: bool,
 ) -> tuple[Finding, ...]:
-    """Apply the rules; they see the first token's stages and the pace's, each of its own metric.
+    """Apply the rules, and limit their findings to what the verdict allows.
 
-    Where too little is known for a verdict, or nothing moved, no cause is named. Where the search
-    found nothing, the windows are any, and what they show rules no cause out. What rose beyond
-    chance (`risen`) did so for the rules as well. A cause with proof is named all the same, unless
-    there are too few requests for a p95 (`few`), and so is traffic that changed between windows
-    that were given. Where none is named, what is not quite beyond chance is possible.
+    Without enough data, or if nothing moved, no cause is named, except one with proof (unless
+    there are too `few` requests for a p95), and traffic that changed between given windows. If
+    causes should be named and none is, those almost beyond chance are possible. `risen` metrics
+    rose beyond chance, so no rule may find that they did not. `blind`: a search found nothing, so
+    the windows are arbitrary and rule no cause out. `dated`: the caller gave a time.
     """
-    seconds: dict[str, float] = {}
-    # What is not attributed counts too: without it a small stage would be all that is known.
-    for one, stages in ((divided["ttft"], TTFT_STAGES), (divided["tpot"], PACE_STAGES)):
-        if one.found is not None:
-            for stage in stages:
-                seconds[stage] = float(one.found.seconds[NAMES.index(stage)])
     start = case.rows.start
     evidence = replace(
         gather(rows, case.signals, case.facts, *windows),
-        metric=f"{about}_s", contributions=seconds,
+        metric=f"{about}_s", contributions=_seconds_by_stage(divided),
         ongoing=len(start) > 0 and float(start.max()) / 1e9 < windows[1].end,
         coarse=verdict == "not_enough_data", searched=searched,
         risen=frozenset(f"{one}_s" for one in risen),
     )  # fmt: skip
-    # Where there are signals, but none of this time, it may be the recording that stopped.
+    # Without requests, and without signals although the case has some, recording may have stopped.
     sampled = case.signals.t
     inside = (sampled >= windows[1].start) & (sampled < windows[1].end)
     recorded = len(evidence.after) > 0 or inside.any() or not len(sampled)
     counted = not blind and bool(recorded) and windows[1].seconds >= MIN_TRAFFIC_S
-    found = _as_far_as_known(
+    found = _limited_by_verdict(
         causes(evidence), verdict, blind=blind, few=few, counted=counted, given=dated
     )
-    found = [_of_a_search(one) for one in found] if searched else found
+    found = [_limited_by_search(one) for one in found] if searched else found
     if verdict == "new_workload":
         found = [
             at_most_possible(one, "much of it is new, and has nothing to be compared with")
@@ -103,18 +99,28 @@ def named_causes(
         ]  # fmt: skip
     something = verdict in _WORSE or (verdict == "not_enough_data" and dated)
     if something and not any(one.status in NAMED for one in found):
-        found = _leaning(evidence, found)
+        found = _almost_certain(evidence, found)
     return tuple(with_record(one, searched=searched) for one in found)
 
 
-def _leaning(evidence: Evidence, found: Sequence[Finding]) -> Sequence[Finding]:
-    """Return what is possible where no cause is named: what a lower bar of chance speaks for.
+def _seconds_by_stage(divided: Mapping[Metric, Divided]) -> dict[str, float]:
+    """Return each stage's part of the change of TTFT or TPOT, `unattributed` included."""
+    by_metric = ((divided["ttft"].found, TTFT_STAGES), (divided["tpot"].found, PACE_STAGES))
+    return {
+        stage: float(found.seconds[NAMES.index(stage)])
+        for found, stages in by_metric if found is not None
+        for stage in stages
+    }  # fmt: skip
 
-    One of several replicas, or kinds of request, is beyond that any day: such causes stay out.
+
+def _almost_certain(evidence: Evidence, found: Sequence[Finding]) -> Sequence[Finding]:
+    """Return as possible the causes that are beyond a lower bar of chance, then all others.
+
+    For causes of one replica or one kind of request, that bar is exceeded on any day.
     """
     lower = causes(replace(evidence, sure=RATHER_SURE))
-    lacks = ("more requests: its evidence may still be chance",)
-    possible = [replace(one, status="possible", missing=(*one.missing, *lacks))
+    missing = ("more requests: its evidence may still be chance",)
+    possible = [replace(one, status="possible", missing=(*one.missing, *missing))
                 for one in lower if one.status in NAMED and one.score >= _FITS
                 and not one.group and one.id != OF_SEVERAL]  # fmt: skip
     ids = {one.id for one in possible}
@@ -122,9 +128,9 @@ def _leaning(evidence: Evidence, found: Sequence[Finding]) -> Sequence[Finding]:
 
 
 def of_a_burst(causes: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Leave what more requests made for a while, and no longer make, at most possible.
+    """Make causes of load at most possible, because the load was high only for a while.
 
-    They come and go on any day, and a search takes the time at which most came.
+    Load comes and goes on any day, and a search takes the time when it was highest.
     """
     return tuple(
         at_most_possible(one, "it was over soon: load that varies does that on any day")
@@ -133,30 +139,32 @@ def of_a_burst(causes: Sequence[Finding]) -> tuple[Finding, ...]:
 
 
 def of_several_windows(causes: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Leave causes at most possible where several windows were weighed and none is explained.
+    """Make causes at most possible, and none ruled out, if several windows were compared.
 
-    Nor do they rule a cause out: it may be of another time.
+    With several, one may look like this by chance, and a cause may belong to another time.
     """
-    lacks = "more requests: of several windows compared, one may look like this by chance"
+    missing = "more requests: of several windows compared, one may look like this by chance"
     status: dict[Status, Status] = {"confirmed": "possible", "likely": "possible",
                                     "ruled_out": "unknown"}  # fmt: skip
     return tuple(
-        replace(one, status=status[one.status], missing=(*one.missing, lacks))
+        replace(one, status=status[one.status], missing=(*one.missing, missing))
         if one.status in status else one for one in causes
     )  # fmt: skip
 
 
-def _of_a_search(found: Finding) -> Finding:
-    """Leave traffic at most possible without proof: the search took the time at which it is most.
+def _limited_by_search(found: Finding) -> Finding:
+    """Make a likely change of traffic at most possible if the window was searched for.
 
-    It comes and goes on any day, and who asks about a time has a reason to.
+    Requests come and go over the day, and the search takes the time with most or fewest. A caller
+    who gives a time has a reason to.
     """
-    likely = found.status == "likely" and found.id in OF_TRAFFIC
+    if found.status != "likely" or found.id not in OF_TRAFFIC:
+        return found
     text = "requests come and go over a day, and this is when most or fewest came"
-    return at_most_possible(found, text) if likely else found
+    return at_most_possible(found, text)
 
 
-def _as_far_as_known(
+def _limited_by_verdict(
     found: Sequence[Finding],
     verdict: Verdict,
     *,
@@ -165,55 +173,57 @@ def _as_far_as_known(
     counted: bool,
     given: bool,
 ) -> Sequence[Finding]:
-    lacks = _lacks_what(verdict, blind=blind)
-    if lacks is None:
+    """Lower the findings that the verdict does not allow to be named."""
+    missing = _missing_to_name(verdict, blind=blind)
+    if missing is None:
         return found
     blind = blind and verdict in result.NOTHING_FOUND
 
     def stands(one: Finding) -> bool:
+        """Return whether the finding needs no moved metric."""
         if one.id in OF_TRAFFIC and (verdict == "traffic" or counted):
-            return True  # how many came in windows that were given is counted, however few
+            return True  # request numbers are exact, however few the requests
         return one.status not in NAMED or has_proof(one, few=few)
 
-    counted_out = any(
+    traffic_changed = any(
         one.id in OF_TRAFFIC and one.status in NAMED and stands(one) for one in found
     )
 
-    def known(one: Finding) -> Finding:
-        """Return what is known: of windows that were given, what fits is possible at least."""
+    def limited(one: Finding) -> Finding:
+        """Lower one finding: in given windows a fitting cause stays possible, else unknown."""
         if blind and one.status == "ruled_out":
-            return replace(one, status="unknown", missing=(*one.missing, lacks), or_else=())
+            return replace(one, status="unknown", missing=(*one.missing, missing), or_else=())
         if stands(one):
             return one
         fits = given or (one.status in SURE and one.id not in _VARIES | BY_LOAD)
-        if fits and verdict == "not_enough_data" and not counted_out:
-            return replace(one, status="possible", missing=(*one.missing, lacks))
-        return replace(one, status="unknown", missing=(*one.missing, lacks), or_else=())
+        if fits and verdict == "not_enough_data" and not traffic_changed:
+            return replace(one, status="possible", missing=(*one.missing, missing))
+        return replace(one, status="unknown", missing=(*one.missing, missing), or_else=())
 
-    return [known(one) for one in found]
+    return [limited(one) for one in found]
 
 
 def with_proof(
     judged: Judged, found: Sequence[Finding], change: result.Change, *, few: bool, beside: bool
 ) -> Judged:
-    """Return a verdict that goes with the causes: with proof of one, something did happen.
+    """Adjust a verdict to the causes found: proof of a cause means that something did happen.
 
-    Requests share engines: all wait for those that got longer. So where that is all that is known
-    to be behind a change, the workload is what changed, although the same work takes longer.
+    Requests share engines, so all of them wait for longer ones. If longer requests are all that is
+    known to be behind a change, the workload is what changed, although the same work takes longer.
 
     Args:
-        judged: by the windows.
-        found: what the rules say, the best supported first.
+        judged: the verdict by the windows.
+        found: the rules' findings, the best supported first.
         change: of the metric in question.
-        beside: more requests fail, or wait outside engines, which other work does not explain.
-        few: the windows have too few requests for a p95: what looks like proof may be chance.
+        beside: whether more requests fail or wait outside engines; longer requests do not do that.
+        few: whether there are too few requests for a p95; then seeming proof may be chance.
     """
     traffic = next((one for one in found if one.id in OF_TRAFFIC and one.status in NAMED), None)
     if judged.verdict == "traffic" and traffic is not None:
         where = _sentences(one for one in traffic.evidence if one.points >= _PROOF)
         return replace(judged, reason=f"{judged.reason} {where}".rstrip())
     lost = traffic is not None and (traffic.id, traffic.status) == ("traffic_lost", "confirmed")
-    if traffic is not None and lost and judged.verdict in _BY_WHO_IS_LEFT:
+    if traffic is not None and lost and judged.verdict in _IF_TRAFFIC_LOST:
         return Judged("traffic", _sentences(traffic.evidence))
     sure = [one for one in found if one.status in result.SURE]
     only_work = bool(sure) and {one.id for one in sure} <= OF_THE_WORK
@@ -235,6 +245,7 @@ def with_proof(
 
 
 def _strongest(found: Finding) -> Point:
+    """Return the evidence with the most points."""
     return max(found.evidence, key=lambda point: point.points)
 
 
@@ -243,9 +254,10 @@ def _sentences(points: Iterable[Point]) -> str:
 
 
 def has_proof(found: Finding, *, few: bool) -> bool:
-    """Return whether something is wrong, whatever the p95; work and traffic vary on any day.
+    """Return whether a confirmed cause shows by itself that something is wrong.
 
-    How requests end, and are answered, does not need as many of them as a p95 does.
+    Workload and traffic vary on any day. With too few requests for a p95, only causes in request
+    numbers count.
     """
     varies = found.id in _VARIES or (few and found.id not in COUNTED)
     return found.status == "confirmed" and not varies

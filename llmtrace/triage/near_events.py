@@ -1,7 +1,7 @@
 """List what was deployed, scaled, restarted or reconfigured near the onset.
 
-Reported events, and changes that signals and rows show by themselves: an engine's start time that
-moved, an instance that appeared or fell silent, a version of the application not seen before.
+Reported events, and changes seen in signals and rows: an engine's start time that moved, an
+instance that appeared or stopped reporting, a new version of the application.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from llmtrace.dataset.columns import Columns
 from llmtrace.triage.over_time import NearEvent
 
 EVENTS_BACK_S: Final = 1800.0
-_LATER_S: Final = 120.0  # what comes well after the onset is no cause of it
-_MOVED_S: Final = 1.0  # of a start time: less is rounding
-_SILENT: Final = 5.0  # times the usual time between two samples
-_FEWEST: Final = 5  # requests of a version, or it is a stray
+_LATER_S: Final = 120.0  # later events did not cause the onset
+_MOVED_S: Final = 1.0  # change of a start time; less is rounding
+_SILENT: Final = 5.0  # times the usual interval between two samples
+_FEWEST: Final = 5  # requests of a version, or samples of an instance
 _MOST: Final = 12
 _SAME_S: Final = 30.0
 
@@ -41,7 +41,7 @@ def events_near(case: Case, rows: Columns, span: Window, onset: float) -> tuple[
 
 
 def _alike(seen: tuple[float, str, str], text: str) -> bool:
-    """Return whether a reported event says of the same instance or version what was seen."""
+    """Return whether a reported event names the instance or version of a change that was seen."""
     return any(word in text for word in seen[2].replace(",", " ").split() if len(word) > len("to"))
 
 
@@ -79,7 +79,7 @@ def _versions(rows: Columns) -> Iterator[tuple[float, str, str]]:
     first = float(t[0])
     for code, name in enumerate(words.names):
         mine = np.flatnonzero(words.codes == code)
-        # A version that is rare from the start on may first be seen at any time.
+        # A version that is rare may first be seen at any time, even if it was there before.
         if len(mine) >= _FEWEST and t[mine[0]] > first:
             earlier = int(mine[0])
             share = len(mine) / (len(rows) - earlier)

@@ -1,7 +1,4 @@
-"""Add to a result when the incident began and ended, its impact and events near it.
-
-`windows/onset.py` dates it, and judges whether it is over.
-"""
+"""Add to a result when the incident began and ended, its impact, and events near the onset."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ def with_onset_and_impact(
     result = replace(result, incidents=look.incidents, data=data)
     if result.verdict in NOTHING_FOUND or look.alike_days is not None:
         return result
-    moved = what_moved(*_of_what_moved(look, result, compared))
+    moved = what_moved(*_requests_that_moved(look, result, compared))
     onset = date_onset(moved, look.chosen, look.mine, _ramp(look, moved))
     onset = onset and replace(onset, gap_s=_longest_gap(look.rows, onset))
     began = onset.best if onset is not None else look.chosen.after.start
@@ -50,7 +47,7 @@ def with_onset_and_impact(
             gave_up="cancelled" in result.moved, usual_rate=_usual_rate(result),
         )  # fmt: skip
     size = last_requests(of, incident)
-    if size and state == "ongoing" and moved[0].metric == about and _as_before(result, impact):
+    if size and state == "ongoing" and moved[0].metric == about and _is_as_before(result, impact):
         state, back, since = "not_known", float(of.t[-size]), size
     return replace(
         result,
@@ -65,23 +62,23 @@ def with_onset_and_impact(
 
 
 def _longest_gap(rows: Columns, onset: Onset) -> float:
-    """Return the longest time without a request in the interval of the onset."""
+    """Return the longest time without a request in the interval of the onset, seconds."""
     t = np.clip(rows.start / 1e9, onset.earliest, onset.latest)
     return float(np.diff(t, append=onset.latest).max(initial=0.0))
 
 
-def _as_before(result: Result, impact: Impact | None) -> bool:
-    """Return whether the last requests are as fast as those before, though it seems to last."""
+def _is_as_before(result: Result, impact: Impact | None) -> bool:
+    """Return whether the last requests are as fast as before, though it seems to last."""
     rose = result.significant and (result.delta_s or 0.0) > 0
     if impact is None or impact.now_s is None or result.before.p95 is None or not rose:
         return False
     return impact.now_s <= (1 + LEAST) * result.before.p95
 
 
-def _of_what_moved(
+def _requests_that_moved(
     look: Look, result: Result, compared: Mapping[Metric, Compared]
 ) -> tuple[Look, Result, Mapping[Metric, Compared]]:
-    """Return what to date the change on: all requests, or the kind that alone has moved."""
+    """Return what to date the change on: all requests, or the one kind that moved."""
     first = next((one for one in result.causes if one.status == "confirmed"), None)
     group = first.group if first is not None else {}
     group = result.cohorts[0].attributes if result.cohorts else group
@@ -97,9 +94,9 @@ def _of_what_moved(
 
 
 def _usual_rate(result: Result) -> float | None:
-    """Return how many requests came a second before, where some are lost now.
+    """Return the requests per second before, if some are lost now; `None` = none are lost.
 
-    Who waits longer sends fewer: of that none is lost.
+    Clients that wait longer send fewer requests; those are not lost.
     """
     lost = any(one.id == "traffic_lost" and one.status in NAMED for one in result.causes)
     before, after = (result.load[name].requests_per_s or 0.0 for name in ("before", "after"))
@@ -107,7 +104,7 @@ def _usual_rate(result: Result) -> float | None:
 
 
 def _ramp(look: Look, moved: Sequence[Moved]) -> Dated | None:
-    """Return when what moved began to rise, if it did so gradually."""
+    """Return when the metric that moved began to rise, if it did so gradually."""
     for one in look.mine:
         if moved and one.metric == moved[0].metric and one.shape == "ramp":
             mine = next(look.of(name) for name in METRICS if name == one.metric)

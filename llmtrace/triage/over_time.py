@@ -1,7 +1,7 @@
-"""The parts of a result that say when, for how many, and what else happened.
+"""The parts of a result about time, impact and events.
 
-They are described, as the rest, by docs/on-call/triage-result.schema.json. Times are unix seconds,
-durations seconds, and `None` is unknown.
+Like the others, they are described by docs/on-call/triage-result.schema.json. Times are unix
+seconds, durations seconds, and `None` is unknown.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ from llmtrace.dataset.case import Window
 State = Literal["ongoing", "over", "not_known", "began_before_the_data"]
 
 Shape = Literal["step", "ramp"]
-# What a stretch is of: a metric, the share of requests that fail or are cancelled by their client,
-# or requests a second.
+# What is searched: a metric, the share of failed or cancelled requests, or requests per second.
 Searched = Literal["ttft", "tpot", "e2e", "render", "errors", "cancelled", "traffic"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Onset:
-    """When the change began: the likeliest time, in an interval that holds it in 95 % of cases.
+    """When the change began: the likeliest time, and a 95 % interval.
 
-    `metric` is the one it is dated on, the clearest; `end` is when it ended, `None` = it lasts;
-    `gap_s` the longest time in the interval in which no request began.
+    `metric` is the clearest one, which it is dated on; `end` is when it ended (`None` = it lasts);
+    `gap_s` is the longest time in the interval without a request.
     """
 
     earliest: float
@@ -42,15 +41,15 @@ class Incident:
 
     Attributes:
         metric: what differed.
-        direction: `up` = slower, or more of what is counted; `down` = the contrary.
-        shape: `ramp` where it rose gradually; `start` is then when that began.
-        start, end: `end` is `None` where it lasts to the end of the data.
-        began_before: it lasts from the first request on: when it began is not known.
-        usual, level: medians outside and inside in seconds; of errors and cancelled the shares,
-            of traffic requests a second.
+        direction: `up` = slower, or more requests of the kind counted; `down` = the opposite.
+        shape: `ramp` = it rose gradually, from `start` on.
+        start, end: `end` is `None` if it lasts to the end of the data.
+        began_before: it lasts from the first request on, so its beginning is not known.
+        usual, level: medians outside and inside, seconds; shares for errors and cancelled;
+            requests per second for traffic.
         requests: that began in it.
-        p_value: how often noise of any kind makes one that stands out as far, in one search.
-        usual_then: the same hours of an earlier day were alike.
+        p_value: the chance that noise makes one that stands out as far, in one search.
+        usual_then: whether the same hours of an earlier day were alike.
     """
 
     metric: Searched
@@ -74,7 +73,7 @@ class Incident:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearEvent:
-    """What was deployed, scaled, restarted or changed; `distance_s` from the onset, + = later."""
+    """A deployment, scaling, restart or change; `distance_s` from the onset, positive = later."""
 
     t: float
     kind: str
@@ -84,22 +83,20 @@ class NearEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Impact:
-    """What the incident meant for those who waited.
+    """What the incident meant for users.
 
     Attributes:
-        since, until: from when to when requests are counted.
-        limit_s: above which a request counts; of the budget, or the p95 before.
-        from_budget: whether it is a budget's.
-        requests, of: requests beyond the limit, failed or given up, of those that began in the
-            incident.
-        cancelled: how many of them their clients cancelled; 0 where that is no more than usual.
-        lost: requests that did not come, by the rate before; 0 where they are no fewer.
-        tenants: requests beyond it by tenant, most first; the first ten.
-        tenants_hit: how many tenants that is in all; `None` = not reported.
-        budget_used: share of the error budget of the whole time searched that these used up;
-            `None` = no budget was given.
+        since, until: when requests are counted.
+        limit_s: above which a request counts: from the budget, or the p95 before.
+        from_budget: whether it is from a budget.
+        requests, of: requests over the limit, failed or given up, of those that began in it.
+        cancelled: how many of them clients cancelled; 0 if that is no more than usual.
+        lost: requests that did not come, by the rate before; 0 if they are no fewer.
+        tenants: the ten tenants with the most of these requests, with their number.
+        tenants_hit: number of all such tenants; `None` = not reported.
+        budget_used: share of the error budget of the time searched; `None` = no budget was given.
         now_s: p95 of the last requests.
-        worst_s, worst_at: the highest p95 of the bins that the page draws, and when.
+        worst_s, worst_at: the highest p95 of a bin that the page draws, and its time.
     """
 
     since: float
@@ -130,12 +127,12 @@ class Growth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Similar:
-    """A past report of `triage serve` that looks alike.
+    """A similar past report of `triage serve`.
 
     Attributes:
         report: its name.
-        alert, started: which alert it is of, and when that began.
-        verdict, metric: what it said.
+        alert, started: its alert, and when that began.
+        verdict, metric: its result.
         cause: the first that it named; `None` = none.
     """
 

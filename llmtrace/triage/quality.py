@@ -23,8 +23,8 @@ _FEW: Final = 200
 _MIN_COVERAGE: Final = 0.8
 _CENSORED: Final = 0.05
 _SHOWN: Final = 3
-_NEW: Final = 0.01  # of requests: less needs no word
-_SAMPLED: Final = 1.01  # requests a row: what is above is no rounding of weights
+_NEW: Final = 0.01  # share of requests, for a new kind to be mentioned
+_SAMPLED: Final = 1.01  # requests per row, beyond rounding of weights
 
 
 def quality_of(
@@ -39,18 +39,18 @@ def quality_of(
     warnings: Sequence[str],
     intervals: bool,
 ) -> Quality:
-    """Say how far to trust a triage.
+    """Assess how far to trust a triage.
 
     Args:
         both: the metric of the rows before and after.
-        compared: what became of it.
-        divided: what its change consists of.
-        rows: of the windows, that were looked at.
-        there: rows of the windows.
+        compared: the metric compared.
+        divided: its change by parts.
+        rows: of the windows, as used.
+        there: rows in the windows.
         stands_for: requests that those were sampled from, by their weights.
-        duplicates: rows left out because they were there already.
-        warnings: said by others already.
-        intervals: whether there are any, if any were requested.
+        duplicates: repeated rows that were removed.
+        warnings: from reading the data.
+        intervals: whether intervals were computed, if any were requested.
     """
     found = Quality(
         n=(len(both[0]), len(both[1])), coverage=_coverage(divided),
@@ -65,26 +65,26 @@ def quality_of(
                 for name in ("model", "route", "region", "replica", "tenant")},
         sampled=sum(map(len, rows)) / there if there else 1.0,
     )  # fmt: skip
-    said = [*warnings, *_of_the_rows(found, both[1].metric, there, stands_for)]
-    said += _without(rows, both)
-    said += [
+    notes = [*warnings, *_of_the_rows(found, both[1].metric, there, stands_for)]
+    notes += _without(rows, both)
+    notes += [
         f"{100 * share:.0f} % of the requests are new: {kind}"
         for kind, share in divided.cells.new[:_SHOWN]
         if share >= _NEW
     ]
     if duplicates:
-        said.append(f"{duplicates:,} rows were there twice, and left out once")
+        notes.append(f"{duplicates:,} rows were there twice, and left out once")
     if not intervals:
-        said.append("no intervals: a window is too short to resample in blocks of 10 s")
+        notes.append("no intervals: a window is too short to resample in blocks of 10 s")
     return replace(
         found,
-        doubts=tuple(one for one in said if isinstance(one, Doubt)),
-        warnings=tuple(dict.fromkeys(one for one in said if not isinstance(one, Doubt))),
+        doubts=tuple(one for one in notes if isinstance(one, Doubt)),
+        warnings=tuple(dict.fromkeys(one for one in notes if not isinstance(one, Doubt))),
     )
 
 
 def _of_the_rows(found: Quality, metric: str, there: int, stands_for: float) -> Iterator[str]:
-    """Yield what the rows themselves leave in doubt."""
+    """Yield doubts about the rows themselves."""
     if stands_for > _SAMPLED * there:
         yield (
             f"a sample: these {there:,} rows stand for {stands_for:,.0f} requests; rates and "
@@ -108,7 +108,7 @@ def _of_the_rows(found: Quality, metric: str, there: int, stands_for: float) -> 
 
 
 def _without(rows: tuple[Columns, Columns], both: tuple[Values, Values]) -> Iterator[str]:
-    """Yield how many requests that succeeded lack the metric, and so are left out."""
+    """Say how many successful requests lack the metric, and so are left out."""
     metric = both[0].metric
     done = [side.words["outcome"].where("success") & ~side.words["operation"].where(TURN)
             for side in rows]  # fmt: skip
@@ -126,7 +126,7 @@ def _without(rows: tuple[Columns, Columns], both: tuple[Values, Values]) -> Iter
 
 
 def _coverage(divided: Divided) -> float | None:
-    """Return the median share of a request's time after that stages are known for."""
+    """Return the median share of a request's time after that has a known stage."""
     value = divided.after.value
     positive = value > 0
     if not positive.any():

@@ -21,8 +21,8 @@ Verdict = Literal[
     "regression",  # it moved for the same work
     "mixed",  # both
     "improvement",  # the same work takes less
-    "drift",  # the same work takes longer, and came to that gradually
-    "traffic",  # requests stopped, or came in other numbers; their metrics are as before
+    "drift",  # the same work takes longer, after a gradual rise
+    "traffic",  # requests stopped, or their number changed; their metrics are as before
     "new_workload",  # too much of today's workload did not exist before
     "not_enough_data",
 ]
@@ -47,9 +47,9 @@ CAUSES: Final = (
     "traffic_surge", "provider_errors",
 )  # fmt: skip
 
-# Shown by rows that were made by hand alone; the simulator has no response cache, no clients that
-# start, stop streaming or are too busy to read, no structured answers and no engines for prefill
-# alone, and neither the number of requests nor a provider's errors are a fault of a day.
+# Tested only with rows made by hand. The simulator has no response cache, no clients that start,
+# stop streaming or are too busy to read, no structured answers, no separate prefill engines, and
+# no faults in request numbers or of providers.
 NOT_SIMULATED: Final = frozenset(
     {
         "response_cache_misses", "streaming_off", "grammar_compilation", "busy_client",
@@ -70,9 +70,9 @@ class Side:
     """The metric in one of the two windows.
 
     Attributes:
-        window: from when to when; `None` where there are no rows.
-        n: requests that report the metric, and those that were cut short before it was known.
-        p95_ci: where the true p95 lies with 95 % confidence; `None` where n is too small to say.
+        window: `None` = no rows.
+        n: requests that report the metric, or were cut short before it was known.
+        p95_ci: 95 % confidence interval of the p95; `None` = too few requests.
     """
 
     window: Window | None
@@ -84,9 +84,9 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contribution:
-    """What one part adds to the change: `mix`, a stage, `unattributed` or `co_occurrence`.
+    """A part of the change: `mix`, a stage, `unattributed` or `co_occurrence`.
 
-    `ci` is a 95 % block-bootstrap interval; `significant` says that it leaves 0 out.
+    `ci` is a 95 % block-bootstrap interval; `significant` means that it excludes 0.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Contribution:
 
     @property
     def noise(self) -> bool:
-        """Whether its interval holds 0; without an interval that is not known."""
+        """Whether its interval includes 0; false without an interval."""
         return None not in self.ci and not self.significant
 
 
@@ -106,13 +106,13 @@ class Cohort:
 
     Attributes:
         attributes: what they have in common.
-        excess_share: of the requests that are slow beyond expectation, how many are these.
-        traffic_share: of all requests, how many are these.
+        excess_share: their share of the requests that are slow beyond expectation.
+        traffic_share: their share of all requests.
         p95_without: the p95 of all others.
-        fails: these are requests that fail, and not slow ones.
-        n: how many requests these are.
+        fails: whether they fail, rather than are slow.
+        n: number of these requests.
         slow: how many of them are slower than the p95 before, or failed.
-        q: chance of a false discovery, Benjamini and Hochberg.
+        q: false discovery rate (Benjamini and Hochberg).
     """
 
     attributes: Mapping[str, str]
@@ -127,7 +127,7 @@ class Cohort:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One line of evidence and its points, which are for the cause if positive."""
+    """One line of evidence and its points: positive ones support the cause."""
 
     text: str
     points: int
@@ -142,8 +142,8 @@ class RightWhen:
     """How often a status was right, in simulated worlds that no rule was written on.
 
     Attributes:
-        right, of: true calls, of all of this status.
-        calls: of which cause; `all causes` where those of this one are too few to say.
+        right, of: right findings, of all with this status.
+        calls: the cause that they are of; `all causes` if there are too few of this one.
         measured: the date.
     """
 
@@ -155,7 +155,7 @@ class RightWhen:
 
 @dataclass(frozen=True, slots=True)
 class OrElse:
-    """Another cause that the same evidence fits, and the observation that only one makes."""
+    """Another cause that fits the same evidence, and what to look at to tell the two apart."""
 
     id: str
     look: str
@@ -168,13 +168,13 @@ class OrElse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What the evidence says of one cause; `score` is the sum of the points.
+    """The evidence for and against one cause; `score` is the sum of the points.
 
     Attributes:
-        shown_in: where the rule named its cause first; empty = it was not shown yet.
+        shown_in: where the rule named its cause first; empty = nowhere yet.
         right_when_so_called: `None` = not measured.
-        or_else: of the cause named first, those that the evidence cannot separate from it.
-        group: what the requests that it is about have in common; empty = all, or not known.
+        or_else: for the cause named first, other causes that fit the evidence.
+        group: what the affected requests have in common; empty = all requests, or not known.
     """
 
     id: str
@@ -193,10 +193,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One watched metric before and after: whether it moved beyond chance.
+    """One metric before and after, and whether it moved beyond chance.
 
-    `share_above` is the share of requests now slower than the p95 before (5 % expected), with
-    its 95 % interval, widened for requests that share fate.
+    `share_above` is the share of requests now slower than the p95 before (5 % expected), with its
+    95 % interval, widened for clustering.
     """
 
     metric: Metric
@@ -215,7 +215,7 @@ class Change:
 
     @property
     def grew(self) -> tuple[float, str]:
-        """By which share it grew: its p95, or its p50 where the p95 hardly moved; and of which."""
+        """Relative growth of the p95, or of the p50 if the p95 hardly moved; and which of them."""
         b, a = self.before, self.after
         shares = [(high or 0.0) / max(low or 0.0, 1e-9) - 1
                   for low, high in ((b.p95, a.p95), (b.p50, a.p50))]  # fmt: skip
@@ -229,10 +229,10 @@ class Outcomes:
 
     Attributes:
         failed_before, failed_after: share of errors, truncations and time-outs.
-        significant: that share rose beyond chance.
+        significant: whether that share rose beyond chance.
         cancelled_before, cancelled_after: share of requests that their client cancelled.
-        gave_up: that share rose beyond chance.
-        failures: what failed after, by outcome, HTTP status and error type, the commonest first.
+        gave_up: whether that share rose beyond chance.
+        failures: failures after, by outcome, HTTP status and error type, the most common first.
     """
 
     before: Mapping[str, int]
@@ -249,7 +249,7 @@ class Outcomes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The load of a window: requests and tokens a second, typical lengths."""
+    """The load of a window: requests and tokens per second, typical lengths."""
 
     requests_per_s: float | None
     prompt_tokens_per_s: float | None
@@ -262,7 +262,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anatomy:
-    """What a request at the p95 consists of, by stage; the stages come to the p95."""
+    """The stages of a request at the p95, which add up to it; seconds."""
 
     before: Mapping[str, float]
     after: Mapping[str, float]
@@ -270,10 +270,10 @@ class Anatomy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A fit over many requests of an engine that reports nothing: never part of a sum.
+    """An estimate over many requests of an engine that reports no prefill; part of no sum.
 
-    TTFT = base + per_token * uncached prompt tokens, fitted on each window by itself; prefill is
-    `per_token` times the tokens. Seconds a token, with 95 % intervals; `fit` is R squared.
+    TTFT = base + per_token * uncached prompt tokens, fitted to each window; prefill is `per_token`
+    times the tokens. Seconds per token, with 95 % intervals; `fit` is R squared.
     """
 
     what: Literal["prefill"]
@@ -288,7 +288,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimates:
-    """The estimate in both windows; `None` where it cannot be made."""
+    """The estimate in both windows; `None` = not possible."""
 
     before: Estimate | None
     after: Estimate | None
@@ -296,23 +296,23 @@ class Estimates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """How far the data carry the verdict.
+    """How well the data support the verdict.
 
     Attributes:
         n: requests compared, before and after.
-        coverage: of the typical request's time, the share that stages are known for.
+        coverage: share of a typical request's time with known stages.
         censored: requests cut short before the metric was known, before and after.
-        clustered: how many times more the slow requests vary by the minute than they would if
-            they were independent; intervals are widened for it.
-        duplicates: rows left out because they were there already.
-        unmatched_share: of the requests now, those of a kind that was never seen before.
-        effective_n: requests before, after weighting them to the mix of now.
-        matched_on: what "the same work" was taken to mean.
-        unreported: parts that no row tells of: stages, and `mix` where none says how long it is.
-        values: how many values rows after have of a field by which some may be affected.
-        sampled: the share of rows looked at, below 1 only beyond a limit (docs/on-call/triage.md).
-        doubts: of what was read, for people, before the verdict: other units, say.
-        warnings: for people.
+        clustered: design effect: how much more slow requests vary over time than independent ones;
+            intervals are widened by it.
+        duplicates: repeated rows that were removed.
+        unmatched_share: share of the requests now that are of a kind never seen before.
+        effective_n: requests before that those weighted to the mix of now are worth.
+        matched_on: the fields that define "the same work".
+        unreported: parts that no row reports: stages, and `mix` if none has a length.
+        values: number of values after of each field by which some requests may be affected.
+        sampled: share of rows used, below 1 only beyond a limit (docs/on-call/triage.md).
+        doubts: doubts about what was read, shown before the verdict, such as other units.
+        warnings: shown with the data.
     """
 
     n: tuple[int, int]
@@ -332,35 +332,35 @@ class Quality:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a triage found.
+    """The result of a triage.
 
     Attributes:
         reason: the verdict in one sentence, with numbers.
-        metric: the one that moved; `None` where no row reports any.
-        delta_s: p95 after less p95 before.
+        metric: the one that moved; `None` = no row reports any.
+        delta_s: p95 after minus p95 before.
         significant: whether that is beyond chance.
-        contributions: `mix`, the stages, `co_occurrence`: they come to `delta_s` exactly.
+        contributions: `mix`, the stages, `co_occurrence`; they add up to `delta_s` exactly.
         localised: whether the slow requests are of a kind: `cohorts`.
-        causes: what may have caused it, the best supported first.
+        causes: possible causes, the best supported first.
         exemplars: trace ids nearest to the p95, `slow` (after) and `normal` (before).
-        changes: all metrics looked at.
-        moved: which of them, and `errors` and `cancelled`, moved beyond chance.
+        changes: all metrics that were compared.
+        moved: those that moved beyond chance, with `errors` and `cancelled`.
         onset: when it began.
         state: whether it is over at the end of the data; `None` = nothing moved.
-        recovered_at: since when, where it is.
-        quiet_since: since when it may be over, where too few requests followed to say so,
+        recovered_at: when it ended, if it did.
+        quiet_since: when it may have ended, if too few requests followed to be certain,
         requests_since: and how many.
         incidents: every stretch that stands out, of any metric, by start.
         events: what was deployed, scaled, restarted or reconfigured near the onset.
-        impact: what it meant for those who waited.
-        grew: the kinds of request that make the part of the mix, the largest first.
-        smallest_visible: the least relative rise of the metric that these windows would have shown
-            in four of five cases; `None` = not even ten times as slow.
-        smallest_visible_share: the least share of requests beyond the p95 before that they would
-            have shown, 5 % being expected.
-        settle: what data would settle what is open.
-        similar: past reports that look alike, where `triage serve` keeps them.
-        about: what was triaged, where that is not all requests: an alert, a filter.
+        impact: what it meant for users.
+        grew: the kinds of request behind the part `mix`, the largest first.
+        smallest_visible: the smallest relative rise of the metric that these windows would have
+            shown in four of five cases; `None` = not even ten times as slow.
+        smallest_visible_share: the smallest share of requests beyond the p95 before that they
+            would have shown; 5 % are expected.
+        settle: data that would settle what is open.
+        similar: similar past reports, if `triage serve` stores them.
+        about: what was triaged, if not all requests: an alert, a filter.
         data: from the first request to the end of the time searched.
     """
 

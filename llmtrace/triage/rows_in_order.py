@@ -1,4 +1,4 @@
-"""Put rows in order of time, each once, and thin out very many."""
+"""Sort rows by time, remove repeated ones, and thin out very many."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from llmtrace.dataset.columns import Columns
 
 _EXACT_NS: Final = 1_000_000
-_MAX_ROWS: Final = 100_000  # of a time, looked at: beyond, every second, third, ... row
+_MAX_ROWS: Final = 100_000  # with more, only every second, third, ... row is used
 
 
 def in_order(rows: Columns) -> tuple[Columns, int]:
-    """Return the rows by start, each once, and how many were there twice."""
+    """Return the rows by start, each once, and how many repeated rows were removed."""
     start = rows.start
     if len(start) > 1 and (np.diff(start) < 0).any():
         e2e = np.nan_to_num(rows.numbers["e2e_s"], nan=-1.0)
@@ -26,10 +26,10 @@ def in_order(rows: Columns) -> tuple[Columns, int]:
 
 
 def _repeated(rows: Columns) -> NDArray[np.bool_]:
-    """Return which rows are there already: of one start and one id, or the same in every field.
+    """Return which rows repeat another: the same start and id, or equal in every field.
 
-    The latter only if they have a trace or a start finer than a millisecond: clocks that tick in
-    milliseconds give two requests the same start.
+    The latter only with a trace id or a start finer than a millisecond: with clocks that tick in
+    milliseconds, two requests can have the same start.
     """
     again = np.zeros(len(rows), bool)
     same = np.diff(rows.start, prepend=-1, append=-1) == 0
@@ -40,7 +40,7 @@ def _repeated(rows: Columns) -> NDArray[np.bool_]:
     fields: list[NDArray[Any]] = [
         *near.numbers.values(), *(words.codes for words in near.words.values())
     ]  # fmt: skip
-    mixed = np.zeros(len(near))  # hardly the same of two rows unless all fields are
+    mixed = np.zeros(len(near))  # a hash: rarely equal unless all fields are
     for factor, column in enumerate(fields, 1):
         mixed += factor * np.nan_to_num(column, nan=-1.0)
     whole = [ids["trace_id"], mixed, *fields, *ids.values()]
@@ -49,7 +49,7 @@ def _repeated(rows: Columns) -> NDArray[np.bool_]:
         rest = np.flatnonzero(which)
         rest = rest[np.lexsort((columns[1][rest], columns[0][rest], near.start[rest]))]
         pairs = np.stack((rest[:-1], rest[1:]))
-        for column in (near.start, *columns):  # fewer and fewer are left
+        for column in (near.start, *columns):
             one, next_ = column[pairs]
             pairs = pairs[:, (one == next_) | ((one != one) & (next_ != next_))]  # noqa: PLR0124
         again[index[pairs[1]]] = True
@@ -57,7 +57,7 @@ def _repeated(rows: Columns) -> NDArray[np.bool_]:
 
 
 def thinned(rows: Columns, most: int = _MAX_ROWS) -> Columns:
-    """Return every second, third, ... row of more than that many, standing for the others."""
+    """Return every second, third, ... row if there are more than `most`, with weights to match."""
     step = -(-len(rows) // most)
     if step <= 1:
         return rows

@@ -25,9 +25,9 @@ from llmtrace.triage.windows.choose import earlier
 
 Progress = Callable[[str, float], None]
 Filters = Mapping[str, tuple[str, ...]]
-# Reads the case of a stretch of time; filters are by row field, and a source may ignore them.
+# Reads the case of a window; filters are by row field, and a source may ignore them.
 Read = Callable[[cases.Window, Progress, Filters], cases.Case]
-# Imports a module of the collector, which this package knows by name alone: name, what wants it.
+# Imports a module of the collector, which this package knows only by name: name, option.
 Bring = Callable[[str, str], Any]
 
 _MAX_ROWS: Final = 5_000_000
@@ -37,14 +37,14 @@ _AROUND_S: Final = 60.0
 
 
 def reader(options: argparse.Namespace, bring: Bring) -> Read:
-    """Return what reads the source that the command's options name.
+    """Return a function that reads the source that the options name.
 
     Args:
         options: of `llmtrace triage`.
-        bring: imports what is built on this package.
+        bring: imports modules of the collector.
 
     Raises:
-        ConfigError: an address is none, or what it takes is not installed.
+        ConfigError: an address is invalid, or a package is not installed.
     """
     rows = _rows(options, bring)
 
@@ -65,17 +65,17 @@ def reader(options: argparse.Namespace, bring: Bring) -> Read:
         signals, odd = prometheus.read_signals(
             options.prometheus, options.prometheus_token_file, around, progress
         )
-        # In place of others there may be: a counter that is there twice counts nothing.
+        # These replace the case's own signals: a counter must not be there twice.
         return with_replicas(replace(case, signals=signals, warnings=(*case.warnings, *odd)))
 
     return both
 
 
 def with_replicas(case: cases.Case) -> cases.Case:
-    """Name the replica of rows that lack it, where their `server` is an engine with signals.
+    """Name the replica of rows that lack it, if their `server` is an engine with signals.
 
-    Engines that report their times in the response do not report their name. A gateway's signals
-    say nothing of which engine was behind it.
+    Engines that report times in the response do not report their name. A server that reports a
+    gateway's signals is a gateway, which does not tell the engine behind it.
     """
     replica, server = case.rows.words["replica"], case.rows.words["server"]
     engines = _engines(case.signals)
@@ -88,14 +88,14 @@ def with_replicas(case: cases.Case) -> cases.Case:
 
 
 def _engines(signals: cases.Signals) -> set[str]:
-    """Return the instances that report an engine's load, and nothing of a gateway."""
+    """Return the instances that report an engine's load and no gateway's signals."""
 
-    def telling(names: Iterable[str]) -> set[str]:
+    def reporting(names: Iterable[str]) -> set[str]:
         codes = np.unique(signals.instance.codes[signals.signal.where(*names)])
         return {signals.instance.names[code] for code in codes}
 
     of_gateways = (name for name in signals.signal.names if name.startswith("gateway_"))
-    return telling(("running", "waiting")) - telling(of_gateways)
+    return reporting(("running", "waiting")) - reporting(of_gateways)
 
 
 def _rows(options: argparse.Namespace, bring: Bring) -> Read:
@@ -120,9 +120,9 @@ def _rows(options: argparse.Namespace, bring: Bring) -> Read:
 
 
 def with_earlier_days(read: Read) -> Read:
-    """Return what reads the rows of the same hours of the day and the week before as well.
+    """Also read the rows of the same hours a day and a week before, which show a daily pattern.
 
-    They are what a daily pattern is known by. Where they cannot be read, there are none.
+    If they cannot be read, they are left out.
     """
 
     def more(window: cases.Window, progress: Progress, filters: Filters) -> cases.Case:
@@ -139,21 +139,21 @@ def with_earlier_days(read: Read) -> Read:
 
 
 def from_file(path: Path, progress: Progress) -> cases.Case:
-    """Read rows alone: JSON lines, Parquet or CSV. There are no signals then.
+    """Read rows without signals: JSON lines, Parquet or CSV.
 
     Raises:
         SourceError: the file cannot be read.
-        DataError: no row is in it.
+        DataError: it has no rows.
     """
     return _rows_alone(read_columns(path, progress), str(path))
 
 
 def from_langfuse(window: cases.Window, progress: Progress) -> cases.Case:
-    """Read the generations of a Langfuse project, which its `LANGFUSE_*` variables name.
+    """Read the generations of the Langfuse project that the `LANGFUSE_*` variables name.
 
     Raises:
         ConfigError: the package is not installed, or a variable is missing.
-        SourceError: the server does not respond, rejects, or sends what cannot be read.
+        SourceError: the server does not respond, rejects, or sends invalid data.
         DataError: no request began in the window.
     """
     from llmtrace.dataset.langfuse_import import read_rows
@@ -185,8 +185,8 @@ def from_collector(
 
     Args:
         collector: to query.
-        window: which time.
-        progress: notified of how far it is.
+        window: the time to read.
+        progress: notified of the progress.
         filters: by row field; a collector takes one word each, more are filtered here.
 
     Raises:
@@ -196,7 +196,7 @@ def from_collector(
     filters_sent = {
         name: words[0]
         for name, words in (filters or {}).items()
-        if len(words) == 1 and not name.endswith("_source")  # of those the API knows nothing
+        if len(words) == 1 and not name.endswith("_source")  # unknown to the API
     }
     span = {"start": f"{window.start:.6f}", "end": f"{window.end:.6f}"}
     rows = from_dicts(
@@ -216,7 +216,7 @@ def from_collector(
     reported["events"] = collector.get("events", **span)["events"]
     facts, odd_facts = cases.facts_from(reported)
     cut = []
-    if rows.n >= _MAX_ROWS:  # they come by time: what is missing is the latest
+    if rows.n >= _MAX_ROWS:  # rows come by time, so the latest are missing
         until = float(np.max(rows.start)) / 1e9
         cut.append(
             f"only the first {rows.n:,} rows were read, up to {date_and_zone(until)}: "
@@ -233,7 +233,7 @@ def from_collector(
 def _with_progress(
     rows: Iterator[dict[str, Any]], window: cases.Window, progress: Progress
 ) -> Iterator[dict[str, Any]]:
-    """Pass rows on, which come by time, and say how far through the window they are."""
+    """Pass rows on, and report how far through the window they are."""
     for number, row in enumerate(rows):
         if number % _PROGRESS_ROWS == 0:
             at = float(row.get("start", 0)) / 1e9

@@ -1,4 +1,4 @@
-"""Decide whether the workload changed, the system, both or nothing, or that it is unknown."""
+"""Decide whether the workload changed, the system, both or nothing, or whether that is unknown."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from llmtrace.triage.result import (
 )
 from llmtrace.triage.windows.spike import TRAFFIC_RATIO
 
-NEW_SHARE: Final = 0.3  # of requests that are of no kind seen before: nothing to compare with
-COUNTS: Final = 1 / 3  # share of the change from which a part of it is one
+NEW_SHARE: Final = 0.3  # share of requests of new kinds, from which there is no comparison
+COUNTS: Final = 1 / 3  # share of the change from which the workload, or the system, counts
 MIN_TRAFFIC_S: Final = 30.0
-_DOUBLED: Final = 1.0  # a rise that even a search of all there is would have to show
-BURSTS: Final = 3.0  # slow requests that tell as much as one: fewer need no word
-_KINDS: Final = 3  # of failures that are said
-_CANCELS: Final = 0.1  # share of the p95 that two opposite moves must each come to
+_DOUBLED: Final = 1.0  # relative rise that even a search of all data would have to show
+BURSTS: Final = 3.0  # design effect from which clustering is mentioned
+_KINDS: Final = 3  # kinds of failures that are named
+_CANCELS: Final = 0.1  # share of the p95 that each of two opposite changes must reach
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A verdict and its reason, in one sentence."""
+    """A verdict and its reason in words."""
 
     verdict: Verdict
     reason: str
@@ -55,22 +55,22 @@ def judge(
     sized: bool,
     usual: Callable[[], tuple[float, float]],
 ) -> Judged:
-    """Give the verdict.
+    """Give the verdict on one metric.
 
     Args:
-        compared: the metric in question.
-        mine: what its change consists of.
-        spread: their intervals; `None` = not worked out.
+        compared: the metric in both windows.
+        mine: its change by parts.
+        spread: their intervals; `None` = not computed.
         outcomes: how requests ended.
-        thorough: all there is was searched, and that was much: these two windows are only part.
-        sized: rows say how long requests are; if not, more work is not known from slower work.
-        usual: returns by how many seconds the mix and the same work move, at most, between
-            stretches of one window, in which nothing happened.
+        thorough: whether these windows are only part of much data that was searched.
+        sized: whether rows have token counts; without, more work looks like slower work.
+        usual: returns by how many seconds the mix and the same work move at most between stretches
+            of one window, in which nothing happened.
     """
     change, found = compared.change, mine.found
-    broken, fewest = _broken(outcomes), least_values(Q)
-    if broken and not change.significant:
-        return Judged("regression", broken)
+    failures, fewest = _failures_text(outcomes), least_values(Q)
+    if failures and not change.significant:
+        return Judged("regression", failures)
     if min(change.before.n, change.after.n) < fewest and not change.significant:
         return Judged(
             "not_enough_data",
@@ -78,48 +78,51 @@ def judge(
             f"{change.metric}; a p95 needs {fewest} in each to have an interval.",
         )
     if not change.significant:
-        return _hidden(change, found, spread, usual) or _not_seen(compared, thorough=thorough)
+        return _cancelled_out(change, found, spread, usual) or _not_beyond_chance(
+            compared, thorough=thorough
+        )
     unmatched = mine.cells.unmatched_share
     if unmatched > NEW_SHARE or found is None:
         return Judged(
             "new_workload",
-            f"{_moved(change)}, and {100 * unmatched:.0f} % of the requests are of a kind never "
-            "seen before: there is nothing to compare them with.",
+            f"{_change_text(change)}, and {100 * unmatched:.0f} % of the requests are of a kind "
+            "never seen before: there is nothing to compare them with.",
         )
-    if broken and found.delta < 0:
-        return Judged("regression", broken)  # a request that fails early does not wait for long
-    judged = _moved_verdict(change, found, spread, broken=bool(broken))
+    if failures and found.delta < 0:
+        return Judged("regression", failures)  # requests that fail early make others faster
+    judged = _judge_moved(change, found, spread, failing=bool(failures))
     if not sized and judged.verdict in ("regression", "improvement"):
         more = "more" if judged.verdict == "regression" else "less"
-        judged = replace(judged, reason=f"{_moved(change)}. Whether requests ask for {more} work "
-                                        "is not known: rows have no token counts.")  # fmt: skip
-    return replace(judged, reason=f"{broken} {judged.reason}") if broken else judged
+        unknown = f"Whether requests ask for {more} work is not known: rows have no token counts."
+        judged = replace(judged, reason=f"{_change_text(change)}. {unknown}")
+    return replace(judged, reason=f"{failures} {judged.reason}") if failures else judged
 
 
-def _not_seen(compared: Compared, *, thorough: bool) -> Judged:
+def _not_beyond_chance(compared: Compared, *, thorough: bool) -> Judged:
+    """Give the verdict on a metric that did not move: no change, or too little data to see one."""
     visible, clustered = compared.visible, max(compared.design)
     coarse = visible is None or visible > (TOO_COARSE if not thorough else _DOUBLED)
     bursts = " (slow requests come in bursts: wide intervals)" if clustered > BURSTS else ""
     seen = "not even ten times" if visible is None else f"{1 + visible:.3g} times"
     return Judged(
         "not_enough_data" if coarse else "no_change",
-        f"{_moved(compared.change)}: not beyond chance; all requests {seen} as slow would have "
-        f"been seen{bursts if coarse else ''}.",
+        f"{_change_text(compared.change)}: not beyond chance; all requests {seen} as slow would "
+        f"have been seen{bursts if coarse else ''}.",
     )
 
 
 def of_a_kind(judged: Judged, cohort: Cohort, change: Change) -> Judged:
-    """Return the verdict where a kind of request got slower, though all together did not."""
+    """Return the verdict if one kind of request got slower, though all together did not."""
     kind = ", ".join(f"{name}={value}" for name, value in cohort.attributes.items())
     return Judged(
         "regression",
-        f"{kind} alone, {cohort.n:,} requests: {_moved(change)}. All requests together: "
+        f"{kind} alone, {cohort.n:,} requests: {_change_text(change)}. All requests together: "
         f"{judged.reason}",
     )
 
 
 def beside_a_fault(judged: Judged, causes: Sequence[Finding]) -> Judged:
-    """Return no good news where a fault is likely: what is faster may be what is left of it."""
+    """Turn an improvement into a regression if a fault is likely: fewer requests may be left."""
     fault = next((one for one in causes if one.status in SURE
                   and one.id not in OF_THE_WORK | OF_TRAFFIC), None)  # fmt: skip
     if judged.verdict != "improvement" or fault is None:
@@ -128,32 +131,32 @@ def beside_a_fault(judged: Judged, causes: Sequence[Finding]) -> Judged:
 
 
 def of_the_work(judged: Judged, change: Change, explained: str) -> Judged:
-    """Return the verdict where other work is all that is known to be behind a change."""
-    return replace(judged, verdict="workload", reason=f"{_moved(change)}: {explained}.")
+    """Return the verdict if longer requests are all that is known to be behind a change."""
+    return replace(judged, verdict="workload", reason=f"{_change_text(change)}: {explained}.")
 
 
-def _moved_verdict(
+def _judge_moved(
     change: Change,
     found: Attribution,
     spread: Spread | None,
     *,
-    broken: bool,
+    failing: bool,
 ) -> Judged:
     """Give the verdict on a metric that moved: the workload, the same work, or both."""
     verdict = _kind(found, spread)
     mix, same = float(found.seconds[0]), found.same_work
-    if verdict == "workload" and broken:
+    if verdict == "workload" and failing:
         verdict = "mixed"
     if verdict in ("regression", "mixed") and found.delta < 0 and same < 0 > change.grew[0]:
         verdict = "improvement"
-    words = {
-        "workload": f"{_moved(change)}; the workload accounts for {_said(mix, change)} of it.",
-        "regression": f"{_moved(change)}; the same work takes {_said(same, change)} longer.",
-        "improvement": f"{_moved(change)}; the same work takes {_said(-same, change)} less.",
-        "mixed": f"{_moved(change)}: {_said(mix, change)} from the workload, "
-        f"{_said(same, change)} for the same work.",
+    by_mix, by_same = _part_text(mix, change), _part_text(same, change)
+    reasons = {
+        "workload": f"; the workload accounts for {by_mix} of it.",
+        "regression": f"; the same work takes {by_same} longer.",
+        "improvement": f"; the same work takes {_part_text(-same, change)} less.",
+        "mixed": f": {by_mix} from the workload, {by_same} for the same work.",
     }
-    return Judged(verdict, words[verdict])
+    return Judged(verdict, f"{_change_text(change)}{reasons[verdict]}")
 
 
 def in_time(
@@ -166,20 +169,20 @@ def in_time(
     alike_days: int | None,
     metric: str,
 ) -> Judged:
-    """Return the verdict by what the course over time says, which two windows do not.
+    """Adjust the verdict to the course over time, which two windows do not show.
 
-    Requests that stopped or came in crowds are a finding where no metric moved; a level that rose
-    gradually for most of the time has drifted; and what was alike in the same hours of an earlier
+    Requests that stopped or came in crowds are a finding even if no metric moved. A level that
+    rose gradually for most of the time has drifted. What was alike at the same hours of an earlier
     day is no change.
 
     Args:
         judged: by the windows.
-        stretches: in the window after, the most certain first.
+        stretches: incidents in the window after, the most certain first.
         load: of both windows.
         after: the window after.
-        span_s: how long the time searched is, seconds.
-        alike_days: how many days ago it was alike; `None` = not.
-        metric: the one that is judged.
+        span_s: length of the time searched, seconds.
+        alike_days: how many days ago it was alike; `None` = it was not.
+        metric: the metric in question.
     """
     if alike_days is not None:
         day = "a day ago" if alike_days == 1 else f"{alike_days} days ago"
@@ -190,11 +193,11 @@ def in_time(
               and one.seconds_in(after) >= after.seconds / 2]  # fmt: skip
     traffic = mostly[0] if mostly else None
     unseen = judged.verdict in ("no_change", "not_enough_data")
-    if traffic is not None and (unseen or _follows(judged, traffic)):
+    if traffic is not None and (unseen or _by_less_traffic(judged, traffic)):
         low, high = (load[name].requests_per_s or 0.0 for name in ("before", "after"))
         ratio = high / low if traffic.direction == "up" and low else low / max(high, 1e-9)
-        # In less time crowds and gaps come by themselves; where requests stopped there is no
-        # window after that could be long.
+        # Shorter crowds and gaps come by chance. If requests stopped, the window after is short
+        # by nature, so the time searched counts.
         seen_s = after.seconds if high else span_s
         if ratio >= TRAFFIC_RATIO and seen_s >= MIN_TRAFFIC_S:
             words = "More requests" if traffic.direction == "up" else "Fewer requests"
@@ -209,13 +212,13 @@ def in_time(
     return judged
 
 
-def _follows(judged: Judged, traffic: Incident) -> bool:
-    """Return whether it went quicker as fewer requests came: that is no good news."""
+def _by_less_traffic(judged: Judged, traffic: Incident) -> bool:
+    """Return whether requests got faster because fewer came, which is no good news."""
     return judged.verdict == "improvement" and traffic.direction == "down" and traffic.end is None
 
 
 def _kind(found: Attribution, spread: Spread | None) -> Verdict:
-    """Return which part of a real change is large enough, and beyond chance, to count."""
+    """Return which part of a real change is large and certain enough to count."""
     parts, whole = (abs(float(found.seconds[0])), abs(found.same_work)), abs(found.delta)
     sure = (True, True) if spread is None else _sure_parts(spread)
     mix, same = (part >= COUNTS * whole and one for part, one in zip(parts, sure, strict=True))
@@ -226,35 +229,36 @@ def _kind(found: Attribution, spread: Spread | None) -> Verdict:
     return "workload" if mix else "regression"
 
 
-def _hidden(
+def _cancelled_out(
     change: Change,
     found: Attribution | None,
     spread: Spread | None,
     usual: Callable[[], tuple[float, float]],
 ) -> Judged | None:
-    """Return a verdict where workload and system moved against each other, unseen in the sum.
+    """Return a verdict if workload and system moved in opposite directions, unseen in the sum.
 
-    Such parts are found in windows without an incident, too: requests that are close in time are
-    alike, for longer than the blocks that the intervals are made of. So each part must exceed what
-    it comes to within the windows themselves.
+    Such parts are also found in windows without an incident, since requests close in time are
+    alike for longer than the blocks that intervals are made from. So each part must exceed what it
+    comes to within the windows themselves (`usual`).
     """
     if found is None or spread is None:
         return None
     mix, same = float(found.seconds[0]), found.same_work
-    against = mix * same < 0 and min(abs(mix), abs(same)) >= _CANCELS * found.before
-    if not against or not all(_sure_parts(spread)):
+    opposite = mix * same < 0 and min(abs(mix), abs(same)) >= _CANCELS * found.before
+    if not opposite or not all(_sure_parts(spread)):
         return None
     usual_mix, usual_same = usual()
     if abs(mix) <= usual_mix or abs(same) <= usual_same:
         return None
     return Judged(
         "mixed",
-        f"{_moved(change)}, but {_said(mix, change)} from the workload and "
-        f"{_said(same, change)} for the same work cancel out.",
+        f"{_change_text(change)}, but {_part_text(mix, change)} from the workload and "
+        f"{_part_text(same, change)} for the same work cancel out.",
     )
 
 
-def _broken(outcomes: Outcomes) -> str | None:
+def _failures_text(outcomes: Outcomes) -> str | None:
+    """Say that more requests fail or are cancelled; `None` = neither."""
     if outcomes.significant:
         low, high = outcomes.failed_before or 0.0, outcomes.failed_after or 0.0
         kinds = ", ".join(f"{kind}: {n:,}" for kind, n in [*outcomes.failures.items()][:_KINDS])
@@ -266,20 +270,24 @@ def _broken(outcomes: Outcomes) -> str | None:
 
 
 def _sure_parts(spread: Spread) -> tuple[bool, ...]:
-    """Return whether the intervals of the mix and of the same work leave 0 out."""
+    """Return whether the intervals of the mix and of the same work exclude 0."""
     mix = (float(spread.low[0]), float(spread.high[0]))
     return tuple(low > 0 or high < 0 for low, high in (mix, spread.same_work))
 
 
-def _moved(change: Change) -> str:
-    sides, moved = (change.before, change.after), change.grew[1]
+def _change_text(change: Change) -> str:
+    """Say how the quantile that grew most moved, and in brackets the p95 if it is another."""
     in_ = unit(change)
-    said = [f"{name} " + " → ".join(figure(getattr(one, name) or 0.0, in_) for one in sides)
-            + f" {in_}" for name in dict.fromkeys((moved, "p95"))]  # fmt: skip
-    return f"{change.metric} {' ('.join(said)}" + ")" * (len(said) - 1)
+    texts = []
+    for name in dict.fromkeys((change.grew[1], "p95")):
+        low, high = (
+            figure(getattr(side, name) or 0.0, in_) for side in (change.before, change.after)
+        )
+        texts.append(f"{name} {low} → {high} {in_}")
+    return f"{change.metric} {' ('.join(texts)}" + ")" * (len(texts) - 1)
 
 
-def _said(seconds: float, change: Change) -> str:
-    """Write a part of a change in the unit of the whole."""
+def _part_text(seconds: float, change: Change) -> str:
+    """Format a part of a change in the unit of the whole."""
     in_ = unit(change)
     return f"{'-' if seconds < 0 else ''}{figure(abs(seconds), in_)} {in_}"

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from llmtrace.core.stages import PARTITION
 from llmtrace.stats.significance import harrell_davis, quantile
-from llmtrace.triage.attribution.anatomy import anatomy
 from llmtrace.triage.attribution.attribute import NAMES, attribute, bootstrap, requests
+from llmtrace.triage.attribution.result_parts import anatomy
 
 Q = 0.95
 

@@ -200,7 +200,7 @@ def test_a_counter_is_compared_over_as_long() -> None:
         made.counters["grammar_compile_sum", replica] = lambda _t: 0.4
     before = Window(BEFORE.end - AFTER.seconds / 8, BEFORE.end)
 
-    assert made.evidence(before=before).counted_in_as_long("grammar_compile_sum") == (
+    assert made.evidence(before=before).counted_in_equal_time("grammar_compile_sum") == (
         pytest.approx(3 * 0.4 * AFTER.seconds, rel=0.2), pytest.approx(
             3 * 0.4 * AFTER.seconds, rel=0.1))  # fmt: skip
     found = {one.id: one for one in causes(made.evidence(before=before))}

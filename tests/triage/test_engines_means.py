@@ -53,9 +53,9 @@ def test_engines_means_speak_for_requests_without_a_queue():
     evidence = made.evidence(metric="ttft_s")
     found = made.findings(metric="ttft_s")
 
-    assert (evidence.gate("queue"), evidence.gate("prefill")) == (True, False)
-    assert evidence.carried("queue") > 0.8
-    assert evidence.carried("unattributed") < 0.2
+    assert (evidence.stage_rose("queue"), evidence.stage_rose("prefill")) == (True, False)
+    assert evidence.stage_share("queue") > 0.8
+    assert evidence.stage_share("unattributed") < 0.2
     assert next(iter(found)) == "queue_saturation"
     assert "(engines' means)" in found["queue_saturation"].evidence[0].text
 

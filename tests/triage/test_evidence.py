@@ -10,6 +10,7 @@ from llmtrace.dataset.columns import from_dicts
 from llmtrace.triage.causes import RULES, causes
 from llmtrace.triage.evidence.changes import shift
 from llmtrace.triage.evidence.evidence import gather
+from llmtrace.triage.evidence.inside_engines import tpot_over_expected
 from llmtrace.triage.evidence.signals import gauges, rates
 
 from .incidents import AFTER, BEFORE, quiet, settle
@@ -98,9 +99,9 @@ def test_a_signal_nobody_reports_is_unknown_and_not_zero():
     assert e.gauge("waiting") is None
     assert e.counted("waiting") is None
     assert e.row("queue_s") is None
-    assert e.gate("queue") is None
+    assert e.stage_rose("queue") is None
     assert e.up("queue_s") is None
-    assert e.gate("queue", "prefill") is False
+    assert e.stage_rose("queue", "prefill") is False
 
 
 def test_a_replica_that_alone_got_slower_is_found():
@@ -221,10 +222,10 @@ def test_a_million_rows_are_thinned_alike():
     few = from_dicts(rows())
     many = few.take(np.tile(np.arange(few.n), 200))
     e = gather(many, no_signals(), Facts(), BEFORE, AFTER)
-    some = e.after.some(e.after.number("ttft_s"))
+    some = e.after.sampled(e.after.number("ttft_s"))
 
     assert len(some) == 40_000
-    assert np.array_equal(some, e.after.some(e.after.number("ttft_s")))
+    assert np.array_equal(some, e.after.sampled(e.after.number("ttft_s")))
     assert e.row("ttft_s").before_p95 == pytest.approx(np.percentile(some, 95), rel=0.05)
 
 
@@ -260,7 +261,7 @@ def test_a_batch_that_is_nearly_always_full_has_no_curve():
     ]
     found = gather(rows_, signals_from(both)[0], Facts({}, ()), BEFORE, AFTER)
 
-    assert found.on_curve() is None
+    assert tpot_over_expected(found) is None
 
 
 def gathered(times_before, times_after):

@@ -8,6 +8,7 @@ import pytest
 from llmtrace.dataset.case import Window
 from llmtrace.triage.evidence import gone_engines
 from llmtrace.triage.evidence.changes import shift, shift_of_samples
+from llmtrace.triage.evidence.counter_ratios import ratio_of
 from llmtrace.triage.evidence.signals import Series, moved
 
 from . import hand_made
@@ -143,7 +144,7 @@ def test_hits_are_told_by_the_ratio_that_some_engines_report():
     made = quiet()
     made.forget("prefix_hits", "prefix_queries")
     hand_made.report(made, "prefix_hit_ratio", 0.6, 0.2)
-    ratio = made.evidence().ratio("prefix_hits", "prefix_queries")
+    ratio = ratio_of(made.evidence(), "prefix_hits", "prefix_queries")
 
     assert (ratio.before, ratio.after) == pytest.approx((0.6, 0.2))
 

@@ -72,16 +72,16 @@ def test_what_rows_tell_of_is_no_work_of_others(counted):
     for row in made.after():
         row["output_tokens"] *= 4
 
-    assert made.evidence().beside("tokens_out") is None
+    assert made.evidence().other_clients("tokens_out") is None
 
 
 def test_an_engine_that_was_not_read_says_nothing_of_others():
     """What it counted meanwhile may be of any time."""
     made = others_answers()
-    assert made.evidence().beside("tokens_out") is not None
+    assert made.evidence().other_clients("tokens_out") is not None
     made.dead["vllm-1"] = Window(AFTER.start + 60, AFTER.start + 120)
 
-    assert made.evidence().beside("tokens_out") is None
+    assert made.evidence().other_clients("tokens_out") is None
 
 
 def test_rows_of_a_cache_are_no_part_of_what_engines_count():
@@ -91,7 +91,7 @@ def test_rows_of_a_cache_are_no_part_of_what_engines_count():
     for i, row in enumerate(made.rows):
         row["cache_hit"] = row["start"] < AFTER.start * 1e9 and i % 4 != 0
 
-    assert made.evidence().beside("tokens_out") is None
+    assert made.evidence().other_clients("tokens_out") is None
 
 
 def test_seats_that_others_take_are_a_queue_and_no_drafts():

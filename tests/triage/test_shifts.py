@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from llmtrace.triage.evidence.changes import (
     STANDS_OUT,
     Share,
-    as_z,
-    foreseen,
-    matched,
-    one_more_z,
+    expected_percentile,
+    ratio_at_same,
     shift,
+    z_among_stretches,
+    z_of_t,
 )
 
 T = np.arange(400.0)
@@ -48,7 +48,7 @@ def test_what_few_feel_is_a_rise_of_the_tail(seed):
     found = shift(lognormal(seed), T, after, T)
 
     assert found.rose(0.005)
-    assert found.over > 0.1
+    assert found.tail_share > 0.1
 
 
 @pytest.mark.parametrize(("slow", "rose"), [(1, False), (3, True)])
@@ -106,9 +106,9 @@ def test_a_ratio_is_taken_between_like_and_like():
     rng = np.random.default_rng(0)
     short, long = rng.uniform(100, 1000, 400), rng.uniform(300, 3000, 400)
 
-    assert matched(short / 1e3, short, long / 1e3, long) == pytest.approx(1, abs=0.05)
-    assert matched(short / 1e3, short, 2 * long / 1e3, long) == pytest.approx(2, abs=0.1)
-    assert matched(short, short, long * 100, long * 100) is None
+    assert ratio_at_same(short / 1e3, short, long / 1e3, long) == pytest.approx(1, abs=0.05)
+    assert ratio_at_same(short / 1e3, short, 2 * long / 1e3, long) == pytest.approx(2, abs=0.1)
+    assert ratio_at_same(short, short, long * 100, long * 100) is None
 
 
 def test_a_p95_is_foreseen_from_what_is_asked():
@@ -119,10 +119,10 @@ def test_a_p95_is_foreseen_from_what_is_asked():
     took = by / 1000
 
     assert float(np.percentile(took, 95)) == 0.5
-    assert foreseen(95, took, by, by) == pytest.approx(0.5)
-    assert foreseen(95, took, by, now) == pytest.approx(4.0)
-    assert foreseen(95, took, by, np.full(2000, 8_000.0)) == pytest.approx(8.0)
-    assert foreseen(95, took, np.full(2000, 7.0), now) is None
+    assert expected_percentile(95, took, by, by) == pytest.approx(0.5)
+    assert expected_percentile(95, took, by, now) == pytest.approx(4.0)
+    assert expected_percentile(95, took, by, np.full(2000, 8_000.0)) == pytest.approx(8.0)
+    assert expected_percentile(95, took, np.full(2000, 7.0), now) is None
 
 
 @given(st.integers(0, 500), st.integers(1, 500), st.integers(0, 500), st.integers(1, 500))
@@ -161,11 +161,11 @@ def test_a_level_that_wanders_hardly_ever_stands_out():
 def test_a_mean_of_several_stretches_is_surer_than_one_but_load_remembers():
     """Sixteen stretches say as much as four independent ones, and not as much as sixteen."""
     stretches = np.array([9.0, 11.0, 10.0, 9.5, 10.5, 10.0])
-    one, several = (one_more_z(stretches, 12.0, 0.1, longer) for longer in (1.0, 16.0))
+    one, several = (z_among_stretches(stretches, 12.0, 0.1, longer) for longer in (1.0, 16.0))
     spread = stretches.std(ddof=1)
 
     assert one < several
-    assert several == pytest.approx(as_z(2.0 / (spread * np.sqrt(1 / 4 + 1 / 6)), 5))
+    assert several == pytest.approx(z_of_t(2.0 / (spread * np.sqrt(1 / 4 + 1 / 6)), 5))
 
 
 @pytest.mark.parametrize("times", [0.5, 1.0, 2.0])

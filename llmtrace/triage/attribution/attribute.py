@@ -1,8 +1,8 @@
-"""Divide the change of a p95 between the workload, each stage and their interactions.
+"""Divide the change of a p95 between the workload, each stage and their interaction.
 
-Both windows are weighted to a common mix of the same work, half way between theirs. What that does
-to each p95 is the mix; what is left between them is the same work taking longer, and is divided by
-swapping stages (`shapley.py`). The parts come to the change exactly.
+Both windows are weighted to a common mix of work, half way between theirs. What that changes in
+each p95 is the mix. What remains between them is the same work taking longer, which is divided by
+swapping stages (`shapley.py`). The parts add up to the change exactly.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _MAX_RESAMPLED: Final = 6_000
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """One window's requests of a metric, sorted once however often they are drawn from.
+    """One window's requests of a metric, sorted once, however often samples are drawn from them.
 
     Attributes:
         start: unix nanoseconds.
         value: the metric, seconds.
         weight: how many requests each row stands for.
-        cell: of the same work, as the other window's; -1 = of none.
-        staged: what the metric consists of, a column each of `PARTITION`.
-        by_value: in ascending order of the metric.
-        by_cell: the same, cell by cell; those of no cell are left out.
+        cell: number of the cell of the same work, as in the other window; -1 = none.
+        staged: the metric's stages, a column for each of `PARTITION`.
+        by_value: indices in ascending order of the metric.
+        by_cell: the same within each cell, cell by cell; without requests of no cell.
     """
 
     start: NDArray[np.int64]
@@ -58,7 +58,7 @@ class Requests:
 def requests(
     start: NDArray[np.int64], value: Floats, parts: Floats, weight: Floats, cell: Codes
 ) -> Requests:
-    """Make requests ready to be compared; the order they come in does not matter."""
+    """Make requests ready to be compared; the order in which they come does not matter."""
     by_value = np.lexsort((start, value))
     found = Requests(
         start=start, value=value, weight=weight, cell=cell, staged=staged(parts, start, value),
@@ -79,8 +79,9 @@ class Attribution:
 
     Attributes:
         before, after: the quantile, seconds.
-        seconds: by `NAMES`; they come to `after - before`.
-        effective_n: how many equally weighted requests the windows weigh as much as, at least.
+        seconds: by `NAMES`; they add up to `after - before`.
+        effective_n: equally weighted requests that the weighted ones are worth; of the lower
+            window.
     """
 
     before: float
@@ -90,19 +91,19 @@ class Attribution:
 
     @property
     def delta(self) -> float:
-        """By how much the quantile moved."""
+        """Change of the quantile, seconds."""
         return self.after - self.before
 
     @property
     def same_work(self) -> float:
-        """How much of it is the same work taking longer."""
+        """Part of it because the same work takes longer, seconds."""
         return float(self.seconds[1:].sum())
 
 
 def attribute(
     before: Requests, after: Requests, q: float, drawn: tuple[Floats, Floats] | None = None
 ) -> Attribution | None:
-    """Divide the change of a quantile; `None` where the windows have no work in common.
+    """Divide the change of a quantile; `None` = the windows have no work in common.
 
     Args:
         before: requests.
@@ -124,7 +125,7 @@ def attribute(
     found = swap(before.staged, after.staged, (index_b, index_a), q)
     mix = (at_b - low) + (high - at_a)
     seconds = np.array([mix, *found.stages, found.together])
-    # Parts are added up in another order than values: a few units in the last place.
+    # Correct the rounding error: parts are added up in another order than values.
     seconds[-1] += (high - low) - seconds.sum()
     return Attribution(low, high, seconds, min(effective_b, effective_a))
 
@@ -139,10 +140,10 @@ def _quantile(one: Requests, weight: Floats, q: float) -> float:
 def _to_common_mix(
     sides: tuple[Requests, Requests], weights: list[Floats]
 ) -> tuple[tuple[Index, float], tuple[Index, float]] | None:
-    """Choose rows of both windows so that cells have the same share in both.
+    """Choose rows of both windows so that each cell has the same share in both.
 
-    Rows are taken at even steps through each cell, in order of their value, so that what is
-    chosen has the distribution of the weighted rows, and no chance enters.
+    Rows are taken at even steps of weight through each cell, in order of their value: the choice
+    has the distribution of the weighted rows, without randomness.
     """
     count = int(max(one.cell.max(initial=-1) for one in sides)) + 1
     shares = [
@@ -168,7 +169,7 @@ def _to_common_mix(
     return chosen[0], chosen[1]
 
 
-# Puts rows of the windows before and after into cells of the same work, whichever they are.
+# Assigns chosen rows of the windows before and after to cells of the same work.
 Cut = Callable[[Index, Index], tuple[Codes, Codes]]
 
 
@@ -194,17 +195,20 @@ def bootstrap(
 ) -> Spread | None:
     """Return how much an attribution would vary with other requests of the same kind.
 
-    Blocks of 10 to 60 s are drawn anew from each window, since requests close in time share fate,
-    and what is drawn is put into cells anew: which cells there are is chance as well. Windows of
-    more than 6,000 rows are thinned first, which makes the intervals wider than need be, never
-    narrower. `None` where no draw could be attributed, or there are too few blocks.
+    Blocks of 10 to 60 s are drawn from each window, since requests close in time are alike, and
+    drawn requests are assigned to cells anew, since the cells depend on chance as well. Windows of
+    more than 6,000 rows are thinned first, which only widens the intervals. `None` = too few
+    blocks, or draws that could not be attributed.
     """
     rng = np.random.default_rng(seed)
     kept = [_thinned(one) for one in (before, after)]
-    sides = [_part(one, which) for one, which in zip((before, after), kept, strict=True)]
+    sides = [
+        requests(one.start[i], one.value[i], one.staged.parts[i], one.weight[i], one.cell[i])
+        for one, i in zip((before, after), kept, strict=True)
+    ]
     blocks = [_blocks(one) for one in sides]
     if min(int(block[-1]) + 1 for block in blocks) < _MIN_BLOCKS:
-        return None  # drawn from hardly anything, draws would hardly differ
+        return None  # draws from so few blocks would hardly differ
     draws = []
     for i in range(times):
         counts = []
@@ -229,8 +233,8 @@ def bootstrap(
     table = np.array(draws)
     sums = np.column_stack([table, table[:, 1:].sum(axis=1)])
     at = np.array([*found.seconds, found.same_work])
-    # Draws say how far off one may be, not where the middle is: centre them on what was found.
-    # Weibull's quantile, since of a hundred draws the usual one leaves 3.4 % beyond each end.
+    # Draws show the spread, not the centre: centre them on the attribution itself. Weibull's
+    # quantile, because with a hundred draws the usual one leaves 3.4 % beyond each end.
     ends = np.quantile(sums, (0.025, 0.975), axis=0, method="weibull")
     off = ends - np.median(sums, axis=0)
     low, high = at + off[0], at + off[1]
@@ -238,19 +242,13 @@ def bootstrap(
 
 
 def _thinned(one: Requests) -> Index:
-    """Return the rows of a window that are drawn from, by time."""
+    """Return the rows of a window that samples are drawn from, in order of time."""
     step = -(-len(one) // _MAX_RESAMPLED)
     return np.lexsort((one.value, one.start))[::step]
 
 
-def _part(one: Requests, kept: Index) -> Requests:
-    return requests(
-        one.start[kept], one.value[kept], one.staged.parts[kept], one.weight[kept], one.cell[kept]
-    )
-
-
 def _blocks(one: Requests) -> Index:
-    """Return each request's block of time; blocks without requests do not count."""
+    """Return each request's block of time, numbered without gaps."""
     t = (one.start - one.start[0]) / 1e9
     width = min(max(float(t[-1]) / _BLOCKS, _BLOCK_S[0]), _BLOCK_S[1])
     _, block = np.unique((t // width).astype(np.int64), return_inverse=True)

@@ -1,8 +1,8 @@
-"""Find the cohorts whose requests are slow, or fail, beyond their share.
+"""Find cohorts whose requests are slow, or fail, beyond their share.
 
-For every value of every attribute: how many requests are slow, less how many would be, given what
-their workload and how that value fared before. A value that passes an exact test, with false
-discoveries controlled, must also explain the change: without it, the p95 returns to normal.
+For every value of every attribute, slow requests are counted, less those expected from their work
+and from how that value fared before. A value that passes an exact test, with the false discovery
+rate controlled, must also explain the change: without it, the p95 is nearly as before.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ _BEATS_PARENTS: Final = 0.1
 _EXPLAINS: Final = 0.25
 _PARENTS: Final = 6
 _SHOWN: Final = 5
-_PRIOR: Final = 10.0  # requests' worth of belief that a cell is like all others
+_PRIOR: Final = 10.0  # weight, in requests, of the assumption that a cell is like all others
 _PRIOR_SLOW: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """Requests of one window: whether each is slow, the chance of it, and its attributes."""
+    """Requests of one window, as arrays of equal length."""
 
     slow: Mask
-    weight: Floats  # they come to as many requests as they say as much as
-    chance: Floats
-    codes: dict[str, Codes]
-    value: Floats  # infinite where it was cut short, having been slow already
+    weight: Floats  # adds up to the effective number of requests
+    chance: Floats  # of being slow, by its cell before
+    codes: dict[str, Codes]  # by attribute
+    value: Floats  # infinite = cut short when it was slow already
 
     def __len__(self) -> int:
         return len(self.slow)
@@ -71,7 +71,7 @@ class _Candidate:
 
     @property
     def score(self) -> float:
-        """How far beyond its share of the traffic: 0 for one that carries its own."""
+        """How far its share of the excess is beyond its share of the traffic."""
         return self.excess_share - self.traffic_share
 
 
@@ -84,15 +84,15 @@ def find_cohorts(
     q: float,
     design: float,
 ) -> tuple[Cohort, ...]:
-    """Return what the slow requests have in common, the clearest first; empty = not localised.
+    """Return the cohorts of the slow requests, the clearest first; empty = not localised.
 
     Args:
         rows: of the windows before and after.
         both: the metric of those rows.
-        cells: of the same work, of those that report the metric.
+        cells: of the same work, of the rows that report the metric.
         threshold: above which a request is slow: the p95 before.
         q: the quantile that `threshold` is.
-        design: how many requests say as much as one independent one.
+        design: requests per independent request.
     """
     before, after = _sides(rows, both, cells, threshold, q)
     excess = float((after.weight * (after.slow - after.chance)).sum())
@@ -107,12 +107,13 @@ def find_cohorts(
     parents = sorted(singles, key=lambda one: -one.score)[:_PARENTS]
     tried = singles + list(_pairs(parents, singles, (before, after), excess, design))
     kept = []
-    for one, false in zip(tried, false_discovery([c.p_value for c in tried]), strict=True):
-        if false > _FALSE or one.score < _BEYOND_SHARE:
+    rates = false_discovery([one.p_value for one in tried])
+    for one, false_rate in zip(tried, rates, strict=True):
+        if false_rate > _FALSE or one.score < _BEYOND_SHARE:
             continue
         without = _without(one, before, after, q)
         if without is not None:
-            kept.append((one, false, without))
+            kept.append((one, false_rate, without))
     kept.sort(key=lambda found: (-round(found[0].score, 3), len(found[0].attributes), found[1]))
     words = rows[1].words
     return tuple(
@@ -123,18 +124,18 @@ def find_cohorts(
             p95_without=without,
             n=one.n,
             slow=one.slow,
-            q=false,
+            q=false_rate,
         )
-        for one, false, without in kept[:_SHOWN]
+        for one, false_rate, without in kept[:_SHOWN]
     )
 
 
 def failing_cohorts(
     rows: tuple[Columns, Columns], failed: tuple[Mask, Mask]
 ) -> tuple[Cohort, ...]:
-    """Return what the failed requests have in common, the clearest first; empty = not localised.
+    """Return the cohorts of the failed requests, the clearest first; empty = not localised.
 
-    As of slow ones: a request takes 1 if it failed and 0 if not, and all do the same work.
+    Found like slow ones: a request takes 1 if it failed and 0 if not, and all do the same work.
 
     Args:
         rows: of the windows before and after.
@@ -150,7 +151,7 @@ def failing_cohorts(
     )  # fmt: skip
     alike = [np.zeros(len(one), np.int64) for one in rows]
     same = Cells(alike[0], alike[1], count=1, matched_on=(), new=())
-    # An outage is one cluster in time: of whom it hits that says less.
+    # An outage is one cluster in time, but still shows which requests it hits: limit the effect.
     design = min(clustered(after.t, failed[1]), max(failed[1].sum() / _MIN_COUNT, 1.0))
     found = find_cohorts(
         rows, (before, after), same, threshold=0.5,
@@ -162,9 +163,9 @@ def failing_cohorts(
 
 
 def _answered(one: Cohort, rows: tuple[Columns, Columns]) -> bool:
-    """Return whether a field that answers set has values that a request which succeeded had.
+    """Return whether successful requests have the cohort's values of fields that responses set.
 
-    Until an answer names the provider it is the client's default: that says who failed, not why.
+    Before a response names the provider, a row has the client's default: no reason for a failure.
     """
     succeeded = [side.take(side.words["outcome"].where("success")) for side in rows]
     return all(
@@ -180,6 +181,7 @@ def _sides(
     threshold: float,
     q: float,
 ) -> tuple[_Side, _Side]:
+    """Return the requests of both windows, with their chance of being slow."""
     made = []
     for columns, one, cell in zip(rows, both, (cells.before, cells.after), strict=True):
         index, above = slow(one, threshold)
@@ -197,7 +199,7 @@ def _sides(
 
 
 def _chance(above: Mask, weight: Floats, cell: Codes, count: int, usual: float) -> Floats:
-    """Return each cell's share of slow requests before; the last is of requests of no cell."""
+    """Return each cell's share of slow requests before, and last that of requests of no cell."""
     inside = cell >= 0
     n = np.bincount(cell[inside], weight[inside], minlength=count)
     k = np.bincount(cell[inside], (weight * above)[inside], minlength=count)
@@ -205,6 +207,7 @@ def _chance(above: Mask, weight: Floats, cell: Codes, count: int, usual: float) 
 
 
 def _values(codes: Codes) -> list[int]:
+    """Return the most common values that enough requests have, but not nearly all."""
     counts = np.bincount(codes[codes >= 0])
     if (counts >= _MIN_COUNT).sum() == 0:
         return []
@@ -219,11 +222,12 @@ def _candidate(
     excess: float,
     design: float,
 ) -> _Candidate | None:
+    """Test whether requests with these attributes are slow beyond their share; `None` = few."""
     mine, was = _mask(attributes, after), _mask(attributes, before)
     n, k = int(mine.sum()), int(after.slow[mine].sum())
     if n < _MIN_COUNT or k < _MIN_SLOW or n >= _NEARLY_ALL * len(after):
         return None
-    # What was slow of this value before, against what its work would make one expect.
+    # Slow requests of this value before, relative to those expected from their work.
     past, now = before.weight * before.slow, after.weight * after.slow
     work = before.weight * before.chance
     usual = float((past[was].sum() + _PRIOR_SLOW) / (work[was].sum() + _PRIOR_SLOW))
@@ -271,7 +275,7 @@ def _mask(attributes: tuple[tuple[str, int], ...], side: _Side) -> NDArray[np.bo
 
 
 def _without(one: _Candidate, before: _Side, after: _Side, q: float) -> float | None:
-    """Return the p95 after of all others, if their change is clearly less; else `None`."""
+    """Return the others' p95 after if they changed clearly less; else `None`."""
     rest_b, rest_a = (~_mask(one.attributes, side) for side in (before, after))
     if not rest_b.any() or not rest_a.any():
         return None

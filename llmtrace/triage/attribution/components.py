@@ -1,7 +1,7 @@
-"""Split each request's metric into parts: stages and `unattributed`.
+"""Split each request's metric into stages and `unattributed`.
 
-A metric is split so that every request's parts add up to it. What no stage is known for is
-`unattributed`: one piece, never guessed at.
+The parts of every request add up to its metric. Time without a known stage is `unattributed`: one
+piece, never guessed at.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from llmtrace.triage.result import Metric
 METRICS: Final[tuple[Metric, ...]] = ("ttft", "tpot", "e2e", "render")
 
 _BEFORE_CONTENT: Final = ("network", "gateway", "queue", "prefill", "first_chunk")
-_STRAYS: Final = 1.63  # by chance, one series in a hundred strays so far
-_ROUNDING_S: Final = 1e-6  # rows keep decimal seconds: less than this is 0
+_STRAYS: Final = 1.63  # Kolmogorov-Smirnov statistic that chance exceeds once in a hundred
+_ROUNDING_S: Final = 1e-6  # rows keep decimal seconds; less than this is 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,13 @@ class Values:
     """A metric of the rows that report it.
 
     Attributes:
-        index: which rows these are.
+        index: the rows.
         t: when each started, unix seconds.
-        value: the metric, seconds (a token, for tpot).
+        value: the metric, seconds (per token, for tpot).
         weight: how many requests each row stands for.
         censored: rows that were cut short before the metric could be measured.
-        at_least: what the metric of each of those would have been at least.
+        censored_t: when each of those started, unix seconds.
+        at_least: a lower bound of the metric of each of those, seconds.
     """
 
     metric: Metric
@@ -52,11 +53,11 @@ class Values:
 
 
 def first_content(rows: Columns) -> Columns:
-    """Return the rows with a first content for requests that are no longer streamed.
+    """Add a time to first content to unary responses that used to be streamed, or are elsewhere.
 
-    A client that gets a unary response sees its first content at the end. That counts as `ttft`
-    where requests of the same operation, model and route were streamed at another time; what is
-    never streamed has no first token.
+    A client sees the first content of a unary response at its end. That counts as `ttft` if the
+    share of streamed requests of the same operation, model and route changed over time; requests
+    that are never streamed have no TTFT.
 
     Args:
         rows: by start.
@@ -74,7 +75,7 @@ def first_content(rows: Columns) -> Columns:
     edges = np.flatnonzero(np.diff(group[order])) + 1
     for index in np.split(np.flatnonzero(mine)[order], edges):
         share = float(stream[index].mean())
-        # How far the count strays from an even one, as Kolmogorov and Smirnov measure it.
+        # How far the cumulated count strays from an even one (Kolmogorov-Smirnov).
         strays = float(np.abs(np.cumsum(stream[index] - share)).max())
         spread = np.sqrt(len(index) * share * (1 - share))
         changed[index] = strays > _STRAYS * spread > 0
@@ -85,11 +86,11 @@ def first_content(rows: Columns) -> Columns:
 
 
 def values(rows: Columns, metric: Metric) -> Values:
-    """Read a metric off every row that reports it.
+    """Return a metric of every row that reports it.
 
-    Turns of agents have no first token of their own: `ttft` and `tpot` leave them out. `e2e` and
-    `render` are of what a user waited for: requests inside a turn are left out there, and what
-    failed or was cut short says nothing of how long it would have taken.
+    `ttft` and `tpot` leave out turns of agents. `e2e` and `render` measure what users wait for:
+    they leave out requests inside a turn, and those that failed or were cut short, whose full
+    duration is unknown.
     """
     number = rows.numbers
     outcome = rows.words["outcome"]
@@ -104,7 +105,7 @@ def values(rows: Columns, metric: Metric) -> Values:
     index = np.flatnonzero(reported)
     censored = np.flatnonzero(mine & cut & ~reported & ~np.isnan(number["e2e_s"]))
     if metric in ("tpot", "render"):
-        censored = censored[:0]  # how far they had come says nothing of their pace
+        censored = censored[:0]  # a partial duration is no bound of a pace
     return Values(
         metric=metric,
         index=index,
@@ -126,7 +127,7 @@ def unreported(sides: tuple[Columns, Columns]) -> tuple[str, ...]:
 
 
 def split(rows: Columns, metric: Metric, index: NDArray[np.intp]) -> Floats:
-    """Split a metric of these rows: a column each of `PARTITION`, which come to the metric."""
+    """Split a metric of these rows into a column for each of `PARTITION`, adding up to it."""
     value = rows.numbers[f"{metric}_s"][index]
 
     def known(name: str) -> Floats:
@@ -134,7 +135,7 @@ def split(rows: Columns, metric: Metric, index: NDArray[np.intp]) -> Floats:
 
     if metric == "ttft":
         columns = {name: known(f"{name}_s") for name in _BEFORE_CONTENT}
-        # The client of a unary response waits for all of it to be decoded.
+        # The first content of a unary response comes after all of it is decoded.
         whole = rows.numbers["stream"][index] == 0
         columns["decode"] = np.where(whole, known("decode_s"), 0.0)
         consumer = np.minimum(known("held_before_s"), known("render_s"))
@@ -153,10 +154,10 @@ def split(rows: Columns, metric: Metric, index: NDArray[np.intp]) -> Floats:
 def _fit(
     value: Floats, columns: dict[str, Floats], last: str = "", most_last: Floats | None = None
 ) -> Floats:
-    """Lay columns side by side so that they add up to `value`.
+    """Arrange columns so that they add up to `value`.
 
-    What is claimed beyond it is cut, from the last claimed back; what is left goes to `last` up
-    to `most_last`, and then to `unattributed`.
+    Excess is cut from the last column backwards. A remainder goes to the stage `last`, up to
+    `most_last`, and then to `unattributed`.
     """
     parts = np.zeros((len(value), len(PARTITION)))
     for name, column in columns.items():
@@ -173,7 +174,7 @@ def _fit(
         taken = np.minimum(np.maximum(rest, 0.0), most_last)
         parts[:, PARTITION.index(last)] += taken
         rest = rest - taken
-    # What rounding leaves over belongs to the largest part, not to a stage of its own.
+    # A rounding error goes to the largest part, not to `unattributed`.
     tiny = np.abs(rest) < _ROUNDING_S
     rows = np.flatnonzero(tiny)
     parts[rows, parts[rows].argmax(axis=1)] += rest[rows]
@@ -182,12 +183,12 @@ def _fit(
 
 
 def slow(one: Values, threshold: float) -> tuple[NDArray[np.intp], Mask]:
-    """Return which requests are slower than a threshold, those cut short included.
+    """Return the requests and whether each is slower than a threshold, including those cut short.
 
-    Of those, one that was cancelled below the threshold might have become either, and is left out.
+    A request that was cut short below the threshold is left out: its full duration is unknown.
 
     Returns:
-        Which rows, in order of time, and whether each is slow.
+        The rows, in order of time, and whether each is slow.
     """
     surely = one.at_least > threshold
     index = np.concatenate([one.index, one.censored[surely]])

@@ -1,4 +1,4 @@
-"""Divide the change of one metric between kinds of work, as fine as the rows allow."""
+"""Divide the change of one metric by kinds of work, as finely as the rows allow."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from llmtrace.triage.result import Metric, Q
 
 _MIN_EFFECTIVE: Final = 100
 _MAX_STRETCHES: Final = 4
-_FEWEST: Final = 5  # rows of a cell, of however few of the requests
-_OWN: Final = ("network", "gateway", "render")
-_MIN_SHARE: Final = 0.5  # of the smaller window, where it has fewer than that
+_FEWEST: Final = 5  # rows of a cell, when only some of the requests are drawn
+_OUTSIDE: Final = ("network", "gateway", "render")
+_MIN_SHARE: Final = 0.5  # of the smaller window, if it is smaller than `_MIN_EFFECTIVE`
 
 
 @dataclass(frozen=True, slots=True)
 class Divided:
-    """A metric's requests in both windows, in cells of the same work, and what moved.
+    """A metric's requests in both windows, in cells of the same work, and its change by parts.
 
     Attributes:
-        found: the change in parts; `None` = the windows have no work in common.
-        cut: puts some of the requests into cells as these are.
+        found: the change by parts; `None` = the windows have no work in common.
+        cut: assigns drawn requests to cells, in the same way as these.
     """
 
     before: division.Requests
@@ -40,19 +40,19 @@ class Divided:
 
     @property
     def outside_engines(self) -> float:
-        """Share of what the mean grew by that is in stages in which requests share no engine."""
+        """Share of the mean's growth that is in stages outside engines."""
         before, after = (one.weight @ one.staged.parts / max(float(one.weight.sum()), 1e-9)
                          for one in (self.before, self.after))  # fmt: skip
         grown = after - before
-        outside = sum(grown[PARTITION.index(name)] for name in _OWN)
+        outside = sum(grown[PARTITION.index(name)] for name in _OUTSIDE)
         return float(outside / grown.sum()) if grown.sum() > 0 else 0.0
 
 
 def divide(sides: tuple[Columns, Columns], both: tuple[Values, Values]) -> Divided:
     """Divide the change of a metric's quantile.
 
-    Cells so fine that weighting them leaves fewer than a hundred requests' worth say little: they
-    are made coarser until it does not.
+    Cells are made coarser until the requests, weighted to a common mix, are worth at least a
+    hundred equally weighted ones.
 
     Args:
         sides: the rows of the windows before and after.
@@ -68,11 +68,11 @@ def divide(sides: tuple[Columns, Columns], both: tuple[Values, Values]) -> Divid
 
 
 def usual_parts(sides: tuple[Columns, Columns], metric: Metric) -> tuple[float, float]:
-    """Return what the mix and the same work come to between stretches of one window, in seconds.
+    """Return the largest mix and same-work parts between stretches of one window, in seconds.
 
-    Each window is cut into stretches of as many requests, and neighbours are compared as the
-    windows are: nothing happened between them, so the most that is found there is chance. Infinite
-    where the windows hold too few requests to cut.
+    Each window is cut into stretches, and neighbours are compared as the windows are. Nothing
+    happened between them, so what is found is chance. Infinite if there are too few requests to
+    cut.
 
     Args:
         sides: the rows of the windows before and after, by start.

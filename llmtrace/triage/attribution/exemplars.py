@@ -18,7 +18,7 @@ def exemplars(
     p95_before: float | None,
     p95_after: float | None,
 ) -> dict[str, tuple[str, ...]]:
-    """Return trace ids nearest to the p95: `slow` ones after, `normal` ones before."""
+    """Return the trace ids nearest to the p95: `slow` ones after, `normal` ones before."""
     listed = {}
     for name, rows, one, at in (
         ("slow", sides[1], both[1], p95_after), ("normal", sides[0], both[0], p95_before),

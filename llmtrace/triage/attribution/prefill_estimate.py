@@ -1,7 +1,7 @@
-"""Estimate the prefill time of an engine that reports none.
+"""Estimate the prefill time of an engine that does not report it.
 
-A line through TTFT over uncached prompt tokens, fitted per window: what grows with the prompt is
-prefill. It is an estimate over many requests, marked so, and part of no sum.
+A line is fitted to TTFT over uncached prompt tokens, for each window: what grows with the prompt
+is prefill. The estimate covers many requests, is marked as such, and is part of no sum.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.result import Estimate
 
 _MIN_COUNT: Final = 72
-_REPORTED: Final = 0.5  # share of rows that know prefill from which no estimate is wanted
-_TRIMMED: Final = 0.1  # of the slowest, for their size: those queued, and are not on the line
+_REPORTED: Final = 0.5  # share of rows with prefill from which no estimate is needed
+_TRIMMED: Final = 0.1  # share of requests farthest above the line, which waited in a queue
 _ROUNDS: Final = 3
 _DRAWS: Final = 200
 _MAX: Final = 20_000
-_SPREAD: Final = 1.2  # the middle nine tenths of prompts differ by this factor, or no line is seen
+_SPREAD: Final = 1.2  # p95 over p5 of prompt tokens, at least
 
 
 def wants_estimate(rows: Columns) -> bool:
-    """Return whether most requests know their first token's time but not their prefill."""
+    """Return whether most requests report their TTFT but not their prefill."""
     reported = ~np.isnan(rows.numbers["ttft_s"]) & ~rows.words["operation"].where(TURN)
     if not reported.any():
         return False
@@ -33,7 +33,7 @@ def wants_estimate(rows: Columns) -> bool:
 
 
 def estimate_prefill(rows: Columns, seed: int) -> Estimate | None:
-    """Fit the line; `None` where there are too few requests, or prompts all alike."""
+    """Fit the line; `None` = too few requests, or prompts all of the same length."""
     number = rows.numbers
     mine = ~rows.words["operation"].where(TURN) & ~(number["cache_hit"] == 1)
     known = mine & ~np.isnan(number["ttft_s"]) & ~np.isnan(number["prompt_tokens"])
@@ -67,7 +67,7 @@ def estimate_prefill(rows: Columns, seed: int) -> Estimate | None:
 
 
 def _fit(x: Floats, y: Floats) -> tuple[float, float, Mask]:
-    """Fit a line by least squares, again without those farthest above it for their size."""
+    """Fit a line by least squares, and again without the requests farthest above it."""
     kept = np.ones(len(x), bool)
     slope = base = 0.0
     for _ in range(_ROUNDS):

@@ -1,4 +1,4 @@
-"""Measure the load of a window: requests and tokens a second, and typical lengths."""
+"""Measure the load of a window: requests and tokens per second, and typical lengths."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from llmtrace.triage.result import Load, Q
 
 
 def load_of(rows: Columns, window: Window) -> Load:
-    """Return a window's load; a sampled row counts as often as its weight says."""
+    """Return a window's load; a sampled row counts by its weight."""
     seconds = window.seconds
     weight = rows.weights
 

@@ -1,8 +1,8 @@
-"""Compute each stage's exact share (Shapley value) of a change of a quantile.
+"""Compute each stage's exact Shapley value of a change of a quantile.
 
-Swap stages one by one between two sets of requests, keeping every request's rank within the stage,
-and watch the quantile: each stage's Shapley value is its average effect over all orders of
-swapping. Played once on the requests of each window, so that exchanging them flips every sign.
+Stages are swapped one by one between two sets of requests, keeping each request's rank within the
+stage. A stage's Shapley value is its average effect on the quantile over all orders of swapping.
+This is done on the requests of each window, so that exchanging the windows flips every sign.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _NOTHING_S: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Requests by stage, sorted once however often they are drawn from.
+    """Requests by stage, sorted once, however often samples are drawn from them.
 
     Attributes:
-        parts: a row a request, a column a stage, seconds.
-        orders: by stage, the requests in ascending order of it. Those that took equally long come
-            in an order that has nothing to do with them, and is the same in every set.
+        parts: a row per request, a column per stage, seconds.
+        orders: for each stage, the requests in ascending order of it. Ties are in a pseudo-random
+            order that is the same in every set.
     """
 
     parts: Floats
@@ -41,23 +41,23 @@ def staged(parts: Floats, start_ns: NDArray[np.int64], value: Floats) -> Staged:
     """Sort requests by stage.
 
     Args:
-        parts: a row a request, a column a stage, seconds.
-        start_ns: unix nanoseconds of each request: together with `value` its fingerprint.
+        parts: a row per request, a column per stage, seconds.
+        start_ns: unix nanoseconds of each request; with `value`, its fingerprint.
         value: the sum of its parts.
     """
-    by_chance = np.argsort(_fingerprint(start_ns, value), kind="stable")
+    shuffled = np.argsort(_fingerprint(start_ns, value), kind="stable")
     orders = []
     for column in parts.T:
         if np.abs(column).max(initial=0.0) <= _NOTHING_S:
-            orders.append(by_chance)
+            orders.append(shuffled)
         else:
-            orders.append(by_chance[np.argsort(column[by_chance], kind="stable")])
+            orders.append(shuffled[np.argsort(column[shuffled], kind="stable")])
     return Staged(parts, tuple(orders))
 
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """What the stages and their going together add to a change; the sum is the change."""
+    """The effect of each stage on a change, and of their interaction; the sum is the change."""
 
     stages: Floats
     together: float
@@ -69,19 +69,19 @@ def swap(before: Staged, after: Staged, drawn: tuple[Index, Index], q: float) ->
     Args:
         before: requests.
         after: the requests to compare them with.
-        drawn: which of either are meant; one may be there many times.
+        drawn: indices into each; an index may occur many times.
         q: between 0 and 1.
     """
     b, a = (_Drawn(one, index) for one, index in zip((before, after), drawn, strict=True))
     stages = np.zeros(before.parts.shape[1])
-    # A stage that is nothing on both sides has no effect, and halves the work by its absence.
+    # Leaving out a stage that is 0 in both windows halves the work.
     active = [
         s
         for s in range(len(stages))
         if max(abs(one.parts[:, s]).max(initial=0.0) for one in (b, a)) > _NOTHING_S
     ]
     low, high = (quantile(one.parts[:, active].sum(axis=1), q) for one in (b, a))
-    if len(active) < 2:  # noqa: PLR2004 - one stage is the whole, and nothing is with it
+    if len(active) < 2:  # noqa: PLR2004 - a single stage is the whole change
         stages[active] = high - low
         return Swap(stages, 0.0)
     own_a, none_a = _game(a, b, active, q)
@@ -91,7 +91,7 @@ def swap(before: Staged, after: Staged, drawn: tuple[Index, Index], q: float) ->
 
 
 class _Drawn:
-    """A multiset of requests, ranked by stage without sorting again."""
+    """A sample with repeats, ranked by stage without sorting again."""
 
     def __init__(self, one: Staged, index: Index) -> None:
         self._orders = one.orders
@@ -104,11 +104,10 @@ class _Drawn:
     def ascending(self, stage: int) -> Floats:
         """Return the stage's times in ascending order."""
         order = self._orders[stage]
-        times: Floats = np.repeat(self._all[order, stage], self._counts[order])
-        return times
+        return np.repeat(self._all[order, stage], self._counts[order])
 
     def places(self, stage: int) -> Index:
-        """Return where in `parts` the requests in ascending order of the stage are."""
+        """Return the positions in `parts` of the requests in ascending order of the stage."""
         order = self._orders[stage]
         counts = self._counts[order]
         begin = np.cumsum(counts) - counts
@@ -117,7 +116,7 @@ class _Drawn:
 
 
 def _game(own: _Drawn, other: _Drawn, active: list[int], q: float) -> tuple[Floats, float]:
-    """Return each stage's worth in `own`, and the quantile with all of them from `other`."""
+    """Return each stage's Shapley value in `own`, and the quantile with all stages of `other`."""
     players = len(active)
     mine = own.parts[:, active].T.copy()
     swapped = np.empty_like(mine)
@@ -133,7 +132,7 @@ def _game(own: _Drawn, other: _Drawn, active: list[int], q: float) -> tuple[Floa
     scratch = np.empty_like(total)
     for step in range(1 << players):
         if step:
-            # Gray code: from one coalition to the next a single player comes or goes.
+            # Gray code: consecutive coalitions differ by a single player.
             player = (step & -step).bit_length() - 1
             members ^= 1 << player
             if members >> player & 1:
@@ -164,7 +163,7 @@ def _weights(players: int) -> Floats:
 
 
 def _fingerprint(start_ns: NDArray[np.int64], value: Floats) -> NDArray[np.uint64]:
-    """Return a number a request that is the same wherever it stands, and else says nothing."""
+    """Hash each request to a number that does not depend on its position."""
     bits = start_ns.astype(np.uint64) ^ np.ascontiguousarray(value).view(np.uint64)
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

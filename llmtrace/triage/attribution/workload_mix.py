@@ -1,8 +1,8 @@
-"""Match requests with the same workload in two windows, and measure how much of it is new.
+"""Match requests of the same workload in two windows, and measure how much of it is new.
 
-Workload is what the client requested: model, operation, route, region, tenant, prompt and output
-lengths. Requests are put into cells of the same work, as fine as both windows can fill; properties
-of the system (cache hits, replica, retries, batch, streamed or not) are never part of it.
+Workload is what the client requests: model, operation, route, region, tenant, prompt and output
+lengths. Requests are put into cells of the same work, as fine as both windows can fill. Properties
+of the system (cache hits, replica, retries, batch, streaming) are never part of it.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from llmtrace.triage.result import Metric
 
 Codes = NDArray[np.int64]
 
-MIN_COUNT: Final = 20  # rows a cell has of the window that has more of it
-_MIN_OF_LESS: Final = 8  # and of the other
+MIN_COUNT: Final = 20  # rows of a cell, in the window that has more
+_MIN_OF_LESS: Final = 8  # in the other window
 _MAX_CELLS: Final = 512
 _MAX_KEYS: Final = 1 << 40
-# Dropped from the end where a cell would have too few rows.
+# Fields of a kind; dropped from the end if a cell would have too few rows.
 _KINDS: Final = ("model", "operation", "route", "region", "tenant")
 _ALWAYS: Final = frozenset({"model", "operation"})
-_SHIFTED: Final = 4.0  # standard deviations of chi square: the kinds' shares are not as they were
+_SHIFTED: Final = 4.0  # standard deviations of chi square
 _LENGTHS: Final[dict[Metric, tuple[str, ...]]] = {
     "ttft": ("prompt_tokens",),
     "tpot": ("output_tokens", "prompt_tokens"),
     "e2e": ("output_tokens", "prompt_tokens"),
     "render": ("output_tokens",),
 }
-_NEW: Final = 5  # rows that would be expected of what is all but missing
-_HARDLY: Final = 0.1
+_NEW: Final = 5  # rows that would be expected of a value that is hardly there
+_HARDLY: Final = 0.1  # of the expected rows
 _STEPS_AN_OCTAVE: Final = 2
 _GOLDEN: Final = (5**0.5 - 1) / 2
 
@@ -45,10 +45,10 @@ class Cells:
     """Requests by their workload.
 
     Attributes:
-        before, after: each row's cell; -1 = of a kind the other window has none of.
-        count: how many cells there are.
+        before, after: each row's cell; -1 = of a kind that the other window lacks.
+        count: number of cells.
         matched_on: the fields that distinguish them.
-        new: kinds that are there after and were not before, with their share of requests.
+        new: kinds in the window after that were not there before, with their share of requests.
     """
 
     before: Codes
@@ -59,12 +59,12 @@ class Cells:
 
     @property
     def unmatched_share(self) -> float:
-        """Share of the requests after that are of no cell."""
+        """Share of the requests after without a cell."""
         return float((self.after < 0).mean()) if len(self.after) else 0.0
 
 
 def lengths_unknown(sides: tuple[Columns, Columns], metric: Metric) -> bool:
-    """Return whether no row of a window says how long requests are that this metric waits for."""
+    """Return whether no row of a window reports the lengths that matter for this metric."""
     return any(
         all(np.isnan(rows.numbers[name]).all() for name in _LENGTHS[metric]) for rows in sides
     )
@@ -83,7 +83,7 @@ def cells(
         sides: the rows of the windows before and after, of one table.
         index: which of them report the metric.
         metric: decides which lengths matter.
-        fewest: rows that a cell has of the window that has more of it.
+        fewest: rows of a cell, in the window that has more.
         among: the fields that may distinguish kinds; `None` = those whose shares have shifted.
     """
     n = len(index[0])
@@ -92,7 +92,8 @@ def cells(
     left, new = _in_both(kinds, lengths, is_after, sides[0])
     cell = np.full(len(is_after), -1, np.int64)
     count = 0
-    # A value that is as frequent as before cannot explain a change, and costs finer lengths.
+    # A field with the same shares as before cannot explain a change; without it, cells can be
+    # finer in length.
     names = [
         n
         for n in kinds
@@ -124,7 +125,7 @@ def _kinds_and_lengths(
     metric: Metric,
     is_after: Mask,
 ) -> tuple[dict[str, Codes], dict[str, Floats]]:
-    """Return the fields that requests may be distinguished by, of the rows of both windows."""
+    """Return the fields that may distinguish the rows of both windows: kinds, and log2 lengths."""
 
     def number(name: str) -> Floats:
         both = [rows.numbers[name][i] for rows, i in zip(sides, index, strict=True)]
@@ -153,15 +154,15 @@ def _in_both(
 ) -> tuple[Mask, list[tuple[str, float]]]:
     """Return which rows are of kinds that both windows have, and the kinds that are new.
 
-    What is not reported, as of requests that failed, is no kind.
+    A value that is not reported, as for failed requests, is no kind.
     """
     left = np.ones(len(is_after), bool)
     new: list[tuple[str, float]] = []
-    for name, found in kinds.items():
-        appeared, gone = _only_in_one(found, is_after)
-        left &= ~np.isin(found, [*appeared, *gone])
+    for name, codes in kinds.items():
+        appeared, gone = _only_in_one(codes, is_after)
+        left &= ~np.isin(codes, [*appeared, *gone])
         new += [
-            (f"{name}={rows.words[name].names[code]}", _share(found == code, is_after))
+            (f"{name}={rows.words[name].names[code]}", _share(codes == code, is_after))
             for code in appeared
             if code >= 0
         ]
@@ -177,11 +178,11 @@ def _in_both(
 
 
 def _with_hits(column: Floats, hit: Mask, is_after: Mask) -> Floats:
-    """Return a length with values for requests whose response cache did not report it.
+    """Fill in a length that responses from a cache did not report.
 
-    A response from a cache is no property of the work, so these must not be a kind of their own:
-    they are taken to be as long as the other requests of their window, or of both where one has
-    too few that tell.
+    Whether a response came from a cache is no property of the work, so these must not be a kind of
+    their own. They get the lengths of the other requests of their window, or of both windows if
+    too few report theirs.
     """
     unknown = hit & ~(column > 0)
     reported = ~unknown & ~np.isnan(column)
@@ -197,7 +198,7 @@ def _with_hits(column: Floats, hit: Mask, is_after: Mask) -> Floats:
 
 
 def _only_in_one(codes: Codes, is_after: Mask) -> tuple[list[int], list[int]]:
-    """Return the codes that one window all but lacks, though the other makes one expect some.
+    """Return the codes that one window hardly has, though the other's share makes one expect some.
 
     Returns:
         Those that appeared, and those that are gone.
@@ -222,7 +223,7 @@ def _fills(after: int, size: int, fewest: int) -> bool:
 
 
 def _shifted(codes: Codes, is_after: Mask) -> bool:
-    """Return whether words are used in other shares than before, beyond chance."""
+    """Return whether the shares of codes changed beyond chance (chi square)."""
     table = np.array(_counts(codes, is_after))
     table = table[:, table.any(axis=0)]
     expected = table.sum(axis=1, keepdims=True) * table.sum(axis=0) / max(table.sum(), 1.0)
@@ -232,7 +233,7 @@ def _shifted(codes: Codes, is_after: Mask) -> bool:
 
 
 def _counts(codes: Codes, is_after: Mask) -> list[Floats]:
-    """Return how often each code is there before and after; the first is of -1, the unknown."""
+    """Return how often each code occurs before and after; the first count is of -1, unknown."""
     size = int(codes.max(initial=-1)) + 2
     return [
         np.bincount(codes[mask] + 1, minlength=size).astype(np.float64)
@@ -265,14 +266,14 @@ def _leaves(
     fewest: int,
     used: set[str],
 ) -> Iterator[NDArray[np.intp]]:
-    """Cut a group in halves by length for as long as both windows fill both halves."""
+    """Halve a group by length as long as both windows fill both halves."""
     after = is_after[group]
     smaller = after if 2 * int(after.sum()) <= len(group) else ~after
     if len(group) > len(is_after) // _MAX_CELLS:
         for name in _by_difference(group, lengths, after):
             column = lengths[name][group]
             middle = np.median(column[smaller])
-            # Where most rows have the longest length of all, the cut is below it.
+            # If most rows have the maximum length, cut below it.
             for low in (~(column > middle), ~(column >= middle)):
                 size, here = np.count_nonzero(low), np.count_nonzero(low & after)
                 rest, there = len(group) - size, np.count_nonzero(after) - here
@@ -286,7 +287,7 @@ def _leaves(
 
 
 def _by_difference(group: NDArray[np.intp], lengths: dict[str, Floats], after: Mask) -> list[str]:
-    """Return the lengths, the one that differs most between the windows first."""
+    """Return the lengths, beginning with the one that differs most between the windows."""
     if len(lengths) == 1:
         return list(lengths)
     scores = {}

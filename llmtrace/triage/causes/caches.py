@@ -9,27 +9,33 @@ from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
 from llmtrace.triage.evidence import format_figures as say
 from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, STANDS_OUT, SURE, Shift
-from llmtrace.triage.evidence.evidence import ENGINE_STAGES, Evidence, Ratio
-from llmtrace.triage.evidence.inside_engines import at_limit, highest_p95, late_after_prefill
-from llmtrace.triage.evidence.kinds import moved
+from llmtrace.triage.evidence.counter_ratios import (
+    Ratio,
+    ratio_of,
+    ratio_z,
+    worst_ratio,
+)
+from llmtrace.triage.evidence.evidence import ENGINE_STAGES, Evidence
+from llmtrace.triage.evidence.inside_engines import at_limit, highest, late_after_prefill
+from llmtrace.triage.evidence.kinds import mix_moved
 from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.result import Finding
 
-_FALLS_TO = 0.8
-_AT_ONCE = 0.2  # of its wait, by which others are let in before one or after it
+_FALLS_TO = 0.8  # hits after over hits before, at most
 _PART = 0.03  # of all prompt tokens
 _LITTLE = 0.1
-_QUARTER = 0.25  # of what a stage grew by
-_FEW_READS = 10  # that meet a request: as many may be next to none by chance
-_TIMES = 1.5  # as many models in demand
-_ENOUGH = 200  # that wait: whether they are overtaken shows in a part of many
-_LOADS_LONGER = 1.25  # times as long
+_QUARTER = 0.25  # of a stage's growth
+_FEW_READS = 10  # samples of a gauge that meet a waiting request; fewer may all miss by chance
+_TIMES = 1.5  # ratio of the models in demand
+_SAMPLE = 200  # waiting requests to look at
+_SCHEDULED_TOGETHER = 0.2  # of a request's wait, by which others are scheduled before or after it
+_LOADS_LONGER = 1.25  # ratio of times
 _SEVERAL = 2  # models
-_MANY = 3  # models in demand alike on engines that all serve them
-_MEETS = 3  # samples in which requests wait
+_MANY = 3  # models in equal demand, on engines that all serve them
+_MIN_SAMPLES = 3  # samples of a gauge while requests wait
 _ALL_TAKEN = 0.95  # of the slots for adapters
 _NEARLY_FULL = 0.8  # of the KV cache
-_OTHERS = 1.2  # times as many requests as rows tell of
+_OTHERS = 1.2  # requests that engines count, over those in rows
 _OTHER_WORK = 0.1  # as a share of the mean prompt
 
 
@@ -57,22 +63,22 @@ def prefix_cache_collapse(e: Evidence) -> Finding:
         hit ratio like an SLO.
     """
     tokens, prompts = e.row("found_prefix_tokens"), e.row("prompt_tokens")
-    per_token = e.prefill_at_same
-    by_rows = _by_rows(e)
-    by_signals, ratio = _by_counters(e, by_rows)
-    less = bool(by_rows) or bool(by_signals)
+    per_token = e.prefill_ratio
+    by_rows = _rows_show_fewer_hits(e)
+    by_signals, ratio = _counters_show_fewer_hits(e, by_rows)
+    fewer = bool(by_rows) or bool(by_signals)
     known = by_rows is not None or by_signals is not None
     deploys = e.events("deploy", "config")
     off = e.fact("prefix_caching") is False
     text = "; ".join([say.ratio("prefix hits", ratio), _mean_text("cached tokens", tokens)])
     lines = [
-        gate(e.gate(*ENGINE_STAGES),
+        gate(e.stage_rose(*ENGINE_STAGES),
              say.durations("prefill", e.row("prefill_s")), "the engine's prefill time"),
-        required(less if known else None, text,
+        required(fewer if known else None, text,
                  "the engines' counters `prefix_hits` and `prefix_queries`, or cached tokens of "
                  "each request (vLLM: `--enable-prompt-tokens-details`)"),
-        proof(less and by_rows is not False and by_signals is not False and _same_work(e)
-              and not _waits_for_else(e), "every source that counts cached tokens agrees"),
+        proof(fewer and by_rows is not False and by_signals is not False and _same_lengths(e)
+              and not _only_queue_grew(e), "every source that counts cached tokens agrees"),
         steady(support(None if prompts is None else not prompts.rose(0.0, 0.15),
                        say.amounts("prompt tokens", prompts))),
         support(None if per_token is None else 0.7 <= per_token <= 1.3,
@@ -85,76 +91,80 @@ def prefix_cache_collapse(e: Evidence) -> Finding:
     return judge("prefix_cache_collapse", lines, action + flags(e, "prefix_cache_collapse"))
 
 
-def _waits_for_else(e: Evidence) -> bool:
-    """Return whether requests wait in the queue alone: more to compute takes prefill as well."""
+def _only_queue_grew(e: Evidence) -> bool:
+    """Return whether the queue grew and prefill hardly did; computing more prompts takes both."""
     queue, prefill = e.part_of_metric("queue_s"), e.part_of_metric("prefill_s")
     return (queue or 0.0) >= HALF and prefill is not None and prefill < _LITTLE
 
 
-def _same_work(e: Evidence) -> bool:
-    """Return whether lengths are as before, for all that rows name of the kinds of requests.
+def _same_lengths(e: Evidence) -> bool:
+    """Return whether prompts and outputs are as long as before, at the same mix if rows name it.
 
-    Otherwise fewer cached tokens may be those of another mix, of kinds that rows do not name.
+    Otherwise fewer cached tokens may be due to kinds of requests that rows do not name.
     """
-    lengths = [e.beyond_kind(name) or e.row(name) for name in ("prompt_tokens", "output_tokens")]
+    lengths = [e.at_same_mix(name) or e.row(name) for name in ("prompt_tokens", "output_tokens")]
     known = [one for one in lengths if one is not None]
     return not any(one.rose(0.0, 0.15) or one.fell(0.0, 0.15) for one in known)
 
 
-def _by_rows(e: Evidence) -> bool | None:
-    """Return whether requests of the same kind report fewer tokens from the cache.
+def _rows_show_fewer_hits(e: Evidence) -> bool | None:
+    """Return whether rows report fewer cached tokens at the same mix and prompt length.
 
-    Other routes have other prefixes: that is no cache's doing. Nor is it that a longer prompt
-    has more beside its prefix.
+    Another route has other prefixes, and a longer prompt has more beside its prefix.
     """
-    tokens = e.beyond_kind("found_prefix_tokens", by_length=True)
+    tokens = e.at_same_mix("found_prefix_tokens", by_length=True)
     if tokens is None:
         return None
     fewer = tokens.after_mean <= _FALLS_TO * tokens.before_mean and tokens.mean_z <= -SURE
     return fewer and tokens.stretch_z <= -STANDS_OUT
 
 
-def _by_counters(e: Evidence, by_rows: bool | None) -> tuple[bool | None, Ratio | None]:
-    """Return whether engines count fewer hits, unless requests explain it, and by which ratio."""
-    ratio = e.ratio("prefix_hits", "prefix_queries")
-    worst = e.worst_ratio("prefix_hits", "prefix_queries")
+def _counters_show_fewer_hits(
+    e: Evidence, by_rows: bool | None
+) -> tuple[bool | None, Ratio | None]:
+    """Return whether engines count fewer hits than requests explain, and the ratio."""
+    ratio = ratio_of(e, "prefix_hits", "prefix_queries")
+    worst = worst_ratio(e, "prefix_hits", "prefix_queries")
     prompts = e.row("prompt_tokens")
-    # A longer prompt has more beside its prefix, of which as many tokens are cached.
+    # A longer prompt has as many cached tokens in its prefix, and more beside it.
     longer = 1.0
     if prompts is not None and prompts.before_mean > 0:
         longer = max(prompts.after_mean / prompts.before_mean, 1.0)
-    fewer = None if ratio is None else _sank(ratio, longer)
-    if fewer is False and worst is not None and _sank(worst, longer):
+    fewer = None if ratio is None else _fell_enough(ratio, longer)
+    if fewer is False and worst is not None and _fell_enough(worst, longer):
         fewer, ratio = True, worst
-    others = _other_kinds(e) or e.beside("tokens_in") is not None
-    others = others or _as_many_hits(e)
-    if fewer and by_rows is None and not others:
-        others = _usual(e, ratio) or _of_another_mix(e, ratio)
-    if fewer and (by_rows is False or (by_rows is None and others)):
+    if fewer and ratio is not None and by_rows is None:
+        explained = (
+            _mix_changes_lengths(e)
+            or e.other_clients("tokens_in") is not None
+            or _same_hits_per_request(e)
+            or _was_as_low_before(e, ratio)
+            or _mix_explains(e, ratio)
+        )
+        fewer = None if explained else fewer
+    elif fewer and by_rows is False:
         fewer = None
     return fewer, ratio
 
 
-def _of_another_mix(e: Evidence, ratio: Ratio | None) -> bool:
-    """Return whether enough requests are of other kinds, which may find less in the cache."""
-    if ratio is None or not ratio.before:
+def _mix_explains(e: Evidence, ratio: Ratio) -> bool:
+    """Return whether enough requests are of other kinds, which may have fewer cached tokens."""
+    if not ratio.before:
         return False
-    return moved(e.before, e.after) >= HALF * max(1 - ratio.after / ratio.before, _LITTLE)
+    return mix_moved(e.before, e.after) >= HALF * max(1 - ratio.after / ratio.before, _LITTLE)
 
 
-def _as_many_hits(e: Evidence) -> bool:
-    """Return whether a request still finds as many tokens in the cache: there are only others."""
+def _same_hits_per_request(e: Evidence) -> bool:
+    """Return whether a request has as many cached tokens as before: only the rest is longer."""
     hits, ended = e.counted("prefix_hits"), e.ended
     if hits is None or ended is None or min(hits[0], *ended) <= 0:
         return False
     return hits[1] / ended[1] >= _FALLS_TO * hits[0] / ended[0]
 
 
-def _usual(e: Evidence, ratio: Ratio | None) -> bool:
-    """Return whether stretches of the time before have as few hits: prompts differ."""
-    if ratio is None:
-        return False
-    z = e.ratio_z("prefix_hits", "prefix_queries", ratio.instance)
+def _was_as_low_before(e: Evidence, ratio: Ratio) -> bool:
+    """Return whether stretches of the time before had as few hits: prompts vary."""
+    z = ratio_z(e, "prefix_hits", "prefix_queries", ratio.instance)
     return z is not None and z > -STANDS_OUT
 
 
@@ -176,20 +186,20 @@ def low_spec_acceptance(e: Evidence) -> Finding:
     Later:
         Train or choose the drafter on today's traffic; turn speculation off above a batch size.
     """
-    ratio = e.ratio("spec_accepted", "spec_drafted")
-    worst = e.worst_ratio("spec_accepted", "spec_drafted")
+    ratio = ratio_of(e, "spec_accepted", "spec_drafted")
+    worst = worst_ratio(e, "spec_accepted", "spec_drafted")
     rows = e.row("acceptance")
     off = e.fact("spec_decode") in (False, "", "off", "none")
     by_signals = None if ratio is None else _fell(ratio.before, ratio.after, 0.05, 0.85)
     if by_signals is False and worst is not None and _fell(worst.before, worst.after, 0.1, 0.8):
         by_signals, ratio = True, worst
-    label, given = "draft tokens accepted", e.ratio("spec_accepted", "tokens_out")
+    label, given = "draft tokens accepted", ratio_of(e, "spec_accepted", "tokens_out")
     if not by_signals and given is not None and _fell(given.before, given.after, 0.1, 0.7):
-        # A drafter that finds nothing to go by drafts little, of which most may be accepted.
+        # A drafter that finds no pattern drafts little, most of which may be accepted.
         by_signals, label, ratio = True, "output tokens that are accepted drafts", given
     by_rows = None if rows is None else _fell(rows.before_mean, rows.after_mean, 0.05, 0.85)
-    if e.beside("tokens_out") is not None:
-        by_signals = None  # engines count what they make for others, too
+    if e.other_clients("tokens_out") is not None:
+        by_signals = None  # engines also count tokens for clients that have no rows
     reported = [one for one in (by_signals, by_rows) if one is not None]
     holds = any(reported) if reported else (False if off else None)
     text = say.ratio(label, ratio)
@@ -233,37 +243,37 @@ def kv_transfer(e: Evidence) -> Finding:
     deferred, share = _deferred(e)
     fetching = e.gauge("kv_fetch")
     waits = deferred if fetching is None else fetching
-    slow, calm, known = _models(e)
-    some, fetches = bool(slow) and bool(calm), _fetches_blocks(e)
-    more = None if waits is None else _more(waits)
-    alone = more is False and _hardly_read(e)
-    held = not more and (waits is None or alone or (share or 0.0) >= HALF) and fetches
-    (by_loads, loads), (late, as_ever) = _loads_longer(e), _routes(e)
-    in_steps, uneven = _held_by_loads(e) if fetches and not by_loads else ("", False)
+    slow, calm, known = _slow_and_calm_models(e)
+    some_models, fetches = bool(slow) and bool(calm), _fetches_kv_blocks(e)
+    more = None if waits is None else _more_wait(waits)
+    gauge_misses = more is False and _gauge_misses_waits(e)
+    held = not more and (waits is None or gauge_misses or (share or 0.0) >= HALF) and fetches
+    (by_loads, loads), (late, as_ever) = _loads_longer(e), _slow_and_calm_routes(e)
+    in_steps, in_tail = _steps_held_by_loads(e) if fetches and not by_loads else ("", False)
     queue = say.durations("queue", e.row("queue_s"))
     named = "requests deferred" if fetching is None else "requests that fetch KV blocks"
     text = (f"{queue}, and {at_limit(e)[1]}"
-            if held and _wait_with_room(e) else "")  # fmt: skip
-    shown = (by_loads and loads) or in_steps or text or _by_transfers(e)
-    tells = known and (more or shown) and not (fetches is None and len(slow) < _SEVERAL)
+            if held and _wait_though_slots_free(e) else "")  # fmt: skip
+    shown = (by_loads and loads) or in_steps or text or _slower_transfers_text(e)
+    tells_apart = known and (more or shown) and not (fetches is None and len(slow) < _SEVERAL)
     lines = [
-        gate(e.gate("queue") or by_loads or bool(in_steps), queue,
+        gate(e.stage_rose("queue") or by_loads or bool(in_steps), queue,
              "the engine's queue time per request"),
-        required(bool(shown) or (None if alone else more), shown or say.gauge(named, waits),
+        required(bool(shown) or (None if gauge_misses else more), shown or say.gauge(named, waits),
                  "the gauges `kv_fetch` (vLLM 0.32) or `waiting_deferred` (vLLM 0.20)"),
-        proof(None if fetching is None else _more(fetching), say.gauge(named, fetching)),
+        proof(None if fetching is None else _more_wait(fetching), say.gauge(named, fetching)),
         support(*_transfers_slower(e)),
-        # That all wait alike tells it from a grammar or an adapter only where there are several.
+        # If all of several models wait, it is not for a grammar or an adapter.
         (proof if fetches else support)(
-              None if share is None or not tells else share >= HALF and not some,
+              None if share is None or not tells_apart else share >= HALF and not some_models,
               f"{say.percent(share or 0)} of waiting requests are deferred, of every model",
               "the rows' `model`, to distinguish it from adapters that wait for a slot"),
         against(fetches is False, "no KV blocks are fetched from elsewhere", strongly=True),
         against(_compete(e, share), "requests of more models wait for adapters", strongly=True),
         support(e.kv_connector or None, "a KV connector is in use"),
-        against(some, _models_text(slow, calm), strongly=True),
-        against(_prefill_apart(e), "one engine prefills, another decodes", strongly=True),
-        against(bool(in_steps) and not uneven, "a slower GPU does that as well"),
+        against(some_models, _models_text(slow, calm), strongly=True),
+        against(_is_disaggregated(e), "one engine prefills, another decodes", strongly=True),
+        against(bool(in_steps) and not in_tail, "a slower GPU does that as well"),
         against(fetches is None and bool(late) and bool(as_ever),
                 f"routes that wait no longer than before: {', '.join(as_ever[:5])}"),
     ]  # fmt: skip
@@ -271,10 +281,10 @@ def kv_transfer(e: Evidence) -> Finding:
     return judge("kv_transfer", lines, action + flags(e, "kv_transfer"))
 
 
-def _by_transfers(e: Evidence) -> str:
-    """Say that what each transfer takes longer is what requests wait for longer, if it is."""
+def _slower_transfers_text(e: Evidence) -> str:
+    """Say how much longer transfers take and requests wait; empty if that is not explained so."""
     time, queue = _transfer_time(e), e.row("queue_s")
-    if time is None or queue is None or not _transfers_slower(e)[0] or not e.gate("queue"):
+    if time is None or queue is None or not _transfers_slower(e)[0] or not e.stage_rose("queue"):
         return ""
     longer = time.after - time.before
     if longer < max(_QUARTER * queue.mean_change, e.floor("queue_s")):
@@ -283,11 +293,11 @@ def _by_transfers(e: Evidence) -> str:
             f"{say.seconds(queue.mean_change)} longer")  # fmt: skip
 
 
-def _fetches_blocks(e: Evidence) -> bool | None:
+def _fetches_kv_blocks(e: Evidence) -> bool | None:
     """Return whether KV blocks come from another tier or engine; `None` = not counted.
 
-    Engines that say why requests are deferred have counted for longer what they fetch: vLLM does
-    the one since 0.20, the other since 0.11.
+    vLLM counts fetches since 0.11 and reasons for deferral since 0.20: with only the latter, none
+    are.
     """
     queries = e.counted("external_prefix_queries")
     moves = ("kv_fetch", "kv_transfer_time_count", "kv_offload_load_time")
@@ -299,9 +309,9 @@ def _fetches_blocks(e: Evidence) -> bool | None:
 
 
 def _loads_longer(e: Evidence) -> tuple[bool | None, str]:
-    """Return whether loading blocks from another tier takes a part of what was added, and say so.
+    """Return whether loading KV blocks takes longer by a good part of the added time, and say so.
 
-    By the seconds that engines count, for each request; `None` = they count none.
+    By the seconds that engines count, divided by requests; `None` = not counted.
     """
     seconds, first = e.counted("kv_offload_load_time"), e.row("ttft_s")
     if seconds is None or first is None:
@@ -312,16 +322,17 @@ def _loads_longer(e: Evidence) -> tuple[bool | None, str]:
     return after - before >= max(_QUARTER * first.mean_change, e.floor("ttft_s")), text
 
 
-def _held_by_loads(e: Evidence) -> tuple[str, bool]:
-    """Say that steps may be held up by blocks loaded in them, and whether some are far longer.
+def _steps_held_by_loads(e: Evidence) -> tuple[str, bool]:
+    """Say that steps wait for KV blocks to load, and return whether the tail shows it most.
 
-    The same prompts take longer then, other responses stand still meanwhile, and none queues.
+    Prefill at the same length and the longest gap of other streams grow then, but no queue. Empty
+    = they do not.
     """
     hits, prefill = e.counted("external_prefix_hits"), e.row("prefill_s")
     held = hits is not None and hits[1] > 0 and bool(e.up("prefill_s") and e.up("max_gap_s"))
-    if not held or prefill is None or e.gate("queue") or prefill.before_p50 <= 0:
+    if not held or prefill is None or e.stage_rose("queue") or prefill.before_p50 <= 0:
         return "", False
-    longer = (e.prefill_at_same or 0.0) >= _LOADS_LONGER
+    longer = (e.prefill_ratio or 0.0) >= _LOADS_LONGER
     text = f"steps are held up, in which blocks are loaded: {say.durations('prefill', prefill)}"
     tail = prefill.after_p95 / prefill.before_p95 / (prefill.after_p50 / prefill.before_p50)
     return text if longer else "", tail >= _LOADS_LONGER
@@ -350,15 +361,16 @@ def disaggregated_kv(e: Evidence) -> Finding:
         Place both on one fast network; alert on the time and on failures of transfers.
     """
     wait = e.row("first_chunk_kv_transfer_s")
-    failures = e.counted_in_as_long("kv_transfer_failures")
+    failures = e.counted_in_equal_time("kv_transfer_failures")
     floor, part = e.floor("first_chunk_s"), e.part_of_metric("first_chunk_kv_transfer_s")
-    longer = _part_by_engines(e) if wait is None else None
+    longer = _transfers_delay_first_chunk(e) if wait is None else None
     late = wait is None and not longer and e.kv_connector and late_after_prefill(e)
     local = e.local("replica", "first_chunk_kv_transfer_s")
     lines = [
-        gate(e.gate("first_chunk", "queue"), say.durations("first chunk", e.row("first_chunk_s")),
+        gate(e.stage_rose("first_chunk", "queue"),
+             say.durations("first chunk", e.row("first_chunk_s")),
              "time to first chunk by stages"),
-        required(late or longer if wait is None else wait.rose(floor) or wait.grew(floor),
+        required(late or longer if wait is None else wait.rose(floor) or wait.mean_rose(floor),
                  "transfers alone make the first chunk later" if longer else
                  "what is added comes after the prefill, with a KV connector in use" if late else
                  say.durations("wait of the engine that decodes", wait),
@@ -369,21 +381,21 @@ def disaggregated_kv(e: Evidence) -> Finding:
         support(None if failures is None else failures[1] >= 5 and failures[1] > 2 * failures[0],
                 say.counted("transfers that failed", failures)),
         support(None if local is None else True, f"only {local}"),
-        support(_prefill_apart(e), "one engine prefills, another decodes"),
-        against(e.gate("prefill"), say.durations("prefill", e.row("prefill_s"))),
+        support(_is_disaggregated(e), "one engine prefills, another decodes"),
+        against(e.stage_rose("prefill"), say.durations("prefill", e.row("prefill_s"))),
     ]  # fmt: skip
     action = "Reroute round the slow link between prefill and decode, or serve both on one engine."
     return judge("disaggregated_kv", lines, action, group=local)
 
 
-def _prefill_apart(e: Evidence) -> bool:
-    """Return whether engines are known to have the roles of vLLM's `kv_transfer_config`."""
+def _is_disaggregated(e: Evidence) -> bool:
+    """Return whether engines have both roles of vLLM's `kv_transfer_config`."""
     roles = {facts.get("kv_role") for facts in e.facts.instances.values()}
     return roles >= {"kv_producer", "kv_consumer"}
 
 
 def _transfers_slower(e: Evidence) -> tuple[bool | None, str]:
-    """Return whether a transfer takes 1.5 times as long or more by the engines, and say so."""
+    """Return whether engines report transfers 1.5 times as long or longer, and say so."""
     time = _transfer_time(e)
     if time is None:
         return None, ""
@@ -391,25 +403,25 @@ def _transfers_slower(e: Evidence) -> tuple[bool | None, str]:
     return time.after >= 1.5 * time.before, text
 
 
-def _part_by_engines(e: Evidence) -> bool | None:
-    """Return whether transfers that take longer are a part of what the first chunk waits for.
+def _transfers_delay_first_chunk(e: Evidence) -> bool | None:
+    """Return whether slower transfers are a good part of the first chunk's delay.
 
-    No request decodes before its blocks are there: what each transfer takes longer is in its
-    first chunk, at least once. `None` = engines do not say that they do.
+    No request decodes before its blocks have arrived, so a slower transfer delays the first chunk
+    by at least as much. `None` = engines report no slower transfers.
     """
     lost = "first_chunk" if e.row("first_chunk_s") is not None else "unattributed"
-    lost = "queue" if _prefill_apart(e) and e.gate("queue") else lost
+    lost = "queue" if _is_disaggregated(e) and e.stage_rose("queue") else lost
     time, first = _transfer_time(e), e.row(f"{lost}_s")
     if time is None or first is None or not _transfers_slower(e)[0]:
         return None
-    if lost == "unattributed" and e.gate("queue"):
-        return None  # where rows report no queue, it is a part of that
+    if lost == "unattributed" and e.stage_rose("queue"):
+        return None  # without stages in rows, the queue is part of `unattributed`
     part = max(_QUARTER * first.mean_change, e.floor("first_chunk_s"))
-    return bool(e.gate(lost)) and time.after - time.before >= part
+    return bool(e.stage_rose(lost)) and time.after - time.before >= part
 
 
 def _transfer_time(e: Evidence) -> Ratio | None:
-    return e.ratio("kv_transfer_time_sum", "kv_transfer_time_count")
+    return ratio_of(e, "kv_transfer_time_sum", "kv_transfer_time_count")
 
 
 def lora_slots(e: Evidence) -> Finding:
@@ -434,34 +446,35 @@ def lora_slots(e: Evidence) -> Finding:
         Raise the number of slots; pin the adapters that are always in demand; merge the largest.
     """
     deferred, share = _deferred(e)
-    slow, calm, known = _models(e)
-    more = None if deferred is None else _more(deferred) or (
-        _hardly_read(e) and _wait_with_room(e))  # fmt: skip
-    apart, beside = bool(slow) and bool(calm), _others_ended(e)
-    # Deferred are those that fetch KV blocks, or wait for a grammar or an adapter.
+    slow, calm, known = _slow_and_calm_models(e)
+    more = None if deferred is None else _more_wait(deferred) or (
+        _gauge_misses_waits(e) and _wait_though_slots_free(e))  # fmt: skip
+    apart, other_clients = bool(slow) and bool(calm), _other_clients_requests(e)
+    # Requests are deferred for KV blocks, a grammar or an adapter: exclude the first two.
     grammar, models = e.gauge("waiting_grammar"), np.unique(e.after.rows.words["model"].codes)
-    left = more and _fetches_blocks(e) is False and not (grammar and _more(grammar))
-    left = bool(left) and (len(models) > 1 or beside)
-    wanted = _models_wanted(e)
-    crowded = wanted[1] >= _MANY and not calm and _wait_with_room(e) and _only_seats(e)
+    left = more and _fetches_kv_blocks(e) is False and not (grammar and _more_wait(grammar))
+    left = bool(left) and (len(models) > 1 or other_clients)
+    demand = _models_in_demand(e)
+    crowded = demand[1] >= _MANY and not calm and _wait_though_slots_free(e) and _no_kv_reason(e)
     compete = _compete(e, share) or crowded
-    others = e.new_words("model")
+    new_models = e.new_values("model")
     lines = [
-        gate(e.gate("queue"), say.durations("queue", e.row("queue_s")),
+        gate(e.stage_rose("queue"), say.durations("queue", e.row("queue_s")),
              "the engine's queue time per request"),
-        required(apart or left or compete or bool(_slots_full(e) and e.gate("queue"))
+        required(apart or left or compete or bool(_adapter_slots_full(e) and e.stage_rose("queue"))
                  if known else None, _models_text(slow, calm)
                  + ("; no KV blocks are fetched" if left else ""), "the rows' `model`"),
-        support(compete, f"requests wait though there is room, and {say.amount(wanted[0])} → "
-                f"{say.amount(wanted[1])} models are in demand alike"),
+        support(compete, f"requests wait though there is room, and {say.amount(demand[0])} → "
+                f"{say.amount(demand[1])} models are in equal demand"),
         proof(apart and _same_engine(e, slow, calm) if known else None,
               "models that wait and models that do not run on the same engines"),
-        proof(left and bool(others), "requests are deferred since other models are wanted: "
-              + ", ".join(others[:5])),
-        support(left and beside, "engines serve requests that no row tells of, as not before"),
+        proof(left and bool(new_models), "requests are deferred since other models are wanted: "
+              + ", ".join(new_models[:5])),
+        support(left and other_clients,
+                "engines serve more requests that are in no row than before"),
         support(more, say.gauge("requests deferred", deferred),
                 "the gauge `waiting_deferred` (vLLM 0.20: waiting by reason)"),
-        proof(_slots_full(e), "all slots for adapters are in use while requests wait"),
+        proof(_adapter_slots_full(e), "all slots for adapters are in use while requests wait"),
         against(None if more is None or compete else not more,
                 "no more requests are deferred than before"),
         support(None if share is None else share >= 0.4,
@@ -491,22 +504,22 @@ def grammar_compilation(e: Evidence) -> Finding:
         Keep generated values out of schemas; alert on the time that grammars take to compile.
     """
     waiting = e.gauge("waiting_grammar")
-    spent = e.counted_in_as_long("grammar_compile_sum")
+    spent = e.counted_in_equal_time("grammar_compile_sum")
     more = None if spent is None else spent[1] > max(2 * spent[0], 1.0)
     known = None if waiting is None and more is None else bool(more) or (
-        waiting is not None and _more(waiting))  # fmt: skip
-    # Deferred are those that fetch KV blocks, or wait for an adapter or a grammar.
+        waiting is not None and _more_wait(waiting))  # fmt: skip
+    # Requests are deferred for KV blocks, an adapter or a grammar: exclude the first two.
     _, share = _deferred(e)
     models = np.unique(e.after.rows.words["model"].codes)
-    alone = len(models) == 1 and bool(models[0] >= 0) and not _others_ended(e)
-    fetches, routes = _fetches_blocks(e), _routes(e)
+    one_model = len(models) == 1 and bool(models[0] >= 0) and not _other_clients_requests(e)
+    fetches, routes = _fetches_kv_blocks(e), _slow_and_calm_routes(e)
     by_route = bool(routes[0]) and bool(routes[1])
-    deferred, one = (share or 0.0) >= HALF, e.local("replica", "queue_s")
-    room = one is None and _wait_with_room(e) and _only_seats(e)
-    # None waits for a longer step, for an engine that stands still, or at one engine alone.
-    together = _let_in_together(e) if room else None
+    deferred, one_engine = (share or 0.0) >= HALF, e.local("replica", "queue_s")
+    room = one_engine is None and _wait_though_slots_free(e) and _no_kv_reason(e)
+    # Exclude waits for a longer step, for a stopped engine, or on one engine only.
+    together = _scheduled_together(e) if room else None
     computes = not e.up("prefill_s") and e.up("max_gap_s") is False and together is not True
-    left = known is None and (deferred or (room and computes)) and alone and (
+    left = known is None and (deferred or (room and computes)) and one_model and (
         fetches is False or (fetches is None and (by_route or not deferred)))  # fmt: skip
     which = f"{say.percent(share or 0)} of waiting requests are deferred" if deferred else (
         "requests wait though there are seats")  # fmt: skip
@@ -515,7 +528,7 @@ def grammar_compilation(e: Evidence) -> Finding:
     lines = [
         gate(e.rising("ttft_s"), say.durations("time to first chunk", e.row("ttft_s")),
              "time to first chunk"),
-        required(bool(e.gate("queue")) if left else known,
+        required(bool(e.stage_rose("queue")) if left else known,
                  text if left else say.gauge("requests that wait for a grammar", waiting),
                  "the gauge `waiting_grammar` or the histogram `grammar_compile`"),
         support(left and part >= HALF and (deferred or by_route or together is False),
@@ -529,10 +542,10 @@ def grammar_compilation(e: Evidence) -> Finding:
     return judge("grammar_compilation", lines, action)
 
 
-def _slots_full(e: Evidence) -> bool | None:
-    """Return whether some engine has no slot for an adapter left; `None` = not reported.
+def _adapter_slots_full(e: Evidence) -> bool | None:
+    """Return whether any engine's adapter slots are all in use; `None` = not reported.
 
-    While requests wait, that is, where enough samples of it meet any.
+    Only samples during which requests wait count, if there are enough of them.
     """
     used, slots, waiting = e.gauge("lora_slots_used"), e.gauge("lora_slots"), e.gauge("waiting")
     if used is None or slots is None:
@@ -543,15 +556,15 @@ def _slots_full(e: Evidence) -> bool | None:
         taken, wait = used.after[name], queues.get(name)
         value = taken.value
         if wait is not None and len(wait.t):
-            meets = np.interp(taken.t, wait.t, wait.value) > 0
-            value = value[meets] if meets.sum() >= _MEETS else value
+            waits = np.interp(taken.t, wait.t, wait.value) > 0
+            value = value[waits] if waits.sum() >= _MIN_SAMPLES else value
         if len(value) and value.mean() >= _ALL_TAKEN * slots.after[name].value.mean() > 0:
             return True
     return False if names else None
 
 
-def _sank(ratio: Ratio, longer: float) -> bool:
-    """Return whether so much less is served by the cache that the prompts' work shows it."""
+def _fell_enough(ratio: Ratio, longer: float) -> bool:
+    """Return whether hits fell by so much, at the same prompt lengths, that prefill shows it."""
     return ratio.after * longer <= _FALLS_TO * ratio.before and ratio.before - ratio.after >= _PART
 
 
@@ -559,12 +572,12 @@ def _fell(before: float, after: float, drop: float, to: float) -> bool:
     return before - after >= drop and after <= to * before
 
 
-def _other_kinds(e: Evidence) -> bool:
-    """Return whether requests are of other kinds, as far as their prompts show it."""
-    prompts, now = e.row("prompt_tokens"), e.beyond_kind("prompt_tokens")
-    if prompts is None or now is None:
+def _mix_changes_lengths(e: Evidence) -> bool:
+    """Return whether another mix of requests changes the mean prompt length."""
+    prompts, at_mix = e.row("prompt_tokens"), e.at_same_mix("prompt_tokens")
+    if prompts is None or at_mix is None:
         return False
-    return abs(now.before_mean - prompts.before_mean) >= _OTHER_WORK * prompts.before_mean
+    return abs(at_mix.before_mean - prompts.before_mean) >= _OTHER_WORK * prompts.before_mean
 
 
 def _mean_text(label: str, found: Shift | None) -> str:
@@ -575,13 +588,13 @@ def _mean_text(label: str, found: Shift | None) -> str:
     )
 
 
-def _routes(e: Evidence) -> tuple[list[str], list[str]]:
-    """Return the routes that wait longer, and those that do not: by the queue if that is known."""
-    return e.uneven("route", "queue_s") or e.uneven("route", "ttft_s") or ([], [])
+def _slow_and_calm_routes(e: Evidence) -> tuple[list[str], list[str]]:
+    """Return the routes that wait longer and those that do not: by queue, else by first chunk."""
+    return e.rising_values("route", "queue_s") or e.rising_values("route", "ttft_s") or ([], [])
 
 
 def _deferred(e: Evidence) -> tuple[Moved | None, float | None]:
-    """Return the gauge of deferred requests, and their share of all that wait, after."""
+    """Return the gauge of deferred requests, and their share of all waiting requests after."""
     deferred, waiting = e.gauge("waiting_deferred"), e.gauge("waiting")
     if deferred is None or waiting is None:
         return deferred, None
@@ -590,15 +603,15 @@ def _deferred(e: Evidence) -> tuple[Moved | None, float | None]:
     return deferred, part / whole if whole > 0 else None
 
 
-def _more(waiting: Moved) -> bool:
-    """Return whether more wait; few samples of a gauge that is mostly 0 need not be certain."""
-    return waiting.rose(0.0, 0.3) or waiting.grew(0.0, 0.5) or waiting.more_often(2.0)
+def _more_wait(waiting: Moved) -> bool:
+    """Return whether more requests wait: by the gauge's level, or by how often it is above 0."""
+    return waiting.rose(0.0, 0.3) or waiting.mean_rose(0.0, 0.5) or waiting.more_often(2.0)
 
 
-def _hardly_read(e: Evidence) -> bool:
-    """Return whether so few requests wait at a time that a gauge hardly meets one of them.
+def _gauge_misses_waits(e: Evidence) -> bool:
+    """Return whether so few requests wait at a time that the gauge's samples hardly meet any.
 
-    By the seconds that they wait in all (Little's law), and how often the gauge is read.
+    By Little's law: total seconds waited over the time, times the number of samples.
     """
     waiting = e.gauge("waiting")
     waits = np.nansum(e.after.number("queue_s") * e.after.rows.weights) / e.served.seconds
@@ -606,68 +619,72 @@ def _hardly_read(e: Evidence) -> bool:
     return bool(waits * np.mean(reads) < _FEW_READS)
 
 
-def _wait_with_room(e: Evidence) -> bool:
-    """Return whether requests say that they wait, though there are seats: no gauge need see it."""
+def _wait_though_slots_free(e: Evidence) -> bool:
+    """Return whether most of the added time is queue time though no engine's batch is full."""
     full, _ = at_limit(e)
     return full is False and (e.part_of_metric("queue_s") or 0.0) >= HALF
 
 
-def _let_in_together(e: Evidence) -> bool | None:
-    """Return whether those that wait are let in together; `None` = hardly any meet, or in turn.
+def _scheduled_together(e: Evidence) -> bool | None:
+    """Return whether waiting requests are scheduled together; `None` = too few, or one by one.
 
-    Who waits for a longer step, or for an engine that stands still, is let in with those behind.
-    Who waits for something of its own is overtaken, or takes turns at it.
+    A longer step or a stopped engine releases all who wait at once. A request that waits for its
+    own grammar or adapter is overtaken by others.
     """
     queue = e.row("queue_s")
     if queue is None:
         return None
     side, waited = e.after, e.after.number("queue_s")
-    let_in: Floats = side.t + side.number("ttft_s") - side.number("prefill_s")
-    let_in -= side.number("first_chunk_s")
-    came, where = let_in - waited, side.rows.words["replica"].codes
+    scheduled: Floats = side.t + side.number("ttft_s") - side.number("prefill_s")
+    scheduled -= side.number("first_chunk_s")
+    queued, engine = scheduled - waited, side.rows.words["replica"].codes
     met, overtook, together = 0, 0, 0
     late = np.flatnonzero(waited > max(queue.before_p95, e.floor("queue_s")))
-    for i in late[:: len(late) // _ENOUGH + 1]:
-        behind = (where == where[i]) & (came > came[i]) & (came < let_in[i])
+    for i in late[:: len(late) // _SAMPLE + 1]:
+        behind = (engine == engine[i]) & (queued > queued[i]) & (queued < scheduled[i])
+        near = np.abs(scheduled - scheduled[i]) <= _SCHEDULED_TOGETHER * waited[i]
         met += int(behind.sum())
-        overtook += int((behind & (let_in < let_in[i] - queue.before_p95)).sum())
-        together += int((behind & (np.abs(let_in - let_in[i]) <= _AT_ONCE * waited[i])).sum())
+        overtook += int((behind & (scheduled < scheduled[i] - queue.before_p95)).sum())
+        together += int((behind & near).sum())
     if met < MIN_COUNT or max(overtook, together) < HALF * met:
         return None
     return overtook < HALF * met
 
 
-def _others_ended(e: Evidence) -> bool:
-    """Return whether engines serve clearly more requests than rows tell of, as not before."""
+def _other_clients_requests(e: Evidence) -> bool:
+    """Return whether engines serve clearly more requests than are in rows, and did not before."""
     counted = e.ended or (0.0, 0.0)
     before, after = counted[0] / max(len(e.before), 1), counted[1] / max(len(e.after), 1)
     return after >= _OTHERS * max(before, 1.0)
 
 
-def _models(e: Evidence) -> tuple[list[str], list[str], bool]:
-    """Return the models whose queue grew, the others, and whether rows report the model."""
+def _slow_and_calm_models(e: Evidence) -> tuple[list[str], list[str], bool]:
+    """Return the models whose queue grew, the others, and whether rows name models."""
     words = e.after.rows.words["model"]
-    slow, calm = e.uneven("model", "queue_s" if e.after.known("queue_s") else "ttft_s") or ([], [])
+    slow, calm = e.rising_values("model", "queue_s" if e.after.known("queue_s") else "ttft_s") or (
+        [],
+        [],
+    )
     return slow, calm, bool((words.codes >= 0).any())
 
 
 def _compete(e: Evidence, deferred: float | None) -> bool:
-    """Return whether more models are in demand than before, and slots to run are free."""
-    before, after = _models_wanted(e)
-    waits = _wait_with_room(e) or (
+    """Return whether more models are in demand, and requests wait though slots are free."""
+    before, after = _models_in_demand(e)
+    waits = _wait_though_slots_free(e) or (
         (deferred or 0.0) >= HALF and (e.part_of_metric("queue_s") or 0.0) >= HALF)  # fmt: skip
-    return after >= _TIMES * before and waits and not _fetches_blocks(e)
+    return after >= _TIMES * before and waits and not _fetches_kv_blocks(e)
 
 
-def _only_seats(e: Evidence) -> bool:
-    """Return whether requests wait neither for the KV cache nor for a transfer of its blocks."""
+def _no_kv_reason(e: Evidence) -> bool:
+    """Return whether requests wait neither for room in the KV cache nor for KV blocks."""
     used = e.gauge("kv_usage")
-    room = used is not None and highest_p95(used) < _NEARLY_FULL
-    return room and not _fetches_blocks(e) and not _transfers_slower(e)[0]
+    room = used is not None and highest(used) < _NEARLY_FULL
+    return room and not _fetches_kv_blocks(e) and not _transfers_slower(e)[0]
 
 
-def _models_wanted(e: Evidence) -> tuple[float, float]:
-    """Return how many models are in demand, before and after: as if all of them were alike."""
+def _models_in_demand(e: Evidence) -> tuple[float, float]:
+    """Return the effective number of models (inverse Simpson index) before and after."""
     found = []
     for side in (e.before, e.after):
         codes = side.rows.words["model"].codes
@@ -677,11 +694,13 @@ def _models_wanted(e: Evidence) -> tuple[float, float]:
 
 
 def _same_engine(e: Evidence, slow: list[str], calm: list[str]) -> bool:
-    """Return whether an engine serves both kinds of models, or engines are not known."""
+    """Return whether an engine serves both slow and calm models, or rows do not name engines."""
     words = e.after.rows.words["replica"]
-    on = [set(np.unique(words.codes[e.after.where("model", *names) & (words.codes >= 0)]).tolist())
-          for names in (slow, calm)]  # fmt: skip
-    return bool(on[0] & on[1]) or not (on[0] or on[1])
+    slow_on, calm_on = (
+        set(words.codes[e.after.where("model", *names) & (words.codes >= 0)].tolist())
+        for names in (slow, calm)
+    )
+    return bool(slow_on & calm_on) or not (slow_on or calm_on)
 
 
 def _models_text(slow: list[str], calm: list[str]) -> str:

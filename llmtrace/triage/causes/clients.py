@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from llmtrace.stats.arrays import Floats, Mask
+from llmtrace.stats.arrays import Floats, Mask, finite
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
 from llmtrace.triage.evidence import format_figures as say
 from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, RATHER_SURE, SURE
@@ -19,15 +19,15 @@ from llmtrace.triage.evidence.refusals import REFUSED
 from llmtrace.triage.evidence.window_rows import Side, in_progress
 from llmtrace.triage.result import Finding
 
-_LATER: Final = 0.25  # of the share of slow starts in the first half, at most, in the second
+_LITTLE: Final = 0.25
 _MOST: Final = 0.6  # of the requests with a longer set-up
-_BUSIER: Final = 1.1  # times as many requests in progress
+_BUSIER: Final = 1.1  # ratio of requests in progress
 _WORTH_SAVING: Final = 0.15  # of the tools' time
-_SAME_AGE: Final = 0.05  # of what they waited, by which timers differ
+_SAME_AGE: Final = 0.05  # of the median wait, by which times of one timer differ at most
 _REUSED: Final = "hardly any of those that wait opens a connection: a limit does that"
-_ANEW: Final = 1.0  # as a share of what a request costs: so much more it takes to make a client
-_AT_ONCE: Final = 0.15  # more of the chunks, at least
-_CLEARLY: Final = 0.2  # of a metric: less makes no client leave
+_CLIENT_MADE: Final = 1.0  # relative rise of the client's own time if it is made for each request
+_BURSTS: Final = 0.15  # added share of chunks that arrive together
+_CLEARLY: Final = 0.2  # relative rise of a metric; clients do not leave for less
 
 
 def slow_renderer(e: Evidence) -> Finding:
@@ -53,23 +53,23 @@ def slow_renderer(e: Evidence) -> Finding:
     more_tools = None if tools is None or own is None else (
         tools.mean_change > own.mean_change)  # fmt: skip
     rose = None if own is None else (
-        bool(e.up("render_own_s")) or own.grew(e.floor("render_s")))  # fmt: skip
+        bool(e.up("render_own_s")) or own.mean_rose(e.floor("render_s")))  # fmt: skip
     local = (e.local("client", "render_s") or e.local("version", "render_s")
              or e.local("service", "render_s"))  # fmt: skip
     decode, lag = e.row("decode_s"), e.row("client_lag_s")
-    # Who meets a blocked loop waits as long as it is blocked, however few do.
+    # If rendering blocks the event loop, the few responses that meet it wait as long (p95).
     held = 0.0 if own is None else own.mean_change
     late = None if lag is None or own is None else bool(e.up("client_lag_s")) and 0.5 * held <= (
         max(lag.after_p95 - lag.before_p95, 2 * lag.mean_change))  # fmt: skip
     lines = [
-        gate(e.gate("render"), say.durations("render", e.row("render_s")),
+        gate(e.stage_rose("render"), say.durations("render", e.row("render_s")),
              "the consumer time of each request"),
         required(rose,
                  say.durations("render, tools left out", own), "the consumer's time"),
         proof(None if own is None else bool(rose) and not more_tools
-              and e.carried("render") >= 0.5,
-              f"render is {say.percent(e.carried('render'))} of the time added after the first "
-              "chunk"),
+              and e.stage_share("render") >= 0.5,
+              f"render is {say.percent(e.stage_share('render'))} of the time added after the "
+              "first chunk"),
         support(None if local is None else True, f"only {local}"),
         steady(support(None if decode is None else not e.up("decode_s"),
                        "the server was not slower: " + say.durations("decode", decode))),
@@ -105,23 +105,24 @@ def serial_tools(e: Evidence) -> Finding:
     overlapped = (
         None if wall is None or path is None else wall.after_mean <= 1.15 * path.after_mean
     )
-    more = None if waste is None else waste.rose(0.0) or waste.grew(0.0)
-    # What is lost is part of what tools take: few turns show it rise where they do not show that.
-    longer = None if wall is None else wall.rose(0.0) or wall.grew(0.0) or (
+    more = None if waste is None else waste.rose(0.0) or waste.mean_rose(0.0)
+    # Lost time is part of the tools' time; with few turns only the former may be beyond chance.
+    longer = None if wall is None else wall.rose(0.0) or wall.mean_rose(0.0) or (
         bool(more) and wall.after_mean > wall.before_mean)  # fmt: skip
-    part, made_of_it = None, False
+    part, is_most = None, False
     if wall is not None and waste is not None:
         part = waste.after_mean / max(wall.after_mean, 1e-9)
-        made_of_it = waste.mean_change >= HALF * wall.mean_change
+        is_most = waste.mean_change >= HALF * wall.mean_change
     lines = [
         gate(longer, say.durations("tools, a turn", wall),
              "tool times of turns (`llmtrace.tool`, `llmtrace.turn`)"),
         required(more, say.durations("waited for calls that could have overlapped", waste),
                  "`tool_wall_s` and `tool_critical_path_s` of turns"),
-        proof(None if part is None else part >= _WORTH_SAVING and not overlapped and made_of_it,
+        proof(None if part is None else part >= _WORTH_SAVING and not overlapped and is_most,
               f"{say.percent(part or 0)} of the tools' time could be saved by overlapping"),
-        support(None if calls is None else calls.grew(0.0), say.amounts("calls a turn", calls)),
-        support(e.gate("render"), say.durations("render", e.row("render_s"))),
+        support(None if calls is None else calls.mean_rose(0.0),
+                say.amounts("calls a turn", calls)),
+        support(e.stage_rose("render"), say.durations("render", e.row("render_s"))),
         against(overlapped, "tools overlap as far as they can: one is slow itself"),
     ]  # fmt: skip
     action = "Fix: run the independent tool calls of a turn together, each with a time-out."
@@ -151,18 +152,17 @@ def client_gate(e: Evidence) -> Finding:
     wait, whole = e.row("client_delay_s"), e.row("network_and_client_s")
     local = e.local("client", "client_delay_s") or e.local("service", "client_delay_s")
     running = e.gauge("running")
-    share = e.part_of_metric("network_and_client_s")  # a semaphore's wait is in no network
-    still, any_time = _stands_still(e), _comes_with_load(e, "client_delay_s") is False
-    by_limit = not (still or any_time)
+    share = e.part_of_metric("network_and_client_s")  # `network` has no semaphore's wait
+    stalls, any_time = _loop_stalls(e), _waits_under_load(e, "client_delay_s") is False
+    by_limit = not (stalls or any_time)
     part = None
     if wait is not None and whole is not None:
-        grown = max(whole.mean_change, 1e-9)
-        part = wait.mean_change / grown
+        part = wait.mean_change / max(whole.mean_change, 1e-9)
     lines = [
-        gate(e.gate("network", "unattributed"), say.durations("network and client", whole),
+        gate(e.stage_rose("network", "unattributed"), say.durations("network and client", whole),
              "network hooks of the client"),
         required(None if wait is None else bool(e.up("client_delay_s"))
-                 or wait.grew(e.floor("client_delay_s")),
+                 or wait.mean_rose(e.floor("client_delay_s")),
                  say.durations("wait in the client", wait),
                  "`client_s` and `network_client_wait_s` (HTTP client hooks)"),
         proof(None if part is None else part >= 0.5 and by_limit,
@@ -170,17 +170,17 @@ def client_gate(e: Evidence) -> Finding:
         steady(support(None if running is None else not running.rose(0.0, 0.2),
                        "the engines are not busier: " + say.gauge("running", running))),
         support(None if local is None else True, f"only {local}"),
-        against(still, _STANDS_STILL, strongly=True),
-        against((_own_part(e) or 0.0) >= HALF,
+        against(stalls, _LOOP_STALLS, strongly=True),
+        against((_client_part(e) or 0.0) >= HALF,
                 "received data is read as late: the client itself is busy", strongly=True),
-        against(_starts_anew(e, 0.0 if wait is None else wait.before_p95),
-                "those that wait open a connection, as none did before, and not for a pool",
+        against(_clients_start_per_request(e, 0.0 if wait is None else wait.before_p95),
+                "requests that wait open a connection, as none did before: it is not the pool",
                 strongly=True),
-        against(any_time, "who waits does not come while more requests are in progress",
+        against(any_time, "requests that wait do not come while more are in progress",
                 strongly=True),
         against(None if part is None else part < 0.2,
                 f"it is only {say.percent(max(part or 0, 0))} of what network and client grew by"),
-        against((e.carried("network") if share is None else share) < 0.4,
+        against((e.stage_share("network") if share is None else share) < 0.4,
                 "everything else got slower too: connections are in use for longer",
                 strongly=True),
     ]  # fmt: skip
@@ -212,85 +212,81 @@ def client_cold(e: Evidence) -> Finding:
         and keep connections alive for longer than the pauses between requests.
     """
     setup, pool = e.row("client_setup_s"), e.row("network_client_wait_s")
-    floor, versions = e.floor("network_s"), e.new_words("version")
+    floor, versions = e.floor("network_s"), e.new_values("version")
     new = [f"version {name} is new" for name in versions]
     new += [one.text for one in e.events("deploy", "scale", "restart")]
     grown, waits = (0.0 if one is None else one.mean_change for one in (setup, pool))
-    part = max(1 - waits / grown, 0.0) if grown > 0 else 0.0
+    part = max(1 - waits / grown, 0.0) if grown > 0 else 0.0  # without waiting for the pool
     usual = np.inf if setup is None else max(setup.before_p95, floor)
-    fades, anew = _fades(e.after, versions, usual), _starts_anew(e, usual)
-    any_time = setup is not None and _comes_with_load(e, "client_setup_s") is False
-    some, starts = _who_starts(e, usual) if anew else (False, False)
-    each = fades is False and not anew and _open_connections(e, usual)
+    fades, anew = _fades(e.after, versions, usual), _clients_start_per_request(e, usual)
+    any_time = setup is not None and _waits_under_load(e, "client_setup_s") is False
+    some, starts = _some_start(e, usual) if anew else (False, False)
+    each = fades is False and not anew and _waiters_open_connections(e, usual)
     lines = [
-        gate(e.gate("network", "unattributed"),
+        gate(e.stage_rose("network", "unattributed"),
              say.durations("before a request is on a connection", setup),
              "`client_s` and the network's phases (HTTP client hooks)"),
-        required(None if setup is None else setup.rose(floor) or setup.grew(floor),
+        required(None if setup is None else setup.rose(floor) or setup.mean_rose(floor),
                  say.durations("imports, pools, DNS, TCP and TLS", setup),
                  "`client_s` and the network's phases (HTTP client hooks)"),
-        *([gate(holds=False, text=_REUSED)] if _few_connect(e, usual) else []),
-        required(True if new or starts else None,  # what a process sets up is in rows, too
+        *([gate(holds=False, text=_REUSED)] if _waiters_reuse_connections(e, usual) else []),
+        required(True if new or starts else None,
                  f"clients started: {'; '.join(new[:2]) or 'requests import and connect anew'}",
                  "the rows' `version`, or an event for each deployment of a client"),
         proof((new and fades) or some if new or starts else None,
               "those are requests that open a connection" if anew
               else "those are the first requests; later ones are as before"),
         support(any_time and bool(new), "they wait at any time, however many are in progress"),
-        # What is over within the window of a search is seen to fade in no window; but a pool that
-        # is too small sets nothing up.
+        # A searched window may not show that a start fades; but a small pool sets nothing up.
         against(None if fades is None or any_time else
-                not (fades or anew) and (e.ongoing or part < _LATER),
-                "the wait lasts: it is not of the start", strongly=True),
+                not (fades or anew) and (e.ongoing or part < _LITTLE),
+                "the wait lasts, so it is not due to a start", strongly=True),
         against(each, "each opens a connection, for as long as it lasts: none is kept alive",
                 strongly=True),
-        against(fades is None and part < _LATER, "nothing is set up: they wait for a connection"),
+        against(fades is None and part < _LITTLE, "nothing is set up: they wait for a connection"),
     ]  # fmt: skip
     action = "Start clients warm: import and connect before a process takes requests."
     return judge("client_cold", lines, action)
 
 
-def _starts_anew(e: Evidence, usual: float) -> bool:
-    """Return whether processes start for requests: they open connections, and import before.
+def _clients_start_per_request(e: Evidence, usual: float) -> bool:
+    """Return whether a client is made for each request: slow ones import and open a connection.
 
-    Where connections are not kept alive, or wait for a pool, nothing else is set up. Who waits for
-    longer than `usual`, or than next to no request did before, is looked at.
+    If connections are merely not kept alive, or the pool is too small, nothing is imported. Slow
+    are those that wait longer than `usual`, or longer than nearly all requests waited before.
     """
     setup, own, wait = (e.row(f"client_{name}") for name in ("setup_s", "s", "delay_s"))
-    busy = (_own_part(e) or 0.0) >= _LATER  # then all that it does takes longer
+    busy = (_client_part(e) or 0.0) >= _LITTLE  # a busy client is slow at everything
     bars = {usual, usual if wait is None or busy else wait.before_p95}
-    if setup is None or own is None or not any(_open_connections(e, bar) for bar in bars):
+    if setup is None or own is None or not any(_waiters_open_connections(e, bar) for bar in bars):
         return False
-    return own.mean_change >= HALF * setup.mean_change or _are_made(e)
+    return own.mean_change >= HALF * setup.mean_change or _client_is_made(e)
 
 
-def _who_starts(e: Evidence, usual: float) -> tuple[bool, bool]:
-    """Return whether some of the requests start a client and others do not, and whether any do.
-
-    Where every request connects, none is left that shows the difference.
-    """
+def _some_start(e: Evidence, usual: float) -> tuple[bool, bool]:
+    """Return whether some requests start a client and others do not, and whether any do."""
     some = not (e.after.number("client_setup_s") > usual).all()
-    return some, some or _are_made(e)
+    return some, some or _client_is_made(e)
 
 
-def _are_made(e: Evidence) -> bool:
-    """Return whether the client's own time is a multiple: it takes that to make a client."""
+def _client_is_made(e: Evidence) -> bool:
+    """Return whether the client's own time has multiplied, as making a client does."""
     own = e.row("client_s")
-    return own is not None and own.rose(0.0, _ANEW)
+    return own is not None and own.rose(0.0, _CLIENT_MADE)
 
 
-def _few_connect(e: Evidence, usual: float) -> bool:
-    """Return whether those with a longer set-up have a connection already: no process is new."""
+def _waiters_reuse_connections(e: Evidence, usual: float) -> bool:
+    """Return whether most requests with a longer set-up had a connection, so no process is new."""
     slow = e.after.number("client_setup_s") > usual
     connects = e.after.number("network_connect_s") + e.after.number("network_tls_s")
     connects = connects[slow & np.isfinite(connects)]
-    return len(connects) >= MIN_COUNT and bool((connects > 0).mean() <= _LATER)
+    return len(connects) >= MIN_COUNT and bool((connects > 0).mean() <= _LITTLE)
 
 
-def _open_connections(e: Evidence, usual: float) -> bool:
+def _waiters_open_connections(e: Evidence, usual: float) -> bool:
     """Return whether most requests with a longer set-up open a connection, and few others do.
 
-    Who waits for a pool that is too small is given a connection that is open.
+    Requests that wait for a pool get a connection that is open already.
     """
     opened, slow = (
         e.after.number("network_connect_s") > 0,
@@ -299,20 +295,20 @@ def _open_connections(e: Evidence, usual: float) -> bool:
     others = e.before.number("network_connect_s") > 0 if slow.all() else opened[~slow]
     if min(slow.sum(), len(others)) < MIN_COUNT:
         return False
-    return bool(opened[slow].mean() >= _MOST and others.mean() <= _LATER)
+    return bool(opened[slow].mean() >= _MOST and others.mean() <= _LITTLE)
 
 
-def _comes_with_load(e: Evidence, name: str) -> bool | None:
-    """Return whether who waits in the client comes while more requests are there.
+def _waits_under_load(e: Evidence, name: str) -> bool | None:
+    """Return whether requests wait in the client when more of its requests are in progress.
 
-    That is how a limit makes requests wait; a process that starts makes them wait at any time.
-    Where nearly all wait, only those that are being served say how many it lets through. `None` =
-    too few wait, or all do.
+    A limit makes them wait only then; a process that starts, at any time. If nearly all wait,
+    those past that wait (`name`) show how many the limit lets through. `None` = too few wait, or
+    all do.
     """
     wait, usual = e.after.number(name), e.row(name)
     slow = wait > (np.inf if usual is None else max(usual.before_p95, e.floor("network_s")))
-    for counted in (None, name):
-        busy = in_progress(e.after, "client", counted)
+    for past in (None, name):
+        busy = in_progress(e.after, "client", past)
         known = np.isfinite(wait) & np.isfinite(busy)
         waited, others = busy[known & slow], busy[known & ~slow]
         if min(len(waited), len(others)) < MIN_COUNT:
@@ -323,7 +319,7 @@ def _comes_with_load(e: Evidence, name: str) -> bool | None:
 
 
 def _fades(side: Side, versions: Sequence[str], usual: float) -> bool | None:
-    """Return whether a longer set-up is of the first requests, and not of those after."""
+    """Return whether slow set-ups are those of the first requests; `None` = too few are slow."""
     value = side.number("client_setup_s")
     mine = np.isfinite(value)
     if versions:
@@ -332,7 +328,7 @@ def _fades(side: Side, versions: Sequence[str], usual: float) -> bool | None:
     if slow.sum() < MIN_COUNT:
         return None
     half = len(slow) // 2
-    return bool(slow[half:].mean() <= _LATER * slow[:half].mean())
+    return bool(slow[half:].mean() <= _LITTLE * slow[:half].mean())
 
 
 def busy_client(e: Evidence) -> Finding:
@@ -357,20 +353,20 @@ def busy_client(e: Evidence) -> Finding:
     lag = e.row("client_lag_s")
     local = (e.local("client", "client_lag_s") or e.local("service", "client_lag_s")
              or e.local("version", "client_lag_s"))  # fmt: skip
-    part = _own_part(e)
+    part = _client_part(e)
     text = f"it is {say.percent(min(max(part or 0, 0), 1))} of what the wait grew by"
     felt = part is not None and part >= 0.25
     running = e.gauge("running")
     lines = [
-        # A loop that is blocked now and then is felt by few, and by those for long.
-        gate((_stands_still(e) or None) if lag is None else
-             bool(e.up("client_lag_s")) or lag.grew(e.floor("client_lag_s")),
+        # A loop that is blocked now and then delays few requests, but for long: use the mean.
+        gate((_loop_stalls(e) or None) if lag is None else
+             bool(e.up("client_lag_s")) or lag.mean_rose(e.floor("client_lag_s")),
              say.durations("received data waited for the client", lag),
              "`client_lag_s` of rows (Linux; HTTP libraries whose sockets can be seen)"),
-        required(felt or (_stands_still(e) and lag is None) or None,
-                 text if felt else _STANDS_STILL),
+        required(felt or (_loop_stalls(e) and lag is None) or None,
+                 text if felt else _LOOP_STALLS),
         proof(None if part is None else part >= 0.5, text),
-        # Who is served late by a slow engine reads a little late as well.
+        # If the engine is slow, clients read a little late as well.
         against(None if part is None else part < 0.25, text),
         support(None if local is None else True, f"only {local}"),
         steady(support(None if running is None else not running.rose(0.0, 0.2),
@@ -381,33 +377,33 @@ def busy_client(e: Evidence) -> Finding:
     return judge("busy_client", lines, action, group=local)
 
 
-_STANDS_STILL: Final = (
+_LOOP_STALLS: Final = (
     "requests wait in the client, and what is received meanwhile is read late as well"
 )
 
 
-def _stands_still(e: Evidence) -> bool:
-    """Return whether the client's own wait grew, and the longest gap of responses by as much.
+def _loop_stalls(e: Evidence) -> bool:
+    """Return whether the client's own wait grew, and responses in progress stalled as long.
 
-    Or the first chunk is late as well, and more are read at once. Who waits for a connection or a
-    semaphore reads what others receive meanwhile.
+    Or the first chunk is late too, and more chunks are read together. With a pool or semaphore,
+    responses in progress are read while other requests wait.
     """
     wait, gap, bursts = e.row("client_delay_s"), e.row("max_gap_s"), e.row("burst_share")
     if wait is None or not e.up("client_delay_s"):
         return False
     late = 0.0 if (first := e.row("first_chunk_s")) is None else first.mean_change
-    if bursts is not None and bursts.grew(_AT_ONCE) and late >= HALF * wait.mean_change:
+    if bursts is not None and bursts.mean_rose(_BURSTS) and late >= HALF * wait.mean_change:
         return True
     if gap is None or not e.up("max_gap_s", 0.5):
         return False
     return gap.after_p95 - gap.before_p95 >= HALF * (wait.after_p95 - wait.before_p95)
 
 
-def _own_part(e: Evidence) -> float | None:
-    """Return the client's share of what all waits of a response grew by, on average.
+def _client_part(e: Evidence) -> float | None:
+    """Return the client's share of the growth of a response's waits, by means; `None` = unknown.
 
-    Its own are those for which the data was there: unnoticed, or held back before the first chunk.
-    Of the wait for the first chunk alone, if it is more: a busy client is slow at all it does.
+    Its share is time for which data had arrived: unread, or held before the first chunk. Or of the
+    wait for the first chunk alone, if that share is larger.
     """
     lag, held = e.row("client_lag_s"), e.row("held_before_s")
     first, per_token = e.row("ttft_s"), e.row("wait_per_token_s")
@@ -415,7 +411,7 @@ def _own_part(e: Evidence) -> float | None:
         return None
     to_first = max(first.mean_change, 0.0)
     grown = to_first
-    if per_token is not None:  # responses are of all lengths
+    if per_token is not None:  # scaled by the mean length, as response lengths vary
         tokens = e.after.number("output_tokens")
         grown += max(per_token.mean_change * float(np.nanmean(tokens)), 0.0)
     kept = 0.0 if held is None else max(held.mean_change, 0.0)
@@ -448,16 +444,16 @@ def client_give_ups(e: Evidence) -> Finding:
         Count cancelled requests in the objective: a cancelled request is not a fast one. Cancel
         upstream too, so that engines do not finish responses that have no consumer.
     """
-    whole, left = e.row("e2e_s"), partial(_left, e)
-    gone = e.share("left", left)
+    whole, left = e.row("e2e_s"), partial(_gave_up, e)
+    gone = e.share("gave up", left)
     waited_b, waited = (_median(side.number("e2e_s")[left(side)]) for side in (e.before, e.after))
     typical = None if whole is None else whole.before_p50
     fewer = None if whole is None else whole.after_p95 <= whole.before_p95
-    early = e.share("left early", lambda side: left(side) & ~np.isfinite(side.number("ttft_s")))
+    early = e.share("gave up early", lambda side: left(side) & ~np.isfinite(side.number("ttft_s")))
     cancelled = int(e.after.where("outcome", "cancelled").sum())
     lines = [
-        # All at one age: that is a setting, and not a matter of who had enough.
-        required(gone.rose(0.01, 5, RATHER_SURE if _of_an_age(e.after, left) else SURE),
+        # All after the same time: that is a setting, so less certainty will do.
+        required(gone.rose(0.01, 5, RATHER_SURE if _left_at_one_age(e.after, left) else SURE),
                  f"ended by the client: {gone}: {cancelled:,} cancelled, "
                  f"{gone.after_k - cancelled:,} by a deadline shorter than usual responses"),
         proof(gone.after >= 0.03 and gone.after >= 2 * gone.before + 0.02,
@@ -475,14 +471,14 @@ def client_give_ups(e: Evidence) -> Finding:
     return judge("client_give_ups", lines, action)
 
 
-def _of_an_age(side: Side, left: Callable[[Side], Mask]) -> bool:
-    """Return whether those that left all waited for the same time."""
+def _left_at_one_age(side: Side, left: Callable[[Side], Mask]) -> bool:
+    """Return whether all requests that clients gave up had waited for the same time."""
     waited = side.number("e2e_s")[left(side)]
     return bool(len(waited) and np.ptp(waited) <= _SAME_AGE * np.median(waited))
 
 
-def _left(e: Evidence, side: Side) -> Mask:
-    """Return which requests their client cancelled, or gave less time than usual."""
+def _gave_up(e: Evidence, side: Side) -> Mask:
+    """Return which requests clients cancelled, or gave less time than responses usually take."""
     whole = e.row("e2e_s")
     deadline = math.inf if whole is None or cut_by_deadline(e) else whole.before_p95
     own = side.where("outcome", "timeout") & ~(side.number("http_status") >= REFUSED)
@@ -490,17 +486,17 @@ def _left(e: Evidence, side: Side) -> Mask:
 
 
 def could_be_slowness(e: Evidence) -> bool:
-    """Return whether clients that leave may do so because of waits longer than before.
+    """Return whether clients may leave because they wait longer than before.
 
-    Those that stay wait longer, too, or those that leave waited for longer than a first chunk
-    nearly always took. Otherwise nothing that costs time made them leave.
+    Either those that stay wait longer, too, or those that left waited for longer than a first
+    chunk nearly always took.
     """
     if any(e.up(name, _CLEARLY) for name in METRICS):
         return True
-    waited, first = _median(e.after.number("e2e_s")[_left(e, e.after)]), e.row("ttft_s")
+    waited, first = _median(e.after.number("e2e_s")[_gave_up(e, e.after)]), e.row("ttft_s")
     return waited is None or first is None or waited > first.before_p95
 
 
 def _median(values: Floats) -> float | None:
-    known = values[np.isfinite(values)]
+    known = finite(values)
     return float(np.median(known)) if len(known) else None

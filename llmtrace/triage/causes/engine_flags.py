@@ -1,8 +1,8 @@
 """List the engine settings that help against a cause, by engine and version.
 
 Actions use the four verbs that resolved real incidents: reroute, rebalance, add capacity, fix.
-Flags are those of the engine and the version that the facts name, or of the engines that rows
-name; for engines that were not seen there are none.
+Flags are shown for the engine and version that the facts name, or else for the engines that rows
+name; none for engines that were not seen.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Version = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """A setting of an engine that helps against a cause, and the version it came with."""
+    """An engine setting that helps against a cause, and the version that introduced it."""
 
     engine: str
     text: str
@@ -41,7 +41,7 @@ FLAGS: Final[Mapping[str, Sequence[Flag]]] = {
 
 
 def engine(e: Evidence) -> tuple[str | None, Version | None]:
-    """Return the engine and version that the facts name; `None` = none, or several."""
+    """Return the engine and version that the facts name; `None` = no name, or several."""
     name = e.fact("engine")
     found = re.match(r"v?(\d+)\.(\d+)", str(e.fact("version") or e.fact("version_at_least") or ""))
     version = (int(found[1]), int(found[2])) if found else None
@@ -49,7 +49,7 @@ def engine(e: Evidence) -> tuple[str | None, Version | None]:
 
 
 def seen(e: Evidence) -> frozenset[str]:
-    """Return the engines that facts or rows name."""
+    """Return the names of the engines in facts and rows."""
     names = {str(facts.get("engine") or "").lower() for facts in e.facts.instances.values()}
     for side in (e.before, e.after):
         words = side.rows.words["provider"]
@@ -58,7 +58,7 @@ def seen(e: Evidence) -> frozenset[str]:
 
 
 def flags(e: Evidence, cause: str) -> str:
-    """Say what to set on the engine at hand, as the end of an action; empty if nothing fits."""
+    """Say which settings of this engine help, as the end of an action; empty if none does."""
     name, version = engine(e)
     known = seen(e)
     fitting = [
@@ -69,12 +69,12 @@ def flags(e: Evidence, cause: str) -> str:
     ]
     if not fitting:
         return ""
-    if name is None:  # of several engines, the first flag of each, named
+    if name is None:  # several engines: the first flag of each, with the engine's name
         first = {flag.engine: flag for flag in reversed(fitting)}
         return " " + "; ".join(f"{one}: {flag.text}" for one, flag in sorted(first.items())) + "."
     return " On this engine: " + "; ".join(flag.text for flag in fitting) + "."
 
 
 def of_cause(cause: str) -> list[Flag]:
-    """Return every flag that helps against a cause, whatever the engine."""
+    """Return every flag that helps against a cause, of all engines."""
     return [flag for remedy in REMEDIES.get(cause, ()) for flag in FLAGS[remedy]]

@@ -24,39 +24,42 @@ from llmtrace.triage.causes.scoring import (
 )
 from llmtrace.triage.evidence import engine_halts, gone_engines
 from llmtrace.triage.evidence import format_figures as say
-from llmtrace.triage.evidence.blocking_prompts import held_up, long_beside, overlap
+from llmtrace.triage.evidence.blocking_prompts import held_up, long_prompts_of_others, overlap
 from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, Shift
+from llmtrace.triage.evidence.counter_ratios import ratio_of
 from llmtrace.triage.evidence.cut_streams import broken, failures_by_end, where_broken
-from llmtrace.triage.evidence.engine_starts import Fresh, fresh, restarted, standing_start, starts
+from llmtrace.triage.evidence.engine_starts import Fresh, fresh, restarted, stalled_start, starts
 from llmtrace.triage.evidence.evidence import ENGINE_STAGES, Evidence
 from llmtrace.triage.evidence.inside_engines import (
     drafts_fail,
     front_end_part,
+    highest,
     late_after_prefill,
     limit_fell,
     slow_front_end,
+    tpot_over_expected,
     waits_for_steps,
 )
 from llmtrace.triage.evidence.refusals import over_quota, refused_connections
 from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.result import NAMED, Finding, Point
 
-# NVML: idle, clocks set by an operator, sync boost and display clocks are no throttling.
+# NVML throttle reasons that are harmless: idle, application clocks, sync boost, display clock.
 _HARMLESS = 0x1 | 0x2 | 0x10 | 0x100
-_CUT_OFF = 2
+_CUT_OFF = 2  # requests
 _STREAMS = 4  # responses in progress that stood still together
-_RATHER_FEW = 0.25  # of the slow requests
+_SMALL_PART = 0.25
 _FAR = 2.5  # times the longest gap before
-_LONGER = 1.5  # times as long as next to any response waited for a chunk before
-_SEVERAL = 3  # gaps that are longer: then how often they come says as much
-_SLOWED = 1.15  # times as long as the same work took
+_LONGER = 1.5  # times the longest wait of nearly all responses before
+_SEVERAL = 3  # gaps
+_SLOWED = 1.15  # ratio of times for the same work
 _FAR_SLOWED = 1.4
-_GATHERED = 0.3  # of the chunks: more that come at once
-_BUSIER = 1.5  # times the tokens a second, from which on a GPU's clock follows from its load
-_BY_POWER = 0.25  # of its clock, that a GPU loses at its power limit at most
-_SHARED = 1.5  # times as long as the clock explains
+_GATHERED = 0.3  # added share of chunks that arrive together
+_BUSIER = 1.5  # ratio of token rates from which a GPU's lower clock may follow from its load
+_BY_POWER = 0.25  # of its clock, that a GPU loses at most at its power limit
+_SHARED = 1.5  # times the slowdown that the clock explains
 _BEYOND_CHANCE = 1.05  # times the longest gap that chance makes of the same requests
-_NEARLY_ALL = 0.9  # of the requests that failed
+_NEARLY_ALL = 0.9  # of the failed requests
 
 
 def gpu_throttle(e: Evidence) -> Finding:
@@ -82,20 +85,20 @@ def gpu_throttle(e: Evidence) -> Finding:
     """
     clock, temp, power = map(e.gauge, ("gpu_sm_clock_mhz", "gpu_temp_c", "gpu_power_w"))
     throttled, xid = _throttled(e), _new_xid(e)
-    # One that falls now and then shows in the mean of all.
-    fell = None if clock is None else clock.fell(0.0, 0.08) or clock.fleet.sank(0.08)
+    # A clock that falls now and then shows only in the mean.
+    fell = None if clock is None else clock.fell(0.0, 0.08) or clock.fleet.mean_fell(0.08)
     reported = [one for one in (fell, throttled, xid) if one is not None]
-    curve, prefill = e.on_curve(), e.prefill_at_same
+    curve, prefill = tpot_over_expected(e), e.prefill_ratio
     local = e.local("replica", "tpot_s") or e.local("replica", "ttft_s")
-    slower, unseen = _is_slower(e, curve or 0.0, prefill or 0.0)
-    shared, busier = _beside_the_clock(e, clock, curve or 0.0, prefill or 0.0)
+    slower, unseen = _works_slower(e, curve or 0.0, prefill or 0.0)
+    shared, busier = _beyond_the_clock(e, clock, curve or 0.0, prefill or 0.0)
     by_itself = bool(fell) and not (shared.holds or busier.holds)
     lines = [
-        # One of many replicas is hardly felt by all requests, but where it is.
-        gate(local is not None or e.gate(*ENGINE_STAGES),
+        # One of many replicas hardly moves all requests, but moves its own.
+        gate(local is not None or e.stage_rose(*ENGINE_STAGES),
              say.durations("time per token", e.row("tpot_s")), "stages of requests"),
         required(any(reported) or bool(slower and shared.holds) if reported else unseen or None,
-                 "tokens of prompts and steps of a batch both take longer" if slower and not fell
+                 "prompt tokens and batch steps both take longer" if slower and not fell
                  else say.gauge("SM clock, MHz", clock, down=True),
                  "GPU signals: `gpu_sm_clock_mhz` and `gpu_throttle` (NVML or dcgm-exporter)"),
         proof(bool(throttled and by_itself) or bool(xid) if reported else None,
@@ -109,7 +112,7 @@ def gpu_throttle(e: Evidence) -> Finding:
                 f"time per token is {say.amount(curve or 0)} times what the batch explains"),
         support(None if prefill is None else prefill >= _SLOWED,
                 f"prefill at the same length: {say.amount(prefill or 0)} times what it was"),
-        proof(None if local is None or clock is None else _far_fallen(clock, local.value),
+        proof(None if local is None or clock is None else _clock_fell_far(clock, local.value),
               f"slow on {local}, whose clock fell"),
         support(None if temp is None else temp.rose(0.0, 0.08),
                 say.gauge("temperature, °C", temp)),
@@ -117,20 +120,20 @@ def gpu_throttle(e: Evidence) -> Finding:
                 say.gauge("power, W", power, down=True)),
     ]  # fmt: skip
     at, action = _slow_node(clock if fell else None, shared=bool(shared.holds))
-    found = judge("gpu_throttle", lines, action, group=local or _only(e, at))
-    return _barely(found) if unseen and not reported else found
+    found = judge("gpu_throttle", lines, action, group=local or _on(e, at))
+    return _possible_without_gpu(found) if unseen and not reported else found
 
 
-def _beside_the_clock(
+def _beyond_the_clock(
     e: Evidence, clock: Moved | None, curve: float, prefill: float
 ) -> tuple[Line, Line]:
-    """Say what else makes work slower than a clock can, and what lowers that as a consequence.
+    """Make two lines: another program slows the GPU, or its clock is low because of its load.
 
-    For a clock alone work takes as many times as long as it fell at most: if all of it waits.
+    A lower clock makes work slower by the ratio of the clocks at most.
     """
     found = None if clock is None else clock.most(down=True)[1]
     most = 1.0 if found is None else max(found.before_mean / max(found.after_mean, 1.0), 1.0)
-    slowed, more = max(curve, prefill), e.times_the_tokens or 1.0
+    slowed, more = max(curve, prefill), e.token_rate_ratio or 1.0
     seen = clock is not None or e.has("gpu_throttle")
     busier = seen and more >= _BUSIER and not _SLOWED <= prefill <= _SHARED * most
     return (
@@ -142,14 +145,14 @@ def _beside_the_clock(
     )  # fmt: skip
 
 
-def _far_fallen(clock: Moved, name: str) -> bool:
-    """Return whether one GPU's clock fell by more than what its power limit does."""
+def _clock_fell_far(clock: Moved, name: str) -> bool:
+    """Return whether a GPU's clock fell by more than its power limit would lower it."""
     mine = clock.instances.get(name)
     return mine is not None and mine.fell(0.0, _BY_POWER)
 
 
 def _slow_node(clock: Moved | None, *, shared: bool) -> tuple[str | None, str]:
-    """Return the node whose clock fell most, if one stands out, and what to do."""
+    """Return the node whose clock fell most, if one stands out, and the action to take."""
     at = None if clock is None else clock.most(down=True)[0]
     if shared:
         return at, "Fix: find the other program (`nvidia-smi pmon`), and give it another GPU."
@@ -159,29 +162,30 @@ def _slow_node(clock: Moved | None, *, shared: bool) -> tuple[str | None, str]:
     return at, f"Reroute: drain {node}, look at cooling, power and XIDs."
 
 
-def _barely(found: Finding) -> Finding:
-    """Leave a machine that is slower possible, and no more: no GPU says that it is its clock."""
+def _possible_without_gpu(found: Finding) -> Finding:
+    """Make the finding just possible: without GPU signals, a slow GPU is only one explanation."""
     text = "no GPU is seen: another program, a quota or a setting may take its time"
     points = [Point(text, POSSIBLE - found.score)]
     return with_points(found, points) if found.status in NAMED else found
 
 
-def _is_slower(e: Evidence, *times: float) -> tuple[bool, bool]:
-    """Return whether each token of a prompt and each step takes longer; and no GPU is seen.
+def _works_slower(e: Evidence, *times: float) -> tuple[bool, bool]:
+    """Return whether the same work takes longer for no other known reason, and without a GPU seen.
 
-    By so many times, and nothing else makes an engine take longer for its work. Where cached
-    tokens are not reported, prompts take longer that are no longer cached.
+    `times` are ratios of the time for the same work, after over before, per prompt token and per
+    step. If cached tokens are not reported, prompts may take longer only for fewer cached tokens.
     """
     halts = slept(e) or bool(starts(e)) or bool(held_up(e)) or e.more_load
     slower = min(times) >= _SLOWED and max(times) >= _FAR_SLOWED
-    cached = e.after.known("cached_tokens") or e.ratio("prefix_hits", "prefix_queries") is not None
+    hits = ratio_of(e, "prefix_hits", "prefix_queries")
+    cached = e.after.known("cached_tokens") or hits is not None
     slower = slower and not halts and cached and not drafts_fail(e)
     seen = any(e.has(f"gpu_{name}") for name in ("sm_clock_mhz", "throttle", "util", "power_w"))
     return slower, slower and not seen
 
 
 def slept(e: Evidence) -> bool | None:
-    """Return whether an engine said that it was asleep; `None` = not reported."""
+    """Return whether an engine reported that it was asleep; `None` = not reported."""
     asleep = e.gauge("sleep")
     return None if asleep is None else any((s.value > 0).any() for s in asleep.after.values())
 
@@ -210,10 +214,10 @@ def cold_start(e: Evidence) -> Finding:
     found = fresh(e, started)
     failures = e.outcome("error", "truncated", "timeout")
     events = e.events("scale", "deploy")
-    known = e.has("started") or _start_in_facts(e)
-    stood, first = standing_start(e), e.row("ttft_s")
-    long = stood is not None and first is not None and (
-        stood[1] >= max(first.before_p95, _RATHER_FEW * first.after_p95))  # fmt: skip
+    known = e.has("started") or _start_time_in_facts(e)
+    stood, first = stalled_start(e), e.row("ttft_s")
+    stuck = stood is not None and first is not None and (
+        stood[1] >= max(first.before_p95, _SMALL_PART * first.after_p95))  # fmt: skip
     stood_text = "" if stood is None else (
         f"{stood[0]} made no token for {say.seconds(stood[1])} after its start, while requests "
         "waited")  # fmt: skip
@@ -224,10 +228,10 @@ def cold_start(e: Evidence) -> Finding:
         gate(bool(started) if known or started else None,
              f"{names} started shortly before or in the window",
              "when each engine started: the gauge `started`, or `started` in the facts"),
-        required(long or (None if found is None else found.slower),
-                 "it did not serve what waited for it" if long else _fresh_text(found),
+        required(stuck or (None if found is None else found.slower),
+                 "it did not serve what waited for it" if stuck else _fresh_text(found),
                  "the engine of each request, and enough of them"),
-        proof(long, stood_text),
+        proof(stuck, stood_text),
         proof(None if found is None else found.slower and found.slow_share >= 0.35,
               f"of the slow requests {say.percent(found.slow_share if found else 0)} are those"),
         support(None if found is None else found.slower and found.early >= 1.25 * found.late,
@@ -238,12 +242,12 @@ def cold_start(e: Evidence) -> Finding:
                 "; ".join(f"{one.kind}: {one.text}" for one in events)),
         against(None if found is None else found.stays,
                 "the last requests are slow as well: a cold start ends", strongly=True),
-        against(bool(fell) and not long, f"fewer run at once since then: {fell}", strongly=True),
+        against(bool(fell) and not stuck, f"fewer run at once since then: {fell}", strongly=True),
         against(bool(again) and not all_again and failures.rose(0.003, 3, 2.0),
                 f"requests failed with it: {failures}"),
     ]  # fmt: skip
     action = "Reroute until it is warm; send it warm-up requests before it is called ready."
-    return judge("cold_start", lines, action + flags(e, "cold_start"), group=_only(e, *started))
+    return judge("cold_start", lines, action + flags(e, "cold_start"), group=_on(e, *started))
 
 
 def engine_paused(e: Evidence) -> Finding:
@@ -266,10 +270,10 @@ def engine_paused(e: Evidence) -> Finding:
         Fix the schedule of updates; have the router watch `awake`.
     """
     asleep, long = slept(e), _stood_still(e)
-    (before, quiet), others = engine_halts.engine_gaps(e), long_beside(e)
-    # A front end that is short of CPU counts tokens late: alone this says nothing.
-    stopped = (scrapes := _stopped(e)) and long is not False
-    halts, text = _halts(e, _gap_text(quiet, before.seconds if before else 0.0), long=long)
+    (before, quiet), others = engine_halts.engine_gaps(e), long_prompts_of_others(e)
+    # A front end that is short of CPU counts tokens late, so this alone proves nothing.
+    stopped = (scrapes := _scrapes_without_tokens(e)) and long is not False
+    halts, text = _alike_halts(e, _gap_text(quiet, before.seconds if before else 0.0), long=long)
     reported = [one for one in (asleep, long, stopped, halts) if one is not None]
     seen = asleep or long or halts
     open_ = quiet is not None and long is None and not (stopped or seen)
@@ -278,17 +282,17 @@ def engine_paused(e: Evidence) -> Finding:
     slow, most = _slow_in_halts(e) if long else (None, None)
     still_text = f"{quiet.streams if quiet else 0} responses in progress stood still in it"
     lines = [
-        gate(e.gate(*ENGINE_STAGES) if e.moved else
+        gate(e.stage_rose(*ENGINE_STAGES) if e.moved else
              gaps or asleep or (None if e.coarse else False),
              say.durations("time to first chunk", e.row("ttft_s")), "stages of requests"),
         required(any(reported) if reported and not open_ else None,
                  _NO_TOKENS if stopped and not seen else text,
                  "the gauge `sleep`, the counter `tokens_out`, or the longest gap of each stream"),
         proof(asleep, "the engine said that it was asleep"),
-        # A long prompt that is computed whole holds all streams, too.
+        # A long prompt that is computed in one step holds up all streams, too.
         proof(None if held_up(e) or most is False else still, still_text),
         support(still, still_text),
-        proof(None if halts is None else _far_halts(e), text),
+        proof(None if halts is None else _long_alike_halts(e), text),
         support(bool(stopped) and (seen or scrapes != 1), f"{_NO_TOKENS}: {scrapes} scrapes"),
         support(most, slow or ""),
         support(gaps, say.durations("longest gap", gap)),
@@ -305,7 +309,7 @@ def engine_paused(e: Evidence) -> Finding:
         against(None if asleep else _met_long_ones(e), _MET_LONG_ONES),
     ]  # fmt: skip
     action = "Reroute while it sleeps: take an engine out of the router before pausing it."
-    return judge("engine_paused", lines, action, group=_only(e, quiet.instance if quiet else None))
+    return judge("engine_paused", lines, action, group=_on(e, quiet.instance if quiet else None))
 
 
 _NO_TOKENS = "no tokens came out while requests were running"
@@ -313,6 +317,7 @@ _HELD_BACK = "chunks come many at once: they are held back on the way"
 
 
 def _gathered(e: Evidence) -> bool:
+    """Return whether far more chunks arrive together than before."""
     bursts = e.row("burst_share")
     return bursts is not None and bursts.mean_change >= _GATHERED
 
@@ -339,10 +344,10 @@ def engine_down(e: Evidence) -> Finding:
     again, gone = restarted(e), gone_engines.vanished(e)
     new, down = sorted({*starts(e)} - {*again}), list(dict.fromkeys((*again, *gone)))
     failures, (_, cut) = failures_by_end(e), broken(e)
-    known = e.has("started") or e.has("running") or _start_in_facts(e)
+    known = e.has("started") or e.has("running") or _start_time_in_facts(e)
     limited = e.share("quota", over_quota).after_k >= _NEARLY_ALL * failures.after_k
     failing = failures.rose(0.003, 3, 2.0) and not limited
-    left_out = gone_engines.left_out(e) if failing and not known else []
+    left_out = gone_engines.starved(e) if failing and not known else []
     lost = gone_engines.lost_traffic(e, [*down, *left_out])
     cut_off = gone_engines.failed_when_it_stopped(e, gone) if lost else 0
     local, refused = where_broken(e), e.share("connect", refused_connections)
@@ -358,7 +363,7 @@ def engine_down(e: Evidence) -> Finding:
                  "when each engine started: the gauge `started`"),
         proof(bool(again) and failing, "the start time moved, and requests failed"),
         proof(bool(lost) and bool(set(again) & set(gone)),
-              "it reported nothing for a while, and began anew"),
+              "it stopped reporting for a while, and started again"),
         proof(cut_off >= _CUT_OFF, f"{cut_off} requests on it failed as its signals stopped"),
         support(bool(lost), "; ".join(f"{name} gets {one} of requests" for name, one in lost)),
         proof(cut.at_once and turned_away and not again,
@@ -367,20 +372,20 @@ def engine_down(e: Evidence) -> Finding:
                 f"of {cut.n} truncated streams {say.percent(cut.together)} ended together"),
         support(turned_away, f"5xx: {server}; refused: {refused}"),
         support(None if local is None else True, local or ""),
-        *_on_purpose(e, again, new if gone else [], failed=bool(failures.after_k)),
+        *_restart_on_purpose(e, again, new if gone else [], failed=bool(failures.after_k)),
         against(bool(lost) and cut_off < _CUT_OFF and bool(e.events("scale")),
                 "the number of engines was changed"),
-        against(cut.n >= 5 and cut.alike >= 0.7 and cut.together < 0.3,
+        against(cut.n >= 5 and cut.idle_share >= 0.7 and cut.together < 0.3,
                 "truncated streams had sent nothing for the same time"),
     ]  # fmt: skip
     action = "Reroute round the engine that went down and add capacity for its share; then fix it."
-    return judge("engine_down", lines, action, group=_only(e, *down))
+    return judge("engine_down", lines, action, group=_on(e, *down))
 
 
-def _on_purpose(
+def _restart_on_purpose(
     e: Evidence, again: Collection[str], new: Sequence[str], *, failed: bool
 ) -> list[Line]:
-    """Say what speaks for engines that were restarted, or replaced by new ones, on purpose."""
+    """Make lines against a failure: engines were restarted or replaced on purpose."""
     return [
         against(len(again) >= max(2, 0.6 * len(e.instances)),
                 f"{len(again)} of {len(e.instances)} engines were restarted in turn: a rollout",
@@ -392,12 +397,12 @@ def _on_purpose(
     ]  # fmt: skip
 
 
-def _start_in_facts(e: Evidence) -> bool:
+def _start_time_in_facts(e: Evidence) -> bool:
     return any("started" in one for one in e.facts.instances.values())
 
 
-def _only(e: Evidence, *instances: str | None) -> Group | None:
-    """Return the requests of the one engine of several that a cause is about; `None` = of more."""
+def _on(e: Evidence, *instances: str | None) -> Group | None:
+    """Return the requests of one engine of several as a group; `None` if it is not exactly one."""
     name = instances[0] if len(instances) == 1 < len(e.instances) else None
     return None if name is None else Group("replica", name)
 
@@ -422,19 +427,19 @@ def frontend_cpu(e: Evidence) -> Finding:
     """
     frontend, cpu = e.gauge("frontend_time"), e.gauge("api_cpu")
     rows = e.row("first_chunk_frontend_s")
-    far = None if frontend is not None else _beyond_all(e, "frontend_time")
+    far = None if frontend is not None else _far_above_before(e, "frontend_time")
     slow = bool(far) or slow_front_end(e)
-    left = "" if slow is not None else _LEFT if _left_in_engine(e) else _after_prefill(e)
-    # Who wants one core and gets half is short of CPU too: only more work shows in the counter.
+    left = _unseen_front_end(e) if slow is None else ""
+    # Half a core can be a shortage too; the counter shows only a front end that does more work.
     more = None if cpu is None else cpu.rose(0.0, 0.3)
     part = front_end_part(e)
-    busy = None if more is None else more and _typical(cpu) >= 0.75
+    busy = None if more is None or cpu is None else more and highest(cpu, 50) >= 0.75
     by_load = bool(more and not busy and e.more_load)
-    (before, quiet), stalls = engine_halts.engine_gaps(e), _stood_still(e) or _computed_long(e)
+    (before, quiet), stalls = engine_halts.engine_gaps(e), _stood_still(e) or _long_prompt_gap(e)
     waiting, action = e.gauge("waiting"), _MORE_FRONT_ENDS + flags(e, "frontend_cpu")
     lines = [
-        # SGLang counts the queue from when the front end has the request.
-        gate(e.gate("first_chunk", "queue", "unattributed"),
+        # SGLang's queue time begins when the front end receives the request.
+        gate(e.stage_rose("first_chunk", "queue", "unattributed"),
              say.durations("time to first chunk", e.row("ttft_s")),
              "the engine's queue and prefill times"),
         against(None if part is None else part < 0.3,
@@ -454,11 +459,11 @@ def frontend_cpu(e: Evidence) -> Finding:
                 or False) and waits_for_steps(e) is not False,
                 "steps got slower, and new requests wait for the running one: "
                 + say.durations("time per token", e.row("tpot_s"))),
-        # A front end that works more than before and cannot keep up holds all back by itself.
+        # A front end that does more work and cannot keep up stalls everything by itself.
         against(stalls and not more, _gap_text(quiet, before.seconds if before else 0.0)),
         against(_met_long_ones(e), _MET_LONG_ONES),
-        against(_less_than_work(e, rows or (frontend.most()[1] if frontend else None)),
-                "tokens of prompts and steps of a batch take longer by more: all of it is slower"),
+        against(_grew_less_than_work(e, rows or (frontend.most()[1] if frontend else None)),
+                "prompt tokens and batch steps slowed down by more: the whole engine is slower"),
     ]  # fmt: skip
     found = judge("frontend_cpu", lines, action)
     return at_most_possible(found, _UNSEEN) if left == _AFTER_PREFILL else found
@@ -468,48 +473,49 @@ _UNSEEN = "nothing reports the front end's own time"
 _MORE_FRONT_ENDS = "Add capacity to the front end: more API server processes, or cores for them."
 
 
-def _less_than_work(e: Evidence, mine: Shift | None) -> bool:
-    """Return whether a front end got slower by less than what its engine computes."""
-    work = e.on_curve() or 0.0, e.prefill_at_same or 0.0
-    return mine is not None and _is_slower(e, *work) and mine.ratio < min(work)
+def _grew_less_than_work(e: Evidence, mine: Shift | None) -> bool:
+    """Return whether a front end got slower by less than the engine's computation did."""
+    work = tpot_over_expected(e) or 0.0, e.prefill_ratio or 0.0
+    return mine is not None and _works_slower(e, *work) and mine.ratio < min(work)
 
 
-_LEFT = "engines see most of the added time themselves, and neither queue nor prefill has it"
+_IN_ENGINE = "engines see most of the added time themselves, and neither queue nor prefill has it"
+_AFTER_PREFILL = "most of the added time is after the prefill, and no proxy holds chunks back"
 
 
-def _left_in_engine(e: Evidence) -> bool:
-    """Return whether engines take the time, by their own count, and nothing but the front end can.
+def _unseen_front_end(e: Evidence) -> str:
+    """Say where time is lost that only the front end explains; empty if something else may.
 
-    Steps that take longer are what a new request waits for as well: a few of them.
+    KV blocks may be transferred after the prefill if there is a connector.
     """
-    part, queue, prefill = e.part_of_engines(), e.row("queue_s"), e.row("prefill_s")
+    if _is_in_engine(e):
+        return _IN_ENGINE
+    transfers = e.kv_connector or e.has("kv_transfer_time_count")
+    return _AFTER_PREFILL if late_after_prefill(e) and not transfers else ""
+
+
+def _is_in_engine(e: Evidence) -> bool:
+    """Return whether engines count most of the added time, but not in queue, prefill or steps."""
+    part, queue, prefill = e.engine_share(), e.row("queue_s"), e.row("prefill_s")
     if part is None or part < HALF or queue is None or prefill is None:
         return False
     engine = max(queue.mean_change, 0.0) + max(prefill.mean_change, 0.0)
     first = e.row("ttft_s")
-    mine = first is not None and engine <= _RATHER_FEW * first.mean_change
+    mine = first is not None and engine <= _SMALL_PART * first.mean_change
     return mine and waits_for_steps(e) is False and not starts(e)
-
-
-_AFTER_PREFILL = "most of the added time is after the prefill, and no proxy holds chunks back"
-
-
-def _after_prefill(e: Evidence) -> str:
-    """Say that the first chunk is late by itself; a transfer of KV blocks needs a connector."""
-    moves = e.kv_connector or e.has("kv_transfer_time_count")
-    return _AFTER_PREFILL if late_after_prefill(e) and not moves else ""
 
 
 _MET_LONG_ONES = "slow requests came while long prompts were worked on"
 
 
 def _met_long_ones(e: Evidence) -> bool | None:
+    """Return whether slow requests mostly arrived while a long prompt was computed."""
     found = overlap(e)
     return None if found is None else found.slow_during >= 0.6 and found.lift >= 1.5
 
 
-def _beyond_all(e: Evidence, signal: str) -> str | None:
-    """Say that an instance's few samples of a duration are all far beyond every one before.
+def _far_above_before(e: Evidence, signal: str) -> str | None:
+    """Say that one instance's few samples of a duration are all far above every sample before.
 
     A front end that hardly responds is hardly sampled. `None` = they are not.
     """
@@ -521,12 +527,6 @@ def _beyond_all(e: Evidence, signal: str) -> str | None:
                 f"{len(after)} samples now {say.seconds(float(after.min()))} or more"
             )
     return None
-
-
-def _typical(moved: Moved | None) -> float:
-    found = [float(np.median(s.value)) for s in (moved.after if moved else {}).values()
-             if len(s.value)]  # fmt: skip
-    return max(found, default=0.0)
 
 
 def _throttled(e: Evidence) -> bool | None:
@@ -548,6 +548,7 @@ def _throttled(e: Evidence) -> bool | None:
 
 
 def _new_xid(e: Evidence) -> bool | None:
+    """Return whether a GPU reports an XID error that it did not report before."""
     moved = e.gauge("gpu_xid")
     if moved is None:
         return None
@@ -582,25 +583,25 @@ def _gap_text(found: engine_halts.Gap | None, usual: float) -> str:
     )
 
 
-def _halts(e: Evidence, text: str, *, long: bool | None) -> tuple[bool | None, str]:
-    """Return whether responses stood still alike, and what says most: that, or the text."""
+def _alike_halts(e: Evidence, text: str, *, long: bool | None) -> tuple[bool | None, str]:
+    """Return whether several responses stood still for the same time, and the text to show."""
     found = None if long is False else engine_halts.alike_halts(e)
     if found is not None and not long:
         text = f"{found[1]} responses stood still for {say.seconds(found[0])}, longer than before"
     return None if found is None else True, text
 
 
-def _far_halts(e: Evidence) -> bool:
-    """Return whether responses stood still alike, far longer than any did, and for no prompt."""
+def _long_alike_halts(e: Evidence) -> bool:
+    """Return whether responses stood still alike, far longer than before, without long prompts."""
     found, usual = engine_halts.alike_halts(e), engine_halts.longest_wait(e)
     far = found is not None and usual is not None and found[0] >= _FAR * usual
-    return far and not held_up(e) and long_beside(e) is None
+    return far and not held_up(e) and long_prompts_of_others(e) is None
 
 
 def _slow_in_halts(e: Evidence) -> tuple[str | None, bool | None]:
-    """Say how many of the slow requests came while an engine stood still, and whether most did.
+    """Say how many slow requests came while an engine stood still, and return whether most did.
 
-    Some requests wait behind others by chance; where an engine halts, most of the slow ones do.
+    Some requests wait behind others by chance; when an engine halts, most of the slow ones do.
     """
     shares = engine_halts.in_halts(e)
     if shares is None:
@@ -608,7 +609,7 @@ def _slow_in_halts(e: Evidence) -> tuple[str | None, bool | None]:
     slow, every = shares
     text = f"of the slow requests {say.percent(slow)} came then, of all {say.percent(every)}"
     most = slow >= max(HALF, 1.5 * every)
-    return text, most if most or slow < min(_RATHER_FEW, 3 * every) else None
+    return text, most if most or slow < min(_SMALL_PART, 3 * every) else None
 
 
 def _replicas_known(e: Evidence) -> bool:
@@ -618,32 +619,32 @@ def _replicas_known(e: Evidence) -> bool:
 
 
 def _stood_still(e: Evidence) -> bool | None:
-    """Return whether an engine gave nothing for far longer than it ever does, or chance makes.
+    """Return whether an engine sent nothing for far longer than before, beyond chance.
 
-    Where rows do not say which it was, other engines respond while one stands still.
+    `None` if rows do not name the engine: others may respond while one stands still.
     """
     before, quiet = engine_halts.engine_gaps(e)
-    no = False if _replicas_known(e) else None
+    not_seen = False if _replicas_known(e) else None
     if quiet is None:
-        return no
-    # Where nothing was in progress, that nothing comes is no halt.
+        return not_seen
+    # Compare only gaps with responses in progress: an idle engine sends nothing either.
     alike = before is not None and (before.whole or (before.whole is None and not quiet.streams))
     usual = before.seconds if before is not None and alike else 0.0
     far = quiet.seconds >= _FAR * usual or (
         quiet.seconds > usual and engine_halts.halts(e).rose(0.0, _SEVERAL))  # fmt: skip
-    far &= quiet.seconds >= _LONGER * (engine_halts.longest_wait(e) or 0.0)  # any pace has gaps
-    return quiet.whole if far and engine_halts.beyond_chance(e) >= _BEYOND_CHANCE else no
+    far &= quiet.seconds >= _LONGER * (engine_halts.longest_wait(e) or 0.0)  # normal gaps
+    return quiet.whole if far and engine_halts.beyond_chance(e) >= _BEYOND_CHANCE else not_seen
 
 
-def _computed_long(e: Evidence) -> bool:
-    """Return whether requests waited for far longer than before while a prompt was computed."""
+def _long_prompt_gap(e: Evidence) -> bool:
+    """Return whether requests waited far longer than before while a long prompt was computed."""
     before, quiet = engine_halts.engine_gaps(e)
     usual = before.seconds if before is not None else 0.0
     return quiet is not None and quiet.prompt is not None and quiet.seconds >= _FAR * usual
 
 
-def _stopped(e: Evidence) -> int | None:
-    """Return for how many scrapes on end an engine gave no tokens while requests were in it."""
+def _scrapes_without_tokens(e: Evidence) -> int | None:
+    """Return the longest run of scrapes without tokens from an engine with requests in it."""
     running, longest = e.series("running"), None
     for name, rate in e.rates("tokens_out").items():
         after, gauge = rate.within(e.after.window), running.get(name)
@@ -655,7 +656,7 @@ def _stopped(e: Evidence) -> int | None:
             continue
         open_ = np.interp(after.t, gauge.t, gauge.value)
         if (held := e.series("waiting").get(name)) is not None and len(held.t):
-            open_ += np.interp(after.t, held.t, held.value)  # a pause may put back what ran
-        gave = np.flatnonzero((after.value > 0) | (open_ < 1))
-        longest = max(longest, int(np.diff(gave, prepend=-1, append=len(after.t)).max()) - 1)
+            open_ += np.interp(after.t, held.t, held.value)  # a pause may requeue running ones
+        active = np.flatnonzero((after.value > 0) | (open_ < 1))
+        longest = max(longest, int(np.diff(active, prepend=-1, append=len(after.t)).max()) - 1)
     return longest

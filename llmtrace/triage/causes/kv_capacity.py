@@ -1,4 +1,4 @@
-"""Work out how many requests fit into an engine's KV cache, and what mix of lengths filled it."""
+"""Compute how many requests fit into an engine's KV cache, and which lengths filled it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.evidence.window_rows import Side
 
 _MIN_ROWS: Final = 20
-_DRAWN: Final = 4_000  # lengths that a mix is worked out from
+_MAX_SAMPLE: Final = 4_000  # requests
 _MIN_CHANGE: Final = 0.05
-_FULL: Final = 0.9  # of a cache that holds many
-_HALF_FULL: Final = 0.5
+_FULL: Final = 0.9  # usage from which a cache that holds many requests is full
+_MIN_FULL: Final = 0.5  # the lowest usage that counts as full, however long the prompts
 
 
 @dataclass(frozen=True, slots=True)
 class _Mix:
-    """Lengths of requests in tokens, and the means of their prompts and outputs."""
+    """Lengths of requests in tokens, and the mean lengths of their prompts and outputs."""
 
     lengths: list[int]
     prompt: float
@@ -30,9 +30,9 @@ class _Mix:
 
 
 def kv_room(e: Evidence) -> str | None:
-    """Say what the fullest engine's cache holds of the requests of after, and of those before.
+    """Say how many requests the fullest engine's cache holds, at the lengths of after and before.
 
-    `None` where the size of no cache is known, or too few rows report their lengths.
+    `None` if no cache size is known, or too few rows report their lengths.
     """
     found = _fullest(e)
     if found is None:
@@ -64,16 +64,16 @@ def kv_room(e: Evidence) -> str | None:
 
 
 def full_from(e: Evidence) -> float:
-    """Return the usage of a KV cache from which on an ordinary prompt finds no room in it."""
+    """Return the usage of the KV cache from which an ordinary prompt finds no room."""
     found = _fullest(e)
     after = None if found is None else _mix(e.after, found[0])
     if found is None or after is None:
         return _FULL
-    return min(max(1 - after.prompt / found[1].tokens, _HALF_FULL), _FULL)
+    return min(max(1 - after.prompt / found[1].tokens, _MIN_FULL), _FULL)
 
 
 def _fullest(e: Evidence) -> tuple[str, ReportedCache] | None:
-    """Return the engine whose cache was fullest, of those whose size is known."""
+    """Return the engine with the highest mean KV usage among those with a known cache size."""
     usage = e.gauge("kv_usage")
     best: tuple[float, str, ReportedCache] | None = None
     for name, facts in sorted(e.facts.instances.items()):
@@ -90,7 +90,7 @@ def _mean(moved: Moved | None, name: str) -> float | None:
 
 
 def _mix(side: Side, name: str) -> _Mix | None:
-    """Return the mix of an engine's requests, where enough rows name it, else of all requests."""
+    """Return the lengths of an engine's requests, or of all requests if too few rows name it."""
     prompt, output = side.number("prompt_tokens"), np.nan_to_num(side.number("output_tokens"))
     known = np.isfinite(prompt)
     own = known & side.where("replica", name)
@@ -98,8 +98,10 @@ def _mix(side: Side, name: str) -> _Mix | None:
     if len(kept) < _MIN_ROWS:
         return None
     weights = side.rows.weights[kept]
-    if len(kept) > _DRAWN or np.ptp(weights) > 0:  # a row stands for as many requests as it weighs
-        count = min(len(kept), _DRAWN)
+    if (
+        len(kept) > _MAX_SAMPLE or np.ptp(weights) > 0
+    ):  # sample rows by the requests they stand for
+        count = min(len(kept), _MAX_SAMPLE)
         kept = np.random.default_rng(1).choice(kept, count, p=weights / weights.sum())
     lengths = [int(length) for length in prompt[kept] + output[kept]]
     return _Mix(lengths, float(prompt[kept].mean()), float(output[kept].mean()))

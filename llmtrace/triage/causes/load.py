@@ -1,4 +1,4 @@
-"""Rules for causes in load: more than the engines take, or an uneven share of it."""
+"""Rules for causes in load: more than the engines can take, or an uneven share of it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from llmtrace.triage.causes.kv_capacity import full_from, kv_room
 from llmtrace.triage.causes.scoring import against, gate, judge, note, proof, required, support
 from llmtrace.triage.evidence import format_figures as say
 from llmtrace.triage.evidence.changes import HALF
+from llmtrace.triage.evidence.counter_ratios import ratio_of
 from llmtrace.triage.evidence.engine_starts import restarted, starts
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.gone_engines import shares_of_replicas
@@ -18,20 +19,22 @@ from llmtrace.triage.evidence.inside_engines import (
     batch_filled,
     cache_shrank,
     drafts_fail,
-    highest_p95,
+    highest,
     limit_fell,
+    slow_tpot_over_expected,
+    tpot_over_expected,
     waits_for_steps,
 )
 from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.result import Finding
 
-_CALM_KV = 0.8
-_HALF_EMPTY = 0.5  # so full a cache is at most: what is preempted then makes no room in it
-_EMPTY = 0.25  # so full at most, it has room for any request
+_CALM_KV = 0.8  # KV usage
+_MIN_PREEMPTING_KV = 0.5  # below this usage, preemption is not for room in the cache
+_EMPTY_KV = 0.25  # below this usage, there is room for any request
 _SURE = 3.0  # standard errors
-_LESS = 0.3  # of a queue
-_OFF_THE_LINE = 1.3  # times as long for their batch as slow ones took before
-_ROOM = 0.7  # of its slots are taken at most: there is room
+_LESS = 0.3  # relative change
+_OFF_THE_LINE = 1.3  # slow tokens' time at the same batch, over that of slow tokens before
+_FREE = 0.7  # share of slots taken, at most, if an engine has free slots
 
 
 def queue_saturation(e: Evidence) -> Finding:
@@ -60,11 +63,11 @@ def queue_saturation(e: Evidence) -> Finding:
     """
     waiting, kv = map(e.gauge, ("waiting", "kv_usage"))
     full_batch, limit = at_limit(e)
-    full = kv is not None and highest_p95(kv) >= full_from(e)
-    volume, tokens, waits = _volume(e), e.rate("tokens_in"), _more_wait(e)
-    queued, grown = e.gate("queue"), _later_by_load(e)
+    full = kv is not None and highest(kv) >= full_from(e)
+    by_volume, tokens, waits = _more_requests_fill_cache(e), e.rate("tokens_in"), _more_wait(e)
+    queued, grown = e.stage_rose("queue"), _load_delays_first_chunk(e)
     first = say.durations("time to first chunk", e.row("ttft_s"))
-    # A gauge read now and then misses short waits; requests tell of each.
+    # A sampled gauge misses short waits; requests report each of them.
     mostly = queued and (e.part_of_metric("queue_s") or 0.0) >= HALF
     fell = limit_fell(e)
     by_requests = bool(mostly) and full_batch is not False
@@ -77,35 +80,35 @@ def queue_saturation(e: Evidence) -> Finding:
                  say.gauge("requests waiting for capacity", waiting) if waits or not by_requests
                  else say.durations("queue", e.row("queue_s")),
                  "the engines' gauge `waiting`"),
-        proof(full_batch or (volume and full),
+        proof(full_batch or (by_volume and full),
               limit if full_batch else say.gauge("KV usage", kv)),
-        support(e.more_load, _load(e)),
+        support(e.more_load, _load_text(e)),
         support(bool(full_batch and fell), fell),
         support(None if tokens is None else tokens.rose(0.0, 0.2),
                 say.gauge("prompt tokens a second", tokens)),
-        scoring.steady(against(full and not volume and not full_batch, say.gauge("KV usage", kv)
+        scoring.steady(against(full and not by_volume and not full_batch, say.gauge("KV usage", kv)
                        + ", running is below its limit, and load is no reason")),
         against(bool(waits) and _slots_free(e),
                 f"requests wait though there is room: {limit}", strongly=True),
         against(_preempted(e) and not e.more_load,
-                say.counted("preemptions", e.counted_in_as_long("preemptions"))),
+                say.counted("preemptions", e.counted_in_equal_time("preemptions"))),
     ]  # fmt: skip
     action = "Add capacity: start replicas; until they are up, shed or defer what can wait."
     return judge("queue_saturation", lines, action + flags(e, "queue_saturation"))
 
 
-def _later_by_load(e: Evidence) -> bool:
-    """Return whether engines get more to do and first chunks are later, in no queue that is seen.
+def _load_delays_first_chunk(e: Evidence) -> bool:
+    """Return whether engines get more load and first chunks are later, in no queue that is seen.
 
-    Waiting for the running step is in none: it is where more load shows first. Where engines have
-    seats and count no request that waits, it is steps that take longer, and no queue.
+    A new request waits for the running step, which no queue counts. If engines have free slots and
+    no request waits, longer steps are the reason, not a queue.
     """
     if e.metric not in (None, "ttft_s") or not e.more_load or not e.up("ttft_s"):
         return False
     if _more_wait(e) is False and _slots_free(e):
         return False
-    steps = waits_for_steps(e) is not False and e.gate("first_chunk")
-    return bool(e.gate("queue", "prefill") or steps)
+    steps = waits_for_steps(e) is not False and e.stage_rose("first_chunk")
+    return bool(e.stage_rose("queue", "prefill") or steps)
 
 
 def kv_exhaustion(e: Evidence) -> Finding:
@@ -130,21 +133,21 @@ def kv_exhaustion(e: Evidence) -> Finding:
         tokens and not by requests. `llmtrace kv` works out how many requests of today's lengths
         fit, before and after such a change.
     """
-    kv, preemptions = e.gauge("kv_usage"), e.counted_in_as_long("preemptions")
+    kv, preemptions = e.gauge("kv_usage"), e.counted_in_equal_time("preemptions")
     full_batch, limit = at_limit(e)
     rows = e.share("preempted", lambda side: side.number("preemptions") > 0)
-    used = 1.0 if kv is None else highest_p95(kv)
+    used = 1.0 if kv is None else highest(kv)
     full = None if kv is None else used >= full_from(e)
-    volume, waits = _volume(e), _more_wait(e)
-    # Who waits though seats are free, while the cache is full, waits for its blocks.
+    by_volume, waits = _more_requests_fill_cache(e), _more_wait(e)
+    # Requests that wait while slots are free and the cache is full, wait for KV blocks.
     known = None not in (full, waits, full_batch)
-    for_blocks = bool(full and waits and not full_batch and not volume) if known else None
-    preempted = _preempted(e) and used >= _HALF_EMPTY
-    shrank = used >= _EMPTY and bool(cache_shrank(e)) and bool(e.gate("queue"))
+    for_blocks = bool(full and waits and not full_batch and not by_volume) if known else None
+    preempted = _preempted(e) and used >= _MIN_PREEMPTING_KV
+    shrank = used >= _EMPTY_KV and bool(cache_shrank(e)) and bool(e.stage_rose("queue"))
     short = None if full is None else full or bool(preempted) or bool(for_blocks) or shrank
     gap = e.row("gap_per_token")
     lines = [
-        gate(e.gate("queue", "decode", "first_chunk", "prefill"),
+        gate(e.stage_rose("queue", "decode", "first_chunk", "prefill"),
              f"{say.durations('queue', e.row('queue_s'))}; "
              f"{say.durations('decode', e.row('decode_s'))}",
              "the engine's queue time, or decode times"),
@@ -159,7 +162,7 @@ def kv_exhaustion(e: Evidence) -> Finding:
         note(kv_room(e) if short else None),
         support(None if gap is None else gap.rose(0.0, 0.5),
                 say.amounts("longest gap, in tokens", gap)),
-        against(volume and bool(full), f"load rose: {_load(e)}"),
+        against(by_volume and bool(full), f"load rose: {_load_text(e)}"),
         against(full_batch and not preempted, f"the batch is full, not the cache: {limit}"),
         against(None if kv is None or preemptions is None else
                 used < min(_CALM_KV, full_from(e)) and not (preemptions[1] or shrank),
@@ -189,19 +192,19 @@ def batch_size(e: Evidence) -> Finding:
         Choose the batch limit from the time per token that users were promised.
     """
     running, tokens = e.gauge("running"), e.row("output_tokens")
-    curve, slow = e.on_curve(), e.slow_on_curve()
+    curve, slow = tpot_over_expected(e), slow_tpot_over_expected(e)
     clock = e.gauge("gpu_sm_clock_mhz")
-    acceptance = e.ratio("spec_accepted", "spec_drafted")
+    acceptance = ratio_of(e, "spec_accepted", "spec_drafted")
     lines = [
         gate(e.up("tpot_s"), say.durations("time per token", e.row("tpot_s")),
              "output tokens per request"),
         required(*_more_run(e, running), "the engines' gauge `running`"),
         support(None if curve is None else curve <= 1.3,
                 f"time per token is {say.amount(curve or 0)} times what this batch explains"),
-        required(e.more_load or _let_in(e, running), _load(e)),
+        required(e.more_load or _limit_raised(e, running), _load_text(e)),
         scoring.steady(support(e.up("queue_s") is False or None,
                        say.durations("queue", e.row("queue_s")))),
-        against(e.metric != "tpot_s" and (bool(e.gate("queue")) or (
+        against(e.metric != "tpot_s" and (bool(e.stage_rose("queue")) or (
                     bool(e.up("ttft_s")) and not steps_longer(e))),
                 say.durations("the wait for the first chunk grew too: it", e.row("ttft_s"))),
         against(None if curve is None else curve > 1.6,
@@ -209,7 +212,7 @@ def batch_size(e: Evidence) -> Finding:
         against(None if clock is None else clock.fell(0.0, 0.05),
                 say.gauge("SM clock, MHz", clock, down=True), strongly=True),
         against(drafts_fail(e), say.ratio("draft tokens accepted", acceptance)),
-        against(None if tokens is None or e.beside("tokens_out") else tokens.rose(0.0, 0.2),
+        against(None if tokens is None or e.other_clients("tokens_out") else tokens.rose(0.0, 0.2),
                 say.amounts("output tokens", tokens)),
     ]  # fmt: skip
     action = "Rebalance or add capacity; or cap the batch, if waiting is better than slow tokens."
@@ -220,23 +223,20 @@ def batch_size(e: Evidence) -> Finding:
                                     "ones did for their batch")  # fmt: skip
 
 
-def _let_in(e: Evidence, running: Moved | None) -> bool:
-    """Return whether a limit was raised: it is said, or more run at once where they queued."""
+def _limit_raised(e: Evidence, running: Moved | None) -> bool:
+    """Return whether a limit was raised: by an event, or more requests run and fewer queue."""
     queue = e.row("queue_s")
-    fewer = queue and queue.sank(_LESS) and running and running.rose(0.0, _LESS)
+    fewer = queue and queue.mean_fell(_LESS) and running and running.rose(0.0, _LESS)
     return bool(fewer or e.events("config", "scale"))
 
 
-def _volume(e: Evidence) -> bool:
-    """Return whether more requests fill the cache: of a smaller one, or by others, they do not."""
-    return e.more_load and e.beside("tokens_out") is None and not cache_shrank(e)
+def _more_requests_fill_cache(e: Evidence) -> bool:
+    """Return whether more requests fill the cache; not a smaller cache or other clients."""
+    return e.more_load and e.other_clients("tokens_out") is None and not cache_shrank(e)
 
 
 def _more_run(e: Evidence, running: Moved | None) -> tuple[bool | None, str]:
-    """Say whether more requests run at a time: by the gauge, or by the requests' times.
-
-    A gauge that is read now and then misses what requests show.
-    """
+    """Return whether more requests run at a time, by the gauge or else by requests, and say so."""
     rows = None if e.of_means else e.row("in_progress")
     rose = None if rows is None else rows.rose(0.0, 0.2)
     if running is not None and (running.rose(0.0, 0.2) or not rose):
@@ -265,20 +265,20 @@ def replica_imbalance(e: Evidence) -> Finding:
     Later:
         Route by least waiting requests (or by prefix with a limit on load), never by connection.
     """
-    share = _share_of_one(e)
-    running, waiting = _apart(e, "running"), _apart(e, "waiting")
+    share = _share_grew(e)
+    running, waiting = (_instance_stands_out(e, signal) for signal in ("running", "waiting"))
     local = e.local("replica", "ttft_s") or e.local("replica", "tpot_s")
     clock = e.gauge("gpu_sm_clock_mhz")
     several = len(e.instances) > 1
     apart = [one for one in (running, waiting) if one is not None]
-    # What waits on one replica may be its own slowness: where shares are known, they decide.
+    # A queue on one replica may be due to its own slowness: if shares are known, they decide.
     uneven = share[1] if share is not None else any(one[1] for one in apart)
-    # At the clock that it had, one that gets its share and keeps its requests longer is ill.
-    uneven = uneven or (clock is not None and running is not None and _keeps_more(e, *running[1:]))
+    # If its clock is known not to have fallen, a replica that runs far more counts as well.
+    uneven = uneven or (clock is not None and running is not None and _runs_more(e, *running[1:]))
     by_replica = "; ".join(one[0] for one in (share, running, waiting) if one)
-    fewer, scaled = _scaled_in(e), bool(e.events("scale"))
+    fewer, scaled, silent = _scaled_in(e), bool(e.events("scale")), _not_reporting(e)
     elsewhere = share is not None and local is not None and local.value != share[3]
-    # Requests that are divided otherwise, and wait no longer anywhere, are no incident.
+    # Another division of the requests without longer waits anywhere is no incident.
     waits = bool(e.moved) or local is not None or (waiting is not None and waiting[1])
     lines = [
         gate(several and (waits or (None if e.coarse else False)),
@@ -297,74 +297,77 @@ def replica_imbalance(e: Evidence) -> Finding:
         against(bool(restarted(e)), "an engine was restarted: the others took its share",
                 strongly=True),
         against(bool(starts(e)) and not restarted(e), "an engine has just started"),
-        against(bool(silent := _silent(e)), f"{', '.join(silent)} reports nothing, others do",
-                strongly=True),
+        against(bool(silent), f"{', '.join(silent)} reports nothing, others do", strongly=True),
         against(None if local is not None or not e.after.known("ttft_s") else
-                bool(e.moved) and _all_rose(e), "all replicas got slower"),
+                bool(e.moved) and _all_replicas_rose(e), "all replicas got slower"),
     ]  # fmt: skip
     action = "Rebalance: lower the weight of the loaded replica and check the router's policy."
     return judge("replica_imbalance", lines, action, group=local)
 
 
-def _silent(e: Evidence) -> list[str]:
-    """Return the engines without a sample in the window after, where others have some."""
+def _not_reporting(e: Evidence) -> list[str]:
+    """Return the engines without a sample in the window after, if others have some."""
     samples = {name: len(one.within(e.served).t) for name, one in e.series("running").items()}
     return [name for name, n in samples.items() if not n and max(samples.values()) > 1]
 
 
 def _more_wait(e: Evidence) -> bool | None:
-    """Return whether more requests wait in the engines, by what counts beside those that run."""
+    """Return whether more requests wait in the engines, relative to those that run."""
     waiting, running = e.gauge("waiting"), e.gauge("running")
     if waiting is None:
         return None
     least = 0.02 * running.fleet.before_mean if running is not None else 0.0
-    return waiting.rose(least, 0.3) or waiting.grew(least, 0.5) or waiting.more_often(_SURE)
+    return waiting.rose(least, 0.3) or waiting.mean_rose(least, 0.5) or waiting.more_often(_SURE)
 
 
-def _load(e: Evidence) -> str:
-    each, others = e.load_per_engine, e.beside("tokens_out")
+def _load_text(e: Evidence) -> str:
+    """Say how the load changed: all requests, other clients' tokens, requests to each engine."""
+    each, others = e.load_per_engine, e.other_clients("tokens_out")
     text = say.rates("requests", *e.request_rate)
-    text += "" if others is None else f"; {say.beside('tokens made', others)}"
+    text += "" if others is None else f"; {say.other_clients('tokens made', others)}"
     return text if each is None else f"{text}, to each engine {say.rates('', *each).strip()}"
 
 
 def _preempted(e: Evidence) -> bool | None:
-    """Return whether so many requests are put back that a p95 can feel it."""
-    counted = e.counted_in_as_long("preemptions")
+    """Return whether enough requests are preempted for a p95 to show it."""
+    counted = e.counted_in_equal_time("preemptions")
     if counted is None:
         return None
     before, after = counted
-    felt = max(3.0, 0.02 * len(e.after))
-    return after >= felt and after >= 2 * before + 2
+    enough = max(3.0, 0.02 * len(e.after))
+    return after >= enough and after >= 2 * before + 2
 
 
 def _slots_free(e: Evidence) -> bool:
-    """Return whether every engine runs far fewer than it may."""
+    """Return whether every engine runs far fewer requests than its limit."""
     share = batch_filled(e)
-    return share is not None and share[0] < _ROOM
+    return share is not None and share[0] < _FREE
 
 
 def steps_longer(e: Evidence) -> bool:
-    """Return whether first chunks are later because steps take longer, and no request waits."""
+    """Return whether first chunks are later because steps take longer, while no request waits."""
     free = _more_wait(e) is False and _slots_free(e)
     return free and bool(e.up("tpot_s")) and waits_for_steps(e) is not False
 
 
 def _scaled_in(e: Evidence) -> bool:
-    """Return whether an engine was taken away: what is left gets no more than its share."""
+    """Return whether an engine was taken away, so that the others get more for good reason."""
     shares = shares_of_replicas(e).values()
     return bool(e.events("scale")) and any(one.before_k and not one.after_k for one in shares)
 
 
-def _keeps_more(e: Evidence, apart: bool, name: str) -> bool:
+def _runs_more(e: Evidence, apart: bool, name: str) -> bool:
     """Return whether one engine runs far more than it did, beyond chance, and than the others."""
     running = e.gauge("running")
     mine = None if running is None else running.instances.get(name)
     return apart and mine is not None and mine.rose(0.0, HALF)
 
 
-def _apart(e: Evidence, signal: str) -> tuple[str, bool, str] | None:
-    """Say whether one instance stands out in a gauge as it did not before, and which."""
+def _instance_stands_out(e: Evidence, signal: str) -> tuple[str, bool, str] | None:
+    """Compare the instance with the highest gauge with the median of the others.
+
+    Return text, whether it stands out now and did not before, and its name.
+    """
     moved = e.gauge(signal)
     if moved is None or len(moved.after) < 2:
         return None
@@ -373,18 +376,17 @@ def _apart(e: Evidence, signal: str) -> tuple[str, bool, str] | None:
     if min(len(one) for one in means) < 2:
         return None
     name = max(means[1], key=lambda one: means[1][one])
-    stands = []
-    for one in means:
-        rest = [value for other, value in one.items() if other != name]
-        stands.append((one.get(name, 0.0) + 1) / (float(np.median(rest)) + 1))
-    text = (
-        f"{signal} on {name}: {say.amount(stands[0])} → {say.amount(stands[1])} times the others'"
+    before, after = (
+        (side.get(name, 0.0) + 1)
+        / (float(np.median([value for other, value in side.items() if other != name])) + 1)
+        for side in means
     )
-    return text, stands[1] >= 1.5 and stands[1] >= 1.35 * stands[0], name
+    text = f"{signal} on {name}: {say.amount(before)} → {say.amount(after)} times the others'"
+    return text, after >= 1.5 and after >= 1.35 * before, name
 
 
-def _share_of_one(e: Evidence) -> tuple[str, bool, bool, str] | None:
-    """Say whether one replica's share of the requests grew: text, whether, by far, and which."""
+def _share_grew(e: Evidence) -> tuple[str, bool, bool, str] | None:
+    """Return how the replica's share that grew most did: text, beyond chance, by far, its name."""
     shares = shares_of_replicas(e)
     if len(shares) < 2:
         return None
@@ -394,14 +396,14 @@ def _share_of_one(e: Evidence) -> tuple[str, bool, bool, str] | None:
         return None
     grown = found.after - found.before
     alike = [one for one in shares.values() if one.after - one.before >= 0.5 * grown]
-    # One that gets again what the others get has no more than its share.
+    # A replica that only catches up with the others has no more than its share.
     usual = max(found.before, float(np.median([s.after for n, s in shares.items() if n != name])))
     grew = found.rose(0.0) and found.after >= 1.15 * usual and len(alike) == 1
     far = grew and found.after >= 1.35 * usual
     return f"{name} gets {found} of the requests", grew, far, name
 
 
-def _all_rose(e: Evidence) -> bool:
-    metric = e.moved[0]
-    found = e.uneven("replica", metric)
+def _all_replicas_rose(e: Evidence) -> bool:
+    """Return whether the metric that moved rose on every replica."""
+    found = e.rising_values("replica", e.moved[0])
     return found is not None and not found[1]

@@ -1,6 +1,6 @@
-"""Say which other cause the same evidence fits, and what would tell the two apart.
+"""Say which other causes the same evidence fits, and what to look at to tell them apart.
 
-The pairs are data, as all relations of causes: relations.toml.
+The pairs are data, like all relations of causes: relations.toml.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ RELATIONS: Final = tomllib.loads(
 LOOK: Final[Mapping[frozenset[str], str]] = {
     frozenset(one["causes"]): one["look"] for one in RELATIONS["pair"]
 }
-_A_LINE: Final = WEIGHTS["required"][0]  # points: one line of evidence separates nothing
+_ONE_LINE: Final = WEIGHTS["required"][0]  # points: a difference of one line decides nothing
 
 
 def look_alikes(first: Finding, weighed: Mapping[str, Finding]) -> tuple[OrElse, ...]:
-    """Return the causes that the evidence cannot separate from the first, best supported first.
+    """Return the causes that the evidence cannot tell from the first, best supported first.
 
-    Those within one line's points of it, and, if it has no proof, those of which what is known
-    says nothing against them and what would decide is missing.
+    These are the named causes within one line's points of it and, unless the first is confirmed,
+    the unknown ones that nothing speaks against and whose deciding data is missing.
 
     Args:
         first: the cause that is named first.
-        weighed: what each rule says by itself, before one cause explains another.
+        weighed: each rule's own finding, before one cause explains another.
     """
     mine = weighed[first.id].score
 
     def fits(one: Finding) -> bool:
         if one.status in NAMED:
-            return abs(one.score - mine) <= _A_LINE
+            return abs(one.score - mine) <= _ONE_LINE
         unseen = one.status == "unknown" and one.missing and not one.against
         return bool(unseen) and first.status != "confirmed"
 

@@ -24,8 +24,8 @@ from llmtrace.triage.evidence.cut_streams import (
 from llmtrace.triage.evidence.engine_starts import restarted, starts
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.inside_engines import (
+    first_chunk_later,
     front_end_part,
-    late_at_first_alone,
     slow_front_end,
 )
 from llmtrace.triage.evidence.refusals import (
@@ -48,12 +48,12 @@ _PHASES = {
 }
 _SET_UP = ("connect", "tls", "handshake")
 _MOSTLY = 0.6
-_SPREAD = (10, 25, 50, 75, 90)  # percentiles of a wait that all requests have
-_ALIKE = (0.6, 1.5)  # times the typical rise, within which it is the same for all
+_PERCENTILES = (10, 25, 50, 75, 90)
+_ALIKE = (0.6, 1.5)  # range of rises at these percentiles, over the median rise
 _GOOD_PART = 0.3
 _QUARTER = 0.25
-_LONGER = 1.1  # times as long: no timer lets that pass
-_SEVERAL = 3  # responses that no rule of a hop would have let pass
+_LONGER = 1.1  # times a timer's length: it would have closed the stream
+_SEVERAL = 3  # responses
 _TIMEOUTS_S = (5, 10, 15, 20, 30, 45, 50, 55, 60, 75, 90, 100, 120, 180, 240, 300, 350, 600)
 
 
@@ -79,37 +79,37 @@ def network_path(e: Evidence) -> Finding:
     """
     path, floor = e.row("network_path_s"), e.floor("network_s")
     phases, longer = _phases(e, floor)
-    opened = _opens_after_ends(e, phases["rtt"], path)
-    longer_path = not opened and (phases["rtt"] is None or _goes_far(e, longer))
+    opened = _reconnects_after_failures(e, phases["rtt"], path)
+    longer_path = not opened and (phases["rtt"] is None or _path_longer(e, longer))
     moved = "; ".join(say.durations(_PHASES[part], one) for part, one in longer.items())
-    # Where there is no CPU to spare, sending takes longer as well.
+    # On a client that is short of CPU, sending takes longer as well as connecting.
     sets_up = phases["send"] is not None and "send" not in longer and path is not None and (
         sum(longer[one].mean_change for one in _SET_UP if one in longer)
         >= HALF * path.mean_change > 0)  # fmt: skip
     wait, whole = e.row("network_client_wait_s"), e.row("network_s")
     waits = bool(wait and whole and wait.mean_change >= HALF * whole.mean_change)
     local = e.local("region", "network_s") or e.local("client", "network_s")
-    hidden = "" if e.gate("network") else _as_much_for_all(e)
+    hidden = "" if e.stage_rose("network") else _same_delay_for_all(e)
     lines = [
-        gate(None if hidden else e.gate("network"), say.durations("network", whole),
+        gate(None if hidden else e.stage_rose("network"), say.durations("network", whole),
              "network hooks of the client"),
         required(None if path is None or whole is None else
-                 bool(hidden) or path.rose(floor) or path.grew(floor) or (
-                     bool(e.moved) and e.carried("network") >= HALF
+                 bool(hidden) or path.rose(floor) or path.mean_rose(floor) or (
+                     bool(e.moved) and e.stage_share("network") >= HALF
                      and path.mean_change >= max(HALF * whole.mean_change, floor)),
                  hidden or say.durations("network without one's own pool", path)
                  + (f"; {moved}" if longer and not longer_path else ""),
                  "the network's phases (HTTP client hooks)"),
         proof(longer_path and bool(longer)
-              and (e.carried("network") >= HALF or e.felt_alone("network_s"))
+              and (e.stage_share("network") >= HALF or e.felt_alone("network_s"))
               if any(one is not None for one in phases.values()) else None,
               moved),
-        support(e.carried("network") >= HALF,
-                f"network is {say.percent(e.carried('network'))} of the time added"),
+        support(e.stage_share("network") >= HALF,
+                f"network is {say.percent(e.stage_share('network'))} of the time added"),
         support(None if local is None else True, f"only {local}"),
-        support(_engine_flat(e), "queue and prefill did not move"),
+        support(_engine_steady(e), "queue and prefill did not move"),
         against(waits, say.durations("wait for one's own pool", wait), strongly=True),
-        against(not (longer_path or _connects_anew(e) or sets_up or hidden),
+        against(not (longer_path or _reconnects(e) or sets_up or hidden),
                 "connecting and sending wait for a machine: a round trip takes as long as ever",
                 strongly=bool(e.up("client_lag_s"))),
         against(opened, "requests that ended early left connections closed", strongly=True),
@@ -119,16 +119,16 @@ def network_path(e: Evidence) -> Finding:
 
 
 def _phases(e: Evidence, floor: float) -> tuple[dict[str, Shift | None], dict[str, Shift]]:
-    """Return the phases of the network, and which of them take longer."""
+    """Return the change of each network phase, and those that take longer."""
     every = {part: e.row(f"network_{part}_s") for part in _PHASES}
     known = ((name, one) for name, one in every.items() if one is not None)
-    return every, {name: one for name, one in known if one.rose(floor) or one.grew(floor)}
+    return every, {name: one for name, one in known if one.rose(floor) or one.mean_rose(floor)}
 
 
-def _opens_after_ends(e: Evidence, trip: Shift | None, path: Shift | None) -> bool:
-    """Return whether more requests fail or are given up, and more open a connection for it.
+def _reconnects_after_failures(e: Evidence, trip: Shift | None, path: Shift | None) -> bool:
+    """Return whether more connections are opened because more requests fail or are cancelled.
 
-    Round trips are not what takes longer then.
+    Round trips do not get longer then.
     """
     ended = e.share("ended early", lambda side: failed(side) | side.where(
         "outcome", "cancelled")).rose(0.002, 4, 2.5)  # fmt: skip
@@ -136,10 +136,11 @@ def _opens_after_ends(e: Evidence, trip: Shift | None, path: Shift | None) -> bo
     return ended and not farther and e.share("connected", _connected).rose(0.1)
 
 
-def _goes_far(e: Evidence, longer: Iterable[str]) -> bool:
-    """Return whether round trips take longer, or names: a machine without CPU connects slowly too.
+def _path_longer(e: Evidence, longer: Iterable[str]) -> bool:
+    """Return whether round trips or DNS take longer, for all or for some new connections.
 
-    New connections say so though those that are kept alive hide it.
+    A client that is short of CPU also connects slowly. New connections show a longer round trip
+    even if those that are kept alive hide it.
     """
     trip = e.row("network_rtt_s")
     bar = np.inf if trip is None else 2 * trip.before_p95 + e.floor("network_s")
@@ -172,29 +173,29 @@ def gateway_overhead(e: Evidence) -> Finding:
     whole = e.row("gateway_s")
     retried = e.share("retried", sent_again)
     local = e.local("gateway", "gateway_s")
-    limited = _limited(e)
+    limited = _over_limit(e)
     own_time = "the gateway's own time (Server-Timing, its headers, or our middleware)"
-    by_exclusion = None if whole is not None else _is_between(e)
+    by_exclusion = None if whole is not None else _lost_between(e)
     if by_exclusion:
         lost = "first_chunk" if e.row("first_chunk_s") is not None else "unattributed"
         text = ("the gateway reports nothing, but time is lost on the path and not in the engine: "
                 + say.durations(lost.replace("_", " "), e.row(f"{lost}_s")))  # fmt: skip
-        seen = [gate(e.gate(lost), text), required(by_exclusion, text, own_time)]
+        seen = [gate(e.stage_rose(lost), text), required(by_exclusion, text, own_time)]
     else:
         seen = [
-            gate(e.gate("gateway"), say.durations("gateway", whole), own_time),
+            gate(e.stage_rose("gateway"), say.durations("gateway", whole), own_time),
             required(e.up("gateway_once_s"),
                      say.durations("gateway, of requests sent once", own), own_time),
         ]  # fmt: skip
     lines = [
         *seen,
-        # A busy machine makes all that runs on it slower: proved is what most of the time is.
-        steady(proof(None if own is None or whole is None else e.carried("gateway") >= HALF and
+        # A busy machine slows everything on it: require most of the added time for a proof.
+        steady(proof(None if own is None or whole is None else e.stage_share("gateway") >= HALF and
               own.mean_change >= 0.6 * (whole.mean_change),
               f"it is the gateway's own time; more than one attempt: {retried}")),
-        support(e.carried("gateway") >= HALF,
-                f"the gateway is {say.percent(e.carried('gateway'))} of the time added"),
-        support(_engine_flat(e), "queue and prefill did not move"),
+        support(e.stage_share("gateway") >= HALF,
+                f"the gateway is {say.percent(e.stage_share('gateway'))} of the time added"),
+        support(_engine_steady(e), "queue and prefill did not move"),
         support(None if local is None else True, f"only {local}"),
         against(retried.rose(0.03) and bool(limited), f"more than one attempt: {retried}"),
     ]  # fmt: skip
@@ -222,9 +223,9 @@ def rate_limit_retries(e: Evidence) -> Finding:
         Shed at the client before the provider does; hedge carefully: retries are load too.
     """
     retried = e.share("retried", sent_again)
-    by_status = _answered_by_status(e)
+    by_status = _share_ended_by_status(e)
     wait = e.row("retry_s")
-    limited, seen = _limited(e), _counts_of_limits(e)
+    limited, seen = _over_limit(e), _limit_counts_rose(e)
     local = e.local("tenant", "retry_s")
     again = restarted(e)
     refused = e.share("connect", refused_connections)
@@ -235,20 +236,20 @@ def rate_limit_retries(e: Evidence) -> Finding:
     some = (f"{name}: {one}" for name, one in counts.items() if one.before_k + one.after_k)
     said = f"refused or sent again: {'; '.join(some) or 'none'}"
     lines = [
-        gate((e.gate("gateway", "network") or bool(limited) or bool(e.moved) or retried.rose(0.02))
-             if knows else None, said, "attempts of each request"),
-        required(_was_refused(e, seen, by_status) if knows else None,
+        gate((e.stage_rose("gateway", "network") or bool(limited) or bool(e.moved)
+              or retried.rose(0.02)) if knows else None, said, "attempts of each request"),
+        required(_rejected_and_retried(e, seen, by_status) if knows else None,
                  said if by_status is None else f"{said}; of the attempts' time "
                  f"{say.percent(by_status)} ended in a status",
                  "the status of each attempt, or the gateway's counter of 429"),
         proof(any(seen) if seen else None,
               f"429 or a quota named: {quota}" if e.rate("gateway_429") is None else
-              f"gateway: {say.counted('429', e.counted_in_as_long('gateway_429'))}",
+              f"gateway: {say.counted('429', e.counted_in_equal_time('gateway_429'))}",
               "the gateway's counter of 429, or the status of each attempt"),
         support(None if wait is None else wait.after_mean > 2 * wait.before_mean + 0.005,
                 say.durations("failed attempts and backoff", wait)),
         support(None if local is None else True, f"only {local}"),
-        support(e.gate("gateway"), say.durations("gateway", e.row("gateway_s"))),
+        support(e.stage_rose("gateway"), say.durations("gateway", e.row("gateway_s"))),
         against(refused.rose(0.01, 3, 2.0) and not any(seen),
                 f"connections were refused: {refused}"),
         against(bool(again), f"{', '.join(again)} was restarted"),
@@ -292,50 +293,50 @@ def proxy_buffering(e: Evidence) -> Finding:
     per_token, decode = e.row("wait_per_token_s") or e.row("tpot_s"), e.row("decode_s")
     bursts, chunks = e.row("burst_share"), e.row("chunks_per_token")
     whole = e.row("e2e_s")
-    faster = None if per_token is None else per_token.fell(0.0, 0.15) or per_token.sank(0.2)
-    bursty = None if bursts is None else bursts.grew(0.03, 0.3)
-    fewer = None if chunks is None else chunks.sank(0.1)
-    # An engine with less to do is faster too. What was gathered comes at once, or in fewer
+    faster = None if per_token is None else per_token.fell(0.0, 0.15) or per_token.mean_fell(0.2)
+    bursty = None if bursts is None else bursts.mean_rose(0.03, 0.3)
+    fewer = None if chunks is None else chunks.mean_fell(0.1)
+    # An engine with less load is faster too; buffered chunks arrive together, or merged.
     marks = (faster,) if bursty is None and not fewer else (bursty, fewer)
     reported = [one for one in marks if one is not None]
-    own, own_text = _was_away(e)
-    # A little buffering is felt in the bursts before it is in the first chunk.
+    away, away_text = _reader_was_away(e)
+    # A little buffering shows in bursts before it shows in the first chunk.
     gathers = bool(bursty and faster) and not e.up("client_delay_s")
-    said = _paces(per_token, bursts, chunks if fewer else None)
-    later, longer = late_at_first_alone(e)
+    pace_text = _chunk_pace_text(per_token, bursts, chunks if fewer else None)
+    later, longer = first_chunk_later(e)
     local = e.local("gateway", "first_chunk_s") or e.local("region", "first_chunk_s")
     lines = [
-        gate(gathers or bool(later and faster) or _waits_on_the_way(e),
+        gate(gathers or bool(later and faster) or _delayed_on_the_path(e),
              say.durations("first chunk", e.row("first_chunk_s")),
              "time to first chunk by stages"),
-        required(any(reported) if reported else None, said or "chunks: not reported",
+        required(any(reported) if reported else None, pace_text or "chunks: not reported",
                  "output tokens and chunks of each request"),
         proof(None if bursty is None and not fewer else
-              bool(bursty or fewer) and bool(faster) and not own,
-              said, "which chunks came at once (`burst_chunks`)"),
+              bool(bursty or fewer) and bool(faster) and not away,
+              pace_text, "which chunks came at once (`burst_chunks`)"),
         support(later, say.durations("end to end", whole) + "; "
                 + say.durations("first chunk", e.row("ttft_s"))),
-        support(_engine_flat(e), "queue and prefill did not move"),
+        support(_engine_steady(e), "queue and prefill did not move"),
         support(None if decode is None else decode.after_mean <= 0.6 * decode.before_mean,
                 say.durations("decode", decode)),
         support(None if local is None else True, f"only {local}"),
-        against(own, own_text, strongly=True),
-        against(*_held_by_the_engine(e), strongly=True),
-        against(longer, say.durations("all of it takes longer by as much: end to end", whole)),
+        against(away, away_text, strongly=True),
+        against(*_front_end_delays(e), strongly=True),
+        against(longer, say.durations("the whole response is as much later: end to end", whole)),
         against(e.up("tpot_s"), say.durations("time per token", e.row("tpot_s"))),
     ]  # fmt: skip
     return judge("proxy_buffering", lines, _UNBUFFERED, group=local)
 
 
-def _held_by_the_engine(e: Evidence) -> tuple[bool | None, str]:
-    """Say whether the engine's own front end is a good part of the wait for the first chunk."""
+def _front_end_delays(e: Evidence) -> tuple[bool | None, str]:
+    """Return whether the engine's front end is a good part of the first chunk's delay; text."""
     part = front_end_part(e)
     text = f"the engine's front end is {say.percent(min(part or 0, 1))} of what the wait grew by"
     return None if part is None else part >= _GOOD_PART, text
 
 
-def _was_away(e: Evidence) -> tuple[bool | None, str]:
-    """Say whether chunks came at once because the client did not read when they came."""
+def _reader_was_away(e: Evidence) -> tuple[bool | None, str]:
+    """Return whether chunks arrived together because the client was not reading, and say so."""
     away, decode = reader_away(e), e.row("decode_s")
     if away is None or decode is None:
         return None, ""
@@ -343,8 +344,8 @@ def _was_away(e: Evidence) -> tuple[bool | None, str]:
     return away >= HALF * max(decode.before_mean - decode.after_mean, 0.0) > 0, text
 
 
-def _paces(per_token: Shift | None, bursts: Shift | None, chunks: Shift | None) -> str:
-    """Return how chunks came, before and after, as far as it is known."""
+def _chunk_pace_text(per_token: Shift | None, bursts: Shift | None, chunks: Shift | None) -> str:
+    """Say how chunks arrived before and after, as far as it is reported."""
     said = []
     if per_token is not None:
         said.append(say.durations("waited per token", per_token))
@@ -379,14 +380,20 @@ def idle_timeout(e: Evidence) -> Finding:
     cut = e.share("failed", failed)
     before, found = broken(e)
     idle = found.idle
-    known = found.n == 0 or idle is not None or found.alike > 0 or _gaps_known(e.after)
-    aged = _at_an_age(e, found)
+    known = (
+        found.n == 0
+        or idle is not None
+        or found.idle_share > 0
+        or bool(np.isfinite(e.after.number("max_gap_s")[failed(e.after)]).any())
+    )
+    aged = _cut_at_an_age(e, found)
     constant = found.by_timer and not aged
     after_s = found.age if aged else idle
     usual = after_s is not None and any(
         abs(after_s - one) <= 0.04 * one + 0.3 for one in _TIMEOUTS_S
     )
-    text = _cut_text(before, found, aged=aged, floor=constant and found.floor > found.alike)
+    floor = constant and found.idle_floor > found.idle_share
+    text = _cut_text(before, found, aged=aged, floor=floor)
     limit = cut_before_content(e)
     limited = "" if limit is None else (
         f"{limit[1]} requests got no content for {say.seconds(limit[0])} and were cut, and about "
@@ -397,9 +404,9 @@ def idle_timeout(e: Evidence) -> Finding:
         required(bool(limited) or (constant or aged if known else None), limited or text,
                  "the longest gap of each stream, the one before its end included"),
         proof(bool(limited), "a hop gives an answer less time than it always took"),
-        proof(aged and found.e2e_alike >= 0.75, "all ended at one age"),
-        proof(constant and found.alike >= 0.75 and (
-                  found.e2e_alike <= 0.7 * found.alike or _silence_alone(e, idle)),
+        proof(aged and found.age_share >= 0.75, "all ended at one age"),
+        proof(constant and found.idle_share >= 0.75 and (
+                  found.age_share <= 0.7 * found.idle_share or _only_silence_limited(e, idle)),
               "the gap is always the same, the length of the streams is not"),
         support(usual, f"{say.seconds(after_s or 0)} is a usual setting"),
         support(not restarted(e), "no engine was restarted"),
@@ -413,10 +420,10 @@ def idle_timeout(e: Evidence) -> Finding:
     return judge("idle_timeout", lines, action + flags(e, "idle_timeout"))
 
 
-def _silence_alone(e: Evidence, idle: float | None) -> bool:
-    """Return whether whole responses took longer, but none was silent for as long.
+def _only_silence_limited(e: Evidence, idle: float | None) -> bool:
+    """Return whether some responses ran past the idle time, but none was silent for as long.
 
-    A hop that ends all responses at an age lets none of them pass.
+    So the hop limits silence: with a limit on age, none of these would have passed.
     """
     whole = e.after.number("e2e_s")[~failed(e.after)]
     longer = whole > _LONGER * (idle or np.inf)
@@ -449,13 +456,13 @@ def midstream_errors(e: Evidence) -> Finding:
     _, found = broken(e)
     again = restarted(e)
     local = where_broken(e)
-    hop = found.at_once and _by_a_hop(e)
-    finished = e.counted_in_as_long("finished", reason="error")
+    hop = found.at_once and _broken_by_a_hop(e)
+    finished = e.counted_in_equal_time("finished", reason="error")
     counted = None if finished is None else finished[1] >= 3 and finished[1] >= 2 * finished[0]
     decode = e.row("decode_s")
-    retries = resent.rose(0.01) and decode is not None and decode.over > 0.07
+    retries = resent.rose(0.01) and decode is not None and decode.tail_share > 0.07
     more = cut.rose(0.005, 3, 3.0) or retries or hop
-    aged = _at_an_age(e, found)
+    aged = _cut_at_an_age(e, found)
     idle = found.by_timer or aged
     lines = [
         gate(more,
@@ -478,37 +485,41 @@ def midstream_errors(e: Evidence) -> Finding:
     return judge("midstream_errors", lines, action)
 
 
-def _by_a_hop(e: Evidence) -> bool:
-    """Return whether streams that ended at one instant did so though every engine went on."""
+def _broken_by_a_hop(e: Evidence) -> bool:
+    """Return whether streams ended at one instant though every engine went on."""
     known = e.has("started") and broken(e)[0].together < HALF
     return known and not restarted(e) and not gone_engines.vanished(e)
 
 
-def _waits_on_the_way(e: Evidence) -> bool | None:
-    """Return whether time is added where a proxy adds it: not in the client's own pool."""
-    held = e.gate("first_chunk", "unattributed")
-    if not held and e.row("gateway_s") is not None:  # what was sent again waited, but not there
-        held = bool(e.gate("gateway")) and bool(e.up("gateway_once_s"))
+def _delayed_on_the_path(e: Evidence) -> bool | None:
+    """Return whether time is added where a proxy adds it, not in the client's own pool."""
+    held = e.stage_rose("first_chunk", "unattributed")
+    if not held and e.row("gateway_s") is not None:
+        # A retried request waited too, but not in the proxy: look at those sent once.
+        held = bool(e.stage_rose("gateway")) and bool(e.up("gateway_once_s"))
     path = e.row("network_path_s")
-    sent = e.gate("network") and (path is None or path.rose(e.floor("network_s")))
-    return True if sent else held if held is not None else sent
+    in_network = e.stage_rose("network") and (path is None or path.rose(e.floor("network_s")))
+    if in_network:
+        return True
+    return in_network if held is None else held
 
 
-def _engine_flat(e: Evidence) -> bool | None:
+def _engine_steady(e: Evidence) -> bool | None:
     rose = [one for one in (e.up("queue_s"), e.up("prefill_s")) if one is not None]
     return not any(rose) if rose else None
 
 
-def _as_much_for_all(e: Evidence) -> str:
-    """Say by how much all requests take longer to their first chunk, if it is the same for all.
+def _same_delay_for_all(e: Evidence) -> str:
+    """Say by how much all requests' first chunks are later, if by the same for slow and fast ones.
 
-    A longer way does that, and no load; the round trip of a connection that is kept alive is the
-    shortest of five minutes. Where an engine counts its queue, it knows better. Empty = it is not.
+    A longer path does that, and load does not. Needed because a kept-alive connection reports the
+    shortest round trip of five minutes. Not used if engines report a queue, which shows more.
+    Empty = the delay differs.
     """
     seen = e.row("queue_s") is not None or bool(e.series("running"))
     if seen or e.row("unattributed_s") is None or "ttft_s" not in e.moved:
         return ""
-    low, high = (np.nanpercentile(side.number("unattributed_s"), _SPREAD)
+    low, high = (np.nanpercentile(side.number("unattributed_s"), _PERCENTILES)
                  for side in (e.before, e.after))  # fmt: skip
     rise, typical = high - low, float(np.median(high - low))
     same = rise.min() >= _ALIKE[0] * typical and rise.max() <= _ALIKE[1] * typical
@@ -517,13 +528,12 @@ def _as_much_for_all(e: Evidence) -> str:
     return f"all first chunks come {say.seconds(typical)} later, the fastest and the slowest alike"
 
 
-def _is_between(e: Evidence) -> bool | None:
-    """Return whether time is lost on the way, and everything else that could be is ruled out.
+def _lost_between(e: Evidence) -> bool | None:
+    """Return whether time is lost between client and engine, by ruling out everything else.
 
-    `None` where too little of that is reported. What engines see of the wait themselves is not
-    between.
+    `None` if too little is reported. Time that engines count themselves is not between.
     """
-    theirs, front = e.part_of_engines(), slow_front_end(e)
+    theirs, front = e.engine_share(), slow_front_end(e)
     bursts, pace = e.row("burst_share"), e.row("wait_per_token_s")
     outside = None if theirs is None else theirs <= _QUARTER
     if pace is None or (front is None and outside is None):
@@ -531,21 +541,22 @@ def _is_between(e: Evidence) -> bool | None:
     gathered = pace.after_mean <= 0.8 * pace.before_mean or (
         bursts is not None and bursts.mean_change >= 0.15
     )
-    _, longer = late_at_first_alone(e)
-    gathered &= not longer  # what is gathered ends when it always did
-    lost = e.gate("first_chunk") if e.row("first_chunk_s") is not None else (
-        outside and e.gate("unattributed"))  # fmt: skip
+    _, longer = first_chunk_later(e)
+    gathered &= not longer  # buffering does not delay the end of a response
+    lost = e.stage_rose("first_chunk") if e.row("first_chunk_s") is not None else (
+        outside and e.stage_rose("unattributed"))  # fmt: skip
     part = front_end_part(e)
     seen = (front and (part is None or part >= _GOOD_PART)) or outside is False
-    # What the way there takes longer it takes longer on the way back.
-    seen = seen or bool(e.gate("network") and _goes_far(e, _phases(e, e.floor("network_s"))[1]))
+    # A longer path delays requests and responses alike.
+    phases = _phases(e, e.floor("network_s"))[1]
+    seen = seen or bool(e.stage_rose("network") and _path_longer(e, phases))
     return bool(lost) and not (seen or gathered or starts(e))
 
 
-def _was_refused(e: Evidence, seen: list[bool], by_status: float | None) -> bool | None:
-    """Return whether more requests were answered with a status and sent again, or for good.
+def _rejected_and_retried(e: Evidence, seen: list[bool], by_status: float | None) -> bool | None:
+    """Return whether more requests get an error status, and are sent again or fail.
 
-    A stream that broke, or a connection, is sent again as well: that is no rate limit.
+    A broken stream or connection is sent again as well, and is no rate limit.
     """
     again = e.share("retried", sent_again).rose(0.01, sure=RATHER_SURE)
     if not (again or e.share("quota", over_quota).rose(0.01, sure=RATHER_SURE)):
@@ -555,8 +566,8 @@ def _was_refused(e: Evidence, seen: list[bool], by_status: float | None) -> bool
     return None if by_status is None else by_status >= _MOSTLY
 
 
-def _answered_by_status(e: Evidence) -> float | None:
-    """Return the share of the time of failed attempts that lies in `gateway`: a status came."""
+def _share_ended_by_status(e: Evidence) -> float | None:
+    """Return the share of failed attempts' time that is in `gateway`, i.e. ended with a status."""
     again = sent_again(e.after)
     lost = e.after.number("retry_s")[again]
     gateway = e.after.number("gateway_s")[again]
@@ -566,8 +577,8 @@ def _answered_by_status(e: Evidence) -> float | None:
     return float(np.minimum(gateway, lost)[known].sum() / lost[known].sum())
 
 
-def _connects_anew(e: Evidence) -> bool:
-    """Return whether more requests open a connection, which takes no more than a round trip."""
+def _reconnects(e: Evidence) -> bool:
+    """Return whether more requests open a connection, each in about a round trip."""
     each, trip = e.row_among("network_connect_s", "connected", _connected), e.row("network_rtt_s")
     if each is None or trip is None or not e.share("connected", _connected).rose(0.1):
         return False
@@ -578,40 +589,38 @@ def _connected(side: Side) -> Mask:
     return side.number("network_connect_s") > 0
 
 
-def _limited(e: Evidence) -> bool | None:
+def _over_limit(e: Evidence) -> bool | None:
+    """Return whether more requests are over a limit; `None` = statuses of retries not reported."""
     if e.share("quota", over_quota).rose(0.005, 3):
         return True
-    # Some clients report the status of the last attempt alone: its absence there says nothing.
+    # Some clients report only the last attempt's status, so a missing 429 proves nothing.
     again = sent_again(e.after)
     named = np.isfinite(e.after.number("retried_status"))[again]
     return False if again.any() and named.mean() >= _MOSTLY else None
 
 
-def _counts_of_limits(e: Evidence) -> list[bool]:
-    """Return whether requests over a limit rose, by each count that is known."""
+def _limit_counts_rose(e: Evidence) -> list[bool]:
+    """Return whether requests over a limit rose, by each count that is reported."""
     many, rejected = e.rate("gateway_429"), e.counted("rejected")
-    turned = None if rejected is None else _began(e, "rejected")
-    counter = None if many is None else many.rose(0.0, 0.5) or _began(e, "gateway_429")
-    return [one for one in (_limited(e), counter, turned) if one is not None]
+    turned = None if rejected is None else _counter_rose(e, "rejected")
+    counter = None if many is None else many.rose(0.0, 0.5) or _counter_rose(e, "gateway_429")
+    return [one for one in (_over_limit(e), counter, turned) if one is not None]
 
 
-def _began(e: Evidence, signal: str) -> bool:
-    counted = e.counted_in_as_long(signal)
+def _counter_rose(e: Evidence, signal: str) -> bool:
+    """Return whether a counter counts clearly more in equal time (Poisson)."""
+    counted = e.counted_in_equal_time(signal)
     if counted is None:
         return False
-    usual, now = counted
-    return bool(now - usual >= SURE * np.sqrt(now + usual + 1))
-
-
-def _gaps_known(side: Side) -> bool:
-    return bool(np.isfinite(side.number("max_gap_s")[failed(side)]).any())
+    before, after = counted
+    return bool(after - before >= SURE * np.sqrt(after + before + 1))
 
 
 def _cut_text(before: Cuts, found: Cuts, *, aged: bool, floor: bool) -> str:
     """Say what the streams that ended early have in common."""
     earlier = f"({before.n} truncated before)"
     if aged:
-        return (f"of {found.n} truncated streams {say.percent(found.e2e_alike)} were "
+        return (f"of {found.n} truncated streams {say.percent(found.age_share)} were "
                 f"{say.seconds(found.age or 0)} old, silent or not {earlier}")  # fmt: skip
     if found.idle is None:
         return f"{found.n} truncated streams, after no common gap"
@@ -619,26 +628,26 @@ def _cut_text(before: Cuts, found: Cuts, *, aged: bool, floor: bool) -> str:
     if floor:
         return (f"{found.n} truncated streams had sent nothing for {silent} or a little longer "
                 f"{earlier}")  # fmt: skip
-    return (f"of {found.n} truncated streams {say.percent(found.alike)} had sent nothing for "
+    return (f"of {found.n} truncated streams {say.percent(found.idle_share)} had sent nothing for "
             f"{silent} {earlier}")  # fmt: skip
 
 
-def _at_an_age(e: Evidence, found: Cuts) -> bool:
-    """Return whether streams that had delivered something broke at an age, and at any silence.
+def _cut_at_an_age(e: Evidence, found: Cuts) -> bool:
+    """Return whether streams that had delivered something were cut at one age, however silent.
 
-    A deadline of the client's own is no hop's.
+    Time-outs are left out: the client's own deadline is no hop's.
     """
     ended = failed(e.after)
     broke = np.isfinite(e.after.number("ttft_s")) & ~e.after.where("outcome", "timeout")
-    alike = found.e2e_alike >= max(0.95 * found.alike, _MOSTLY) and not found.closer
+    alike = found.age_share >= max(0.95 * found.idle_share, _MOSTLY) and not found.closer
     return alike and bool(broke[ended].mean() > HALF)
 
 
 def reader_away(e: Evidence) -> float | None:
-    """Return for how many seconds more of a response, on average, its client did not read.
+    """Return by how many seconds more, on average, the client did not read a response in progress.
 
-    It was at work on what it had read, or too busy to notice more. `None` = not known.
+    It worked on what it had read, or was too busy to notice more. `None` = not known.
     """
-    own, lag = e.row("render_own_s"), e.row("client_lag_s")
-    known = [one.mean_change for one in (own, lag) if one is not None]
+    shifts = (e.row("render_own_s"), e.row("client_lag_s"))
+    known = [one.mean_change for one in shifts if one is not None]
     return sum(known) if known else None

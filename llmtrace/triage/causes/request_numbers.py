@@ -1,4 +1,4 @@
-"""Rules for requests that stop coming, or come in crowds."""
+"""Rules for a change in the number of requests: traffic lost, traffic surges."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.request_rates import Arrivals
 from llmtrace.triage.result import Finding
 
-_NEARLY: Final = 0.8  # of how much fewer come: means are no better known
-_TIMES: Final = 1.5  # as many, or as few: the bar of the search for traffic
-_SURE: Final = 3.0  # standard errors, by the unrest of counts
+_NEARLY: Final = 0.8  # means are known no better than this
+_TIMES: Final = 1.5  # ratio of rates; the search for traffic changes uses the same
+_SURE: Final = 3.0  # standard errors of the counts
 _COLUMNS: Final = (
     "tenant", "route", "region", "client", "version", "service", "gateway", "model", "server",
 )  # fmt: skip
-_MOST: Final = 0.8  # of the change: the value that holds as much is where it happened
-_CALM: Final = 0.25  # the rest changed by less than this share of what it was
-_STOPPED: Final = 0.1  # of its requests, at most, still come
-_FEW: Final = 0.25  # the same, where nothing else has changed
-_ALL: Final = 1.2  # times as many of all, or as few, where one kind makes the change
-_REST: Final = 0.1  # of all requests before: with less of them there is no rest
+_MOST: Final = 0.8  # share of the change that one value must account for
+_CALM: Final = 0.25  # relative change of the other values, at most
+_STOPPED: Final = 0.1  # share of a group's requests that still come, at most
+_STOPPED_ALONE: Final = 0.25  # the same, if no metric changed
+_ALL: Final = 1.2  # ratio of the rates of all requests, if one group makes the change
+_REST: Final = 0.1  # share of the requests before that other values need for a comparison
 
 
 def traffic_lost(e: Evidence) -> Finding:
@@ -53,7 +53,7 @@ def traffic_lost(e: Evidence) -> Finding:
     before, after = e.request_rate
     group, where = _where(e)
     come = _arrivals(e, group)
-    gone = group is not None and come.stopped(_STOPPED if e.moved else _FEW)
+    gone = group is not None and come.stopped(_STOPPED if e.moved else _STOPPED_ALONE)
     fewer = before >= _ALL * after and come.before.rate >= _TIMES * come.after.rate
     failing = e.outcome("error", "truncated", "timeout")
     none = not after
@@ -61,9 +61,9 @@ def traffic_lost(e: Evidence) -> Finding:
         required(gone or (fewer and come.z <= -_SURE), say.rates("requests", before, after)),
         proof(none or group is not None, "no request came at all" if none else f"only {where}"),
         support(bool(after) and not e.moved, "requests that come are answered as fast as before"),
-        # Others that come as before do not wait for what takes longer.
+        # If one group stopped and others came as before, slowness is not the reason.
         against(bool(e.moved) and not gone and _slower(e, group, come),
-                "requests take longer: who waits sends fewer", strongly=True),
+                "requests take longer, and clients that wait send fewer", strongly=True),
         against(failing.rose(0.01), f"requests fail: {failing}"),
         against(group is None and _engines_go_on(e),
                 "engines serve as many as before: rows are missing, not requests", strongly=True),
@@ -74,7 +74,7 @@ def traffic_lost(e: Evidence) -> Finding:
 
 
 def _engines_go_on(e: Evidence) -> bool:
-    """Return whether engines end nearly as many requests a second as before, by their counts."""
+    """Return whether engines count nearly as many requests a second as before."""
     if e.ended is None:
         return False
     before, after = (n / max(side.window.seconds, 1e-9)
@@ -105,7 +105,7 @@ def traffic_surge(e: Evidence) -> Finding:
     before, after = e.request_rate
     group, where = _where(e)
     come = _arrivals(e, group)
-    come = come if come.before.rate > 0 else e.arrivals()  # of a new kind there is no more
+    come = come if come.before.rate > 0 else e.arrivals()  # a new group has no rate before
     more = after >= _ALL * before and come.after.rate >= _TIMES * come.before.rate
     lines = [
         required(before > 0 and more and come.z >= _SURE, say.rates("requests", before, after)),
@@ -122,9 +122,9 @@ def _arrivals(e: Evidence, group: Group | None) -> Arrivals:
 
 
 def _slower(e: Evidence, group: Group | None, come: Arrivals) -> bool:
-    """Return whether requests of this kind take longer, by as much as fewer of them come.
+    """Return whether these requests take longer by as much as fewer of them come.
 
-    Who sends the next one when the last is answered cannot send fewer than that.
+    A client that sends its next request after the response to the last cannot send more.
     """
     mine = e.row("e2e_s")
     if group is not None:
@@ -137,9 +137,10 @@ def _slower(e: Evidence, group: Group | None, come: Arrivals) -> bool:
 
 
 def _where(e: Evidence) -> tuple[Group | None, str]:
-    """Return the one value of a column that makes most of a change of the number of requests.
+    """Find the one value of a column that accounts for most of the change in request numbers.
 
-    In words as well. `None` where the rest changed as well, or no column names it.
+    Return it as a group and in words. `None` if other values changed as well, or no column
+    names it.
     """
     for column in _COLUMNS:
         rates = dict(_by_value(e, column))

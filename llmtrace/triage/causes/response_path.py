@@ -1,4 +1,4 @@
-"""Rules for causes in how responses are made: from a cache, as a stream, or not at all."""
+"""Rules for causes in how responses are produced: cached, streamed, or not at all."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from llmtrace.triage.evidence.refusals import (
 from llmtrace.triage.evidence.window_rows import Side
 from llmtrace.triage.result import Finding
 
-_FELT = 0.05  # of requests: fewer cannot move a p95
-_AS_BEFORE = 0.25  # as a share of the median
-_FEW = 0.01  # of requests
+_FELT = 0.05  # share of requests; a smaller one cannot move a p95
+_AS_BEFORE = 0.25  # relative change of a median, at most
+_FEW = 0.01  # share of requests
 _FAIL_OVER = "Reroute: fail over to another provider, region or model; read its status page."
 _BEFORE_ENGINES = "See what answers before the engines: its log, its limits of connections."
-_SEVERAL = 4
+_SEVERAL = 4  # streams
 
 
 def response_cache_misses(e: Evidence) -> Finding:
@@ -62,7 +62,7 @@ def response_cache_misses(e: Evidence) -> Finding:
         steady(proof(None if alone is None or not known else
                      alone.after_p50 <= (1 + _AS_BEFORE) * alone.before_p50,
                      say.durations("requests that miss alone", alone))),
-        # With hardly a miss before, there is none to compare those of now with.
+        # With hardly any miss before, the proof above has nothing to compare with.
         steady(support(1 - missed.after <= HALF * (1 - missed.before) if known else None,
                        "most requests that were served from it are computed")),
         support(bool(deploys) if known else None,
@@ -89,7 +89,7 @@ def streaming_off(e: Evidence) -> Finding:
     Later:
         Alert on the share of streamed requests of each route.
     """
-    whole = e.share("not streamed", _whole)
+    whole = e.share("not streamed", lambda side: side.number("stream") == 0)
     e2e = e.row("e2e_s")
     known = e.before.known("stream") and e.after.known("stream")
     still = e.row_among("ttft_s", "streamed", lambda side: side.number("stream") > 0)
@@ -131,43 +131,44 @@ def provider_errors(e: Evidence) -> Finding:
         Keep a second provider in use, with a circuit breaker for each; alert on the share of
         requests of each provider that fail.
     """
-    own = bool(e.series("running") or e.series("started"))
-    failed, counts = _not_served(e, own=own)
+    seen_engines = bool(e.series("running") or e.series("started"))
+    failed, counts = _not_served(e, seen_engines=seen_engines)
     answered = counts["5xx"]
     said = "; ".join(f"{name}: {one}" for name, one in counts.items() if one.after_k)
-    unsaid = e.share("failed without a word", _unsaid).rose(_FEW)
+    silent = e.share("failed without a word", _failed_silently).rose(_FEW)
     _, cut = broken(e)
-    gone = own and not (e.has("running") or e.has("started"))
+    gone = seen_engines and not (e.has("running") or e.has("started"))
     down = gone or bool(restarted(e)) or bool(gone_engines.vanished(e))
     lines = [
-        required(failed.rose(_FEW) or server_errors_again(e) or (None if unsaid else False),
+        required(failed.rose(_FEW) or server_errors_again(e) or (None if silent else False),
                  f"not served: {said or 'none'}", "the rows' `http_status` or `error_type`"),
-        support(not own, "no engine is seen that serves them"),
-        support(own and not down, "every engine goes on: what is before them answers"),
-        against(down, "an engine was restarted, or reports no more", strongly=True),
-        proof(answered.rose(_FEW) and answered.after_k >= HALF * failed.after_k and not own,
+        support(not seen_engines, "no engine is seen that serves them"),
+        support(seen_engines and not down, "every engine goes on: what is before them answers"),
+        against(down, "an engine was restarted, or stopped reporting", strongly=True),
+        proof(not seen_engines and answered.rose(_FEW)
+              and answered.after_k >= HALF * failed.after_k,
               f"5xx in place of a response: {answered}"),
-        support(own and answered.rose(_FEW), f"5xx in place of a response: {answered}"),
+        support(seen_engines and answered.rose(_FEW), f"5xx in place of a response: {answered}"),
         support(server_errors_again(e), "what is sent again gets 5xx, and no limit is named"),
         against(cut.together >= HALF and cut.n >= _SEVERAL,
-                "streams ended at one instant: a machine of those that serve died"),
+                "streams ended at one instant: a serving machine died"),
     ]  # fmt: skip
-    return judge("provider_errors", lines, _BEFORE_ENGINES if own else _FAIL_OVER)
+    return judge("provider_errors", lines, _BEFORE_ENGINES if seen_engines else _FAIL_OVER)
 
 
-def _not_served(e: Evidence, *, own: bool) -> tuple[Share, dict[str, Share]]:
-    """Count the requests that were not served, in all and by what became of them."""
+def _not_served(e: Evidence, *, seen_engines: bool) -> tuple[Share, dict[str, Share]]:
+    """Count the requests that were not served: all of them, and by what happened to them."""
     whole, first = e.row("e2e_s"), e.row("ttft_s")
     deadline = cut_by_deadline(e)
     usual = np.inf if whole is None or deadline else whole.before_p95
-    begins = np.inf if own or first is None or deadline else first.before_p95
+    begins = np.inf if seen_engines or first is None or deadline else first.before_p95
 
     def hangs(side: Side) -> Mask:
-        """Return which requests were given up after longer than nearly all responses took."""
+        """Return which requests timed out after longer than nearly all responses took before."""
         return side.where("outcome", "timeout") & ~_begun(side) & (side.number("e2e_s") >= usual)
 
     def again(side: Side) -> Mask:
-        """Return which were sent again after no status came for longer than responses begin."""
+        """Return which were sent again without a status, after longer than responses took."""
         tries, lost = side.number("attempts") - 1, side.number("retry_s")
         answered = np.nan_to_num(side.number("gateway_s")) >= HALF * lost
         return (tries > 0) & (lost / np.maximum(tries, 1) >= begins) & ~answered
@@ -180,38 +181,30 @@ def _not_served(e: Evidence, *, own: bool) -> tuple[Share, dict[str, Share]]:
 
 
 def _sure_enough(e: Evidence) -> float:
-    """Return how sure a share must be: less so where it is beyond chance that a metric rose."""
+    """Return the standard errors a share needs: fewer if a metric rose beyond chance."""
     return RATHER_SURE if e.moved else SURE
 
 
 def _begun(side: Side) -> Mask:
-    found: Mask = np.isfinite(side.number("ttft_s"))
-    return found
+    return np.isfinite(side.number("ttft_s"))
 
 
 def _error_status(side: Side) -> Mask:
-    """Return which requests got an error of the server in place of a response."""
-    found: Mask = (side.number("http_status") >= ERROR) & ~_begun(side)
-    return found
+    """Return which requests got a 5xx in place of a response."""
+    return (side.number("http_status") >= ERROR) & ~_begun(side)
 
 
-def _unsaid(side: Side) -> Mask:
-    """Return which requests failed before their response began, and do not say how."""
-    silent = np.isnan(side.number("http_status")) & (side.rows.words["error_type"].codes < 0)
-    found: Mask = side.where("outcome", "error") & silent & ~_begun(side)
-    return found
+def _failed_silently(side: Side) -> Mask:
+    """Return which requests failed before their response began, without a status or error type."""
+    no_reason = np.isnan(side.number("http_status")) & (side.rows.words["error_type"].codes < 0)
+    return side.where("outcome", "error") & no_reason & ~_begun(side)
 
 
 def _missed(side: Side) -> Mask:
-    mask: Mask = ~(side.number("cache_hit") == 1)
-    return mask
-
-
-def _whole(side: Side) -> Mask:
-    mask: Mask = side.number("stream") == 0
+    mask: Mask = side.number("cache_hit") != 1
     return mask
 
 
 def _rest(share: Share) -> str:
-    """Return the share of all other requests, before and after."""
+    """Say the share of all other requests, before and after."""
     return f"{say.percent(1 - share.before)} → {say.percent(1 - share.after)} of requests"

@@ -1,7 +1,7 @@
-"""Say how often a cause was right when it was called what it is called now.
+"""Say how often a cause was right when it had the status that it has now.
 
-The counts are in track_record.json, which only `python -m tests.bench.bench_worlds --store` and
-`python -m tests.bench.bench_recordings --store` write: worlds that no rule was written on, and
+The counts are in track_record.json, written by `python -m tests.bench.bench_worlds --store` and
+`python -m tests.bench.bench_recordings --store`: simulated worlds that no rule was written on, and
 recordings of real engines.
 """
 
@@ -17,20 +17,20 @@ from llmtrace.triage.result import NAMED, NOT_SIMULATED, Finding, RightWhen, Sho
 
 FILE: Final = "track_record.json"
 _SHOWN: Final[dict[str, ShownIn]] = {"recordings": "recordings", "worlds": "simulation"}
-_ENOUGH: Final = 10  # calls of one cause, below which those of all causes say more
+_ENOUGH: Final = 10  # findings of one cause; with fewer, the record of all causes is used
 
 
 def with_record(finding: Finding, *, searched: bool) -> Finding:
-    """Return a finding with where its rule was shown, and how often its status was right.
+    """Add to a finding where its rule was shown to work, and how often its status was right.
 
     Args:
         finding: of a rule, with its final status.
-        searched: whether the windows were searched for, which makes every status less sure.
+        searched: whether the windows were searched for, which makes every status less certain.
     """
-    found, right = track_record(), None
-    first = {where: found.get(part, {}).get("named_first", {}) for part, where in _SHOWN.items()}
+    record, right = track_record(), None
+    first = {where: record.get(part, {}).get("named_first", {}) for part, where in _SHOWN.items()}
     shown = tuple(where for where, counts in first.items() if counts.get(finding.id, (0, 0))[0])
-    worlds = found.get("worlds")
+    worlds = record.get("worlds")
     if finding.status in NAMED and finding.id not in NOT_SIMULATED and worlds:
         right = _right(worlds, finding, "searched" if searched else "given")
     return replace(finding, shown_in=shown, right_when_so_called=right)
@@ -38,20 +38,20 @@ def with_record(finding: Finding, *, searched: bool) -> Finding:
 
 def _right(worlds: dict[str, Any], finding: Finding, way: str) -> RightWhen | None:
     by_cause = worlds["called"][way]
-    right, of = by_cause.get(finding.id, {}).get(finding.status, (0, 0))
-    whose = finding.id
-    if of < _ENOUGH:
-        every = [calls.get(finding.status, (0, 0)) for calls in by_cause.values()]
-        right, of = (sum(one[k] for one in every) for k in (0, 1))
-        whose = "all causes"
-    if not of:
+    right, total = by_cause.get(finding.id, {}).get(finding.status, (0, 0))
+    counted = finding.id
+    if total < _ENOUGH:
+        every = [counts.get(finding.status, (0, 0)) for counts in by_cause.values()]
+        right, total = (sum(one[k] for one in every) for k in (0, 1))
+        counted = "all causes"
+    if not total:
         return None
-    return RightWhen(right=right, of=of, calls=whose, measured=worlds["date"])
+    return RightWhen(right=right, of=total, calls=counted, measured=worlds["date"])
 
 
 @cache
 def track_record() -> dict[str, Any]:
-    """Return what was measured, and how."""
+    """Return the measured counts, and how they were measured."""
     text = files(__package__).joinpath(FILE).read_text(encoding="utf-8")
     found: dict[str, Any] = json.loads(text)
     return found

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from llmtrace.stats.arrays import finite
 from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.kv_capacity import full_from
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
@@ -13,18 +14,18 @@ from llmtrace.triage.evidence import format_figures as say
 from llmtrace.triage.evidence.blocking_prompts import (
     Overlap,
     held_up,
-    long_beside,
     long_from,
+    long_prompts_of_others,
     overlap,
 )
 from llmtrace.triage.evidence.changes import Share, Shift
 from llmtrace.triage.evidence.evidence import ENGINE_STAGES, Evidence
-from llmtrace.triage.evidence.inside_engines import cache_shrank, highest_p95
+from llmtrace.triage.evidence.inside_engines import cache_shrank, highest, tpot_over_expected
 from llmtrace.triage.result import Finding
 
-_LONGER = 1.2
-_SLOWED = 1.3  # times as long for the same work
-_MANY_LONG = 0.15  # of the prompts longer than 90 % were; 0.10 as ever
+_LONGER = 1.2  # ratio of mean lengths
+_SLOWED = 1.3  # ratio of times for the same work
+_MANY_LONG = 0.15  # share of prompts above the p90 before; 0.10 = as before
 
 
 def long_prompts(e: Evidence) -> Finding:
@@ -47,19 +48,20 @@ def long_prompts(e: Evidence) -> Finding:
         Cap history and retrieved documents; compress prompts; make prefixes stable, so that the
         cache serves them; give long prompts a budget of their own.
     """
-    tokens = e.computed("prompt_tokens")
-    per_token = e.prefill_at_same
-    mix = e.mix_share("ttft_s", "computed_tokens")
+    tokens = e.computed_row("prompt_tokens")
+    per_token = e.prefill_ratio
+    mix = e.explained_by("ttft_s", "computed_tokens")
     by_length = f"prompt lengths alone explain {say.percent(min(mix or 0, 1))} of the change"
-    slow = _slow_are_long(e)
-    long = _longer_than_usual(e)
-    few = _are_few(e, long)
-    blocked = _is_proved(e, overlap(e))
+    slow = _share_of_slow_long(e)
+    long = _share_above_p90(e)
+    few = _few_are_long(e, long)
+    blocked = _long_prompts_delay(e, overlap(e))
     tenant = e.local("tenant", "prompt_tokens") or e.local("route", "prompt_tokens")
     lines = [
-        gate(_first_chunk_later(e), say.durations("time to first chunk", e.row("ttft_s")),
+        gate(e.rising("e2e_s" if e.row("ttft_s") is None else "ttft_s"),
+             say.durations("time to first chunk", e.row("ttft_s")),
              "time to first chunk"),
-        required(None if tokens is None else tokens.rose(0.0, 0.08) or tokens.grew(0.0, 0.08),
+        required(None if tokens is None else tokens.rose(0.0, 0.08) or tokens.mean_rose(0.0, 0.08),
                  say.amounts("prompt tokens", tokens), "prompt tokens per request"),
         proof(None if slow is None and mix is None else max(slow or 0.0, mix or 0.0) >= 0.5,
               f"{say.percent(slow or 0)} of the slow requests are longer than the p90 before"
@@ -68,7 +70,8 @@ def long_prompts(e: Evidence) -> Finding:
         support(None if per_token is None else 0.7 <= per_token <= 1.3,
                 f"prefill at the same length: {say.amount(per_token or 0)} times what it was"),
         support(None if tenant is None else True, f"longer prompts come from {tenant}"),
-        support(_fill_cache(e, tokens), "they fill the KV cache, which is as large as before"),
+        support(_prompts_fill_cache(e, tokens),
+                "they fill the KV cache, which is as large as before"),
         against(blocked and few, f"only {say.percent(long or 0)} of the prompts are longer than "
                 "90 % were, and short ones wait for them"),
         against(None if slow is None else slow < 0.2,
@@ -80,13 +83,13 @@ def long_prompts(e: Evidence) -> Finding:
     return judge("long_prompts", lines, action + flags(e, "long_prompts"))
 
 
-def _fill_cache(e: Evidence, tokens: Shift | None) -> bool | None:
-    """Return whether more tokens a request are what fills the KV cache."""
+def _prompts_fill_cache(e: Evidence, tokens: Shift | None) -> bool | None:
+    """Return whether longer prompts fill the KV cache, rather than a smaller cache."""
     kv = e.gauge("kv_usage")
     if kv is None or tokens is None:
         return None
     longer = tokens.after_mean >= _LONGER * tokens.before_mean
-    return highest_p95(kv) >= full_from(e) and longer and not cache_shrank(e)
+    return highest(kv) >= full_from(e) and longer and not cache_shrank(e)
 
 
 def longer_outputs(e: Evidence) -> Finding:
@@ -109,24 +112,25 @@ def longer_outputs(e: Evidence) -> Finding:
         Budget by tokens: an end-to-end target without a length is a target for other clients'
         prompts.
     """
-    # Not every client asks a provider for the usage; the chunks are counted all the same.
-    counted = e.computed("output_tokens") is not None
+    # Without token counts (not every client requests usage), count chunks.
+    counted = e.computed_row("output_tokens") is not None
     length, pace = ("output_tokens", "time per token") if counted else ("chunks", "time per chunk")
-    tokens, per_token = e.computed(length), e.row("tpot_s" if counted else "decode_per_chunk_s")
-    mix = e.mix_share("e2e_s", length)
+    tokens = e.computed_row(length)
+    per_token = e.row("tpot_s" if counted else "decode_per_chunk_s")
+    mix = e.explained_by("e2e_s", length)
     slower = None if per_token is None else per_token.ratio
     thought, cap = e.row("reasoning_tokens"), e.row("max_tokens")
     thinks = thought is not None and thought.rose(0.0)
-    renamed, others = e.new_words("response_model"), e.beside("tokens_out")
-    volume, whole, curve = e.row("ttft_s"), e.row("e2e_s"), e.on_curve()
+    renamed, others = e.new_values("response_model"), e.other_clients("tokens_out")
+    ttft, whole, curve = e.row("ttft_s"), e.row("e2e_s"), tpot_over_expected(e)
     parts = [] if mix is None else [mix]
     if tokens is not None and whole is not None and whole.ratio > 1.05 and tokens.ratio > 0:
         parts.append(math.log(tokens.ratio) / math.log(whole.ratio))
     lines = [
-        # Of what is thought before an answer, the first content tells.
-        gate((thinks and e.rising("ttft_s")) or e.gate("decode"),
+        # Longer reasoning before the answer shows in the time to first content.
+        gate((thinks and e.rising("ttft_s")) or e.stage_rose("decode"),
              say.durations("decode", e.row("decode_s")), "decode times"),
-        required(None if tokens is None else tokens.rose(0.0, 0.12) or tokens.grew(0.0, 0.12),
+        required(None if tokens is None else tokens.rose(0.0, 0.12) or tokens.mean_rose(0.0, 0.12),
                  say.amounts(length.replace("_", " "), tokens), "output tokens per request"),
         proof(max(parts) >= 0.5 if parts else None,
               "response lengths alone explain "
@@ -137,12 +141,12 @@ def longer_outputs(e: Evidence) -> Finding:
                 say.amounts("reasoning tokens", thought)),
         support(None if cap is None else cap.rose(8.0, 0.15), say.amounts("max_tokens", cap)),
         support(True if renamed else None, f"another model answers: {', '.join(renamed)}"),
-        steady(support(None if volume is None else not e.up("ttft_s"),
-                       say.durations("time to first chunk", volume))),
+        steady(support(None if ttft is None else not e.up("ttft_s"),
+                       say.durations("time to first chunk", ttft))),
         against(None if slower is None else slower >= 1.5 and not (curve or 9.0) <= 1.35,
                 say.durations(pace, per_token)),
         against(others is not None, "" if others is None else
-                say.beside("tokens made", others), strongly=True),
+                say.other_clients("tokens made", others), strongly=True),
     ]  # fmt: skip
     action = (
         "Cap `max_tokens`, and find the origin of longer responses. Tokens come as fast as ever."
@@ -171,22 +175,22 @@ def head_of_line(e: Evidence) -> Finding:
         Keep chunked prefill on, with a smaller budget a step; separate prefill from decode.
     """
     found = overlap(e)
-    slow = _slow_are_long(e, few=True)
-    blocks = _big_steps(e)
-    long = _longer_than_usual(e)
-    few = _are_few(e, long)
-    waits = e.gate(*ENGINE_STAGES)
-    held, others = held_up(e), e.beside("tokens_in")
-    each = None if held else long_beside(e)
-    per_token = e.prefill_at_same
+    slow = _share_of_slow_long(e, few=True)
+    blocks = _computed_in_one_step(e)
+    long = _share_above_p90(e)
+    few = _few_are_long(e, long)
+    waits = e.stage_rose(*ENGINE_STAGES)
+    held, others = held_up(e), e.other_clients("tokens_in")
+    each = None if held else long_prompts_of_others(e)
+    per_token = e.prefill_ratio
     lines = [
         gate(waits, say.durations("time to first chunk", e.row("ttft_s")), "stages of requests"),
         required(True if each is not None else held,
                  _overlap_text(found) if each is None or others is None else
                  f"others send prompts of {say.amount(each)} tokens or more on average: "
-                 + say.beside("prompt tokens", others),
+                 + say.other_clients("prompt tokens", others),
                  "prompt tokens per request"),
-        proof(_is_proved(e, found) and few is not False,
+        proof(_long_prompts_delay(e, found) and few is not False,
               f"of the slow short requests {say.percent(found.slow_during if found else 0)} came "
               f"then, of all {say.percent(found.all_during if found else 0)}"),
         support(None if slow is None else slow <= 0.35,
@@ -195,16 +199,16 @@ def head_of_line(e: Evidence) -> Finding:
         support(None if found is None or not found.tpot_during or not found.tpot_outside else
                 found.tpot_during >= 1.25 * found.tpot_outside,
                 "time per token of short requests that were decoded then is up too"),
-        against(_by_other_kinds(e, found), "another mix of routes, models or tenants has brought "
+        against(_mix_brings_long(e, found), "another mix of routes, models or tenants has brought "
                 "them", strongly=True),
         against(None if few is None else not few,
                 f"{say.percent(long or 0)} of the prompts are longer than the p90 before: it is "
                 "not a few"),
         against(found is not None and e.more_load and not blocks[0]
-                and found.long_n <= 1.5 * _scaled(e, found.long_before),
+                and found.long_n <= 1.5 * _scaled_to_after(e, found.long_before),
                 "load rose, and long prompts are no larger a part of it"),
         against(None if found is None or per_token is None else
-                per_token >= _SLOWED and not _more_long(e, found),
+                per_token >= _SLOWED and not _long_prompts_rose(e, found),
                 f"as many long prompts came before, and each token of a prompt takes "
                 f"{say.amount(per_token or 0)} times as long now", strongly=True),
     ]  # fmt: skip
@@ -224,12 +228,13 @@ def _overlap_text(found: Overlap | None) -> str:
     )
 
 
-def _scaled(e: Evidence, before: float) -> float:
+def _scaled_to_after(e: Evidence, before: float) -> float:
+    """Scale a count of before to the length of the window after."""
     return before * e.after.window.seconds / max(e.before.window.seconds, 1e-9)
 
 
-def _big_steps(e: Evidence) -> tuple[bool | None, str]:
-    """Return whether a long prompt is computed in one step, by the facts."""
+def _computed_in_one_step(e: Evidence) -> tuple[bool | None, str]:
+    """Return whether the longest prompt fits into one step, by the facts, and say why."""
     chunked = e.fact("chunked_prefill")
     if chunked is False:
         return True, "chunked prefill is off"
@@ -241,76 +246,72 @@ def _big_steps(e: Evidence) -> tuple[bool | None, str]:
     )
 
 
-def _is_proved(e: Evidence, found: Overlap | None) -> bool | None:
-    """Return whether most slow short requests met a long one, of which there are more."""
+def _long_prompts_delay(e: Evidence, found: Overlap | None) -> bool | None:
+    """Return whether most slow short requests met a long one, and these are more or unchunked."""
     if found is None:
         return None
     met = (found.slow_during >= 0.6 and found.lift >= 1.5) or (
         found.slow_during >= 0.4 and found.lift >= 2.5)  # fmt: skip
-    return met and (_more_long(e, found) or bool(_big_steps(e)[0]))
+    return met and (_long_prompts_rose(e, found) or bool(_computed_in_one_step(e)[0]))
 
 
-def _more_long(e: Evidence, found: Overlap) -> bool:
-    return found.long_n > 1.5 * _scaled(e, found.long_before) + 2
+def _long_prompts_rose(e: Evidence, found: Overlap) -> bool:
+    """Return whether there are clearly more long prompts in equal time."""
+    return found.long_n > 1.5 * _scaled_to_after(e, found.long_before) + 2
 
 
 def far_more_long(e: Evidence) -> bool:
-    """Return whether long prompts are a far larger part of the requests than before."""
+    """Return whether long prompts are a larger share of the requests, beyond chance."""
     found = overlap(e)
     return found is not None and Share(
         found.long_before, len(e.before), found.long_n, len(e.after)).rose(0.0)  # fmt: skip
 
 
-def _by_other_kinds(e: Evidence, found: Overlap | None) -> bool | None:
-    """Return whether the requests of other kinds alone bring the longer prompts."""
-    tokens, expected = e.row("computed_tokens"), e.beyond_kind("computed_tokens")
+def _mix_brings_long(e: Evidence, found: Overlap | None) -> bool | None:
+    """Return whether another mix of requests accounts for the longer prompts."""
+    tokens, expected = e.row("computed_tokens"), e.at_same_mix("computed_tokens")
     if found is None or tokens is None or expected is None:
         return None
     grown = tokens.mean_change
     return (
-        tokens.grew(0.0, 0.1)
-        and found.long_n > _scaled(e, found.long_before)
+        tokens.mean_rose(0.0, 0.1)
+        and found.long_n > _scaled_to_after(e, found.long_before)
         and expected.before_mean - tokens.before_mean >= 0.6 * grown
     )
 
 
-def _longer_than_usual(e: Evidence) -> float | None:
-    """Return the share of the prompts that are longer than 90 % were before."""
-    before, after = e.before.number("prompt_tokens"), e.after.number("prompt_tokens")
-    before, after = before[np.isfinite(before)], after[np.isfinite(after)]
+def _share_above_p90(e: Evidence) -> float | None:
+    """Return the share of the prompts that are longer than the p90 before."""
+    before, after = (finite(side.number("prompt_tokens")) for side in (e.before, e.after))
     if not len(before) or not len(after):
         return None
     return float((after > np.percentile(before, 90)).mean())
 
 
-def _are_few(e: Evidence, long: float | None) -> bool | None:
-    """Return whether the prompts that are longer than usual are but a few, far longer ones."""
+def _few_are_long(e: Evidence, long: float | None) -> bool | None:
+    """Return whether only a few prompts are longer than before, but far longer."""
     limit = long_from(e)
     if long is None or limit is None:
         return None
-    giants = [
-        float((one.number("computed_tokens") >= limit).mean()) for one in (e.before, e.after)
-    ]
-    ordinary = long - 0.1 - max(giants[1] - giants[0], 0.0)
-    return long < _MANY_LONG or (ordinary < 0.03 and giants[1] < _MANY_LONG)
+    before, after = (
+        float((side.number("computed_tokens") >= limit).mean()) for side in (e.before, e.after)
+    )
+    ordinary = long - 0.1 - max(after - before, 0.0)
+    return long < _MANY_LONG or (ordinary < 0.03 and after < _MANY_LONG)
 
 
-def _slow_are_long(e: Evidence, *, few: bool = False) -> float | None:
-    """Return the share of the slow requests whose prompt is longer than 90 % were before."""
+def _share_of_slow_long(e: Evidence, *, few: bool = False) -> float | None:
+    """Return the share of the slow requests with a long prompt (`few`: with a far longer one)."""
     name = "computed_tokens" if few else "prompt_tokens"
     before, after = e.before.number(name), e.after.number(name)
     ttft_b, ttft = e.before.number("ttft_s"), e.after.number("ttft_s")
-    known = before[np.isfinite(before)]
+    known = finite(before)
     if not len(known) or not np.isfinite(ttft_b).any():
         return None
     limit = float(np.percentile(known, 90))
     if few:
         limit = max(1.3 * limit, 5 * float(np.median(known)))
     elif not (after > limit).any():
-        return None  # prompts are cut there: none can be longer
+        return None  # prompts are capped at the p90
     slow = (ttft > np.nanpercentile(ttft_b, 95)) & np.isfinite(after)
     return float((after[slow] > limit).mean()) if e.requests_after(slow) >= 10 else None
-
-
-def _first_chunk_later(e: Evidence) -> bool | None:
-    return e.rising("e2e_s" if e.row("ttft_s") is None else "ttft_s")

@@ -1,4 +1,4 @@
-"""Compare what was found with the same hours of earlier days: a daily pattern is no incident."""
+"""Compare an incident with the same hours of earlier days: a daily pattern is no incident."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from llmtrace.triage.over_time import Incident
 from llmtrace.triage.windows.choose import earlier
 from llmtrace.triage.windows.spike import TRAFFIC_RATIO
 
-_FEWEST: Final = 20  # requests, of which a day can say that it was alike
+_FEWEST: Final = 20  # requests in those hours
 
 
 def alike_day(
@@ -22,8 +22,8 @@ def alike_day(
 ) -> tuple[int, Window] | None:
     """Return how many days ago the same hours were alike, and those hours; `None` = never.
 
-    They were alike where no metric that stands out moved further than it had then, beyond chance,
-    no more requests fail, and the hours then have requests enough to show such a change.
+    They were alike if no metric of the incidents moved beyond chance since, no more requests fail,
+    and those hours have enough requests to show such a change.
     """
     mine = rows.within(after.start, after.end)
     for days, back in earlier(after):
@@ -36,6 +36,7 @@ def alike_day(
 
 
 def _alike(one: Incident, sides: tuple[Columns, Columns], windows: tuple[Window, Window]) -> bool:
+    """Return whether an incident's metric did not move between the hours then and now."""
     if one.metric == "traffic":
         then, now = (float(rows.weights.sum()) for rows in sides)
         return then / TRAFFIC_RATIO <= now <= then * TRAFFIC_RATIO
@@ -51,7 +52,7 @@ def _alike(one: Incident, sides: tuple[Columns, Columns], windows: tuple[Window,
 
 
 def _would_show(one: Incident, found: Compared) -> bool:
-    """Return whether as large a change would have been seen, or is none that matters."""
+    """Return whether a change as large as the incident would be seen, or does not matter."""
     if not one.usual or not one.level:
         return False
     change = max(one.level / one.usual, one.usual / one.level) - 1

@@ -1,7 +1,7 @@
-"""Decide whether requests wait far longer than any before: few of them, but beyond chance.
+"""Decide whether some requests wait far longer than any did before: few, but beyond chance.
 
-Where one request in ten takes four times the longest before, no quantile of sixty requests moves
-beyond chance. How far the longest of the quiet time lie apart says how seldom chance goes further.
+If one request in ten takes four times the longest time before, no quantile of sixty requests moves
+beyond chance. The spread of the longest times before tells how rarely chance goes further.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ from llmtrace.stats.arrays import Floats
 from llmtrace.stats.significance import poisson_tail
 from llmtrace.triage.attribution.components import Values
 
-_FAR: Final = (2.0, 4.0)  # times the longest before
+_FAR: Final = (2.0, 4.0)  # limits to try, times the longest before
 _FEWEST: Final = 30  # requests before
-_TAIL: Final = 0.2  # of the requests before, from which their tail is known
-_WAITS: Final = 3  # apart in time, that are no single mishap
-_VERY_FAR: Final = 10.0  # times the longest before ...
-_MANY: Final = 8  # ... by so many requests, over so much of the time: one outage is enough
+_TAIL: Final = 0.2  # share of the requests before that the tail is estimated from
+_WAITS: Final = 3  # separate waits
+# One long outage is enough: `_MANY` requests this far, over `_LONG` of the time.
+_VERY_FAR: Final = 10.0
+_MANY: Final = 8
 _LONG: Final = 1 / 3
-_JUST: Final = 0.99  # of what so many wait for
+_JUST: Final = 0.99  # of the wait that `_MANY` requests exceed
 
 
 def far_beyond(before: Values, after: Values) -> float:
-    """Return the chance of so many waits that are so much longer than the longest before.
+    """Return the chance of as many waits as far beyond the longest before.
 
-    The logarithms of the longest fifth before are taken to be exponential, as heavy as they are
-    (Hill), and their spread to be known no better than from so many. Requests that wait at the
-    same time wait for the same thing, and count once, as those that follow one another do.
+    The logarithms of the longest fifth before are taken to be exponential (Hill's estimate), with
+    an uncertainty of as many values. Requests that wait at the same time, or one after another,
+    wait for the same thing and count once.
     """
     count = len(before)
     if count < _FEWEST or not len(after):
@@ -43,8 +44,8 @@ def far_beyond(before: Values, after: Values) -> float:
     t = np.concatenate([after.t, after.censored_t])
     order = np.argsort(t, kind="stable")
     t, value = t[order], np.concatenate([after.value, after.at_least])[order]
-    chance, several = 1.0, float(np.sort(value)[-_MANY:][0])
-    very_far = max(_VERY_FAR, _JUST * several / float(longest[-1]))
+    chance, eighth = 1.0, float(np.sort(value)[-_MANY:][0])  # the eighth longest
+    very_far = max(_VERY_FAR, _JUST * eighth / float(longest[-1]))
     for times in (*_FAR, very_far):
         limit = float(longest[-1]) * times
         apart = math.log(limit / float(longest[0])) / spread
@@ -56,7 +57,7 @@ def far_beyond(before: Values, after: Values) -> float:
 
 
 def _lasts(t: Floats, value: Floats, limit: float) -> bool:
-    """Return whether many wait beyond a limit, for a good part of the time."""
+    """Return whether many requests exceed a limit, over a good part of the time."""
     far = value > limit
     if far.sum() < _MANY:
         return False
@@ -66,7 +67,7 @@ def _lasts(t: Floats, value: Floats, limit: float) -> bool:
 
 
 def _waits(t: Floats, value: Floats, limit: float) -> int:
-    """Count the waits beyond a limit that do not overlap or follow one another."""
+    """Count the waits beyond a limit, merging those that overlap or follow one another."""
     places = np.flatnonzero(value > limit)
     ends = np.maximum.accumulate(t[places] + value[places])
     new = (np.diff(places) > 1) & (t[places[1:]] > ends[:-1])

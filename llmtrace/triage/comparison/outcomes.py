@@ -1,4 +1,4 @@
-"""Compare the outcomes of two windows: whether more requests fail than chance allows."""
+"""Compare the outcomes of two windows: whether more requests fail than by chance."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from llmtrace.stats.arrays import Mask
 from llmtrace.stats.significance import clustered, effective_count, more_than
 from llmtrace.triage.result import Outcomes
 
-# What requests may end as that is counted, and the outcomes that are.
+# The two endings that are counted, and the outcomes that each includes.
 ENDINGS: Final[Mapping[Literal["errors", "cancelled"], tuple[str, ...]]] = {
     "errors": FAILED, "cancelled": ("cancelled",),
 }  # fmt: skip
-FOUND: Final = 0.001  # chance of a false alarm, in windows that were found
-_REFUSED: Final = 400
-_KINDS: Final = 10
-_MIN: Final = 0.01  # share of requests: fewer failures more are no incident
+FOUND: Final = 0.001  # chance of a false alarm in windows that were searched for
+_REFUSED: Final = 400  # HTTP status
+_KINDS: Final = 10  # kinds of failures that are listed
+_MIN: Final = 0.01  # rise of the share of requests, at least
 
 
 def compare_outcomes(before: Columns, after: Columns, certain: float = FOUND) -> Outcomes:
-    """Compare how requests ended; turns of agents are no requests, and left out.
+    """Compare how requests ended, without turns of agents.
 
     Args:
         before: rows of one window,
         after: and of the other.
-        certain: the chance of a false alarm to stay below, for each of the two ways to end.
+        certain: the chance of a false alarm to stay below, for each of the two endings.
     """
     sides = [rows.take(~rows.words["operation"].where(TURN)) for rows in (before, after)]
     failed, cancelled = (
@@ -52,11 +52,12 @@ def compare_outcomes(before: Columns, after: Columns, certain: float = FOUND) ->
 
 
 def _rise(sides: list[Columns], masks: list[Mask]) -> float | None:
+    """Return the chance of as many more of a mask, allowing for clustering in time."""
     if not all(len(mask) for mask in masks):
         return None
     pairs = zip(sides, masks, strict=True)
     design = max(clustered(rows.start / 1e9, mask) for rows, mask in pairs)
-    # An outage is one cluster, and still many failures where there were none.
+    # An outage is one cluster, but many failures are still evidence: limit the design effect.
     design = min(design, max(float(masks[1].sum()) / 8, 1.0))
     counts = [effective_count(rows.weights) / design for rows in sides]
     low, high = (_share(rows, mask) or 0.0 for rows, mask in zip(sides, masks, strict=True))
@@ -64,7 +65,7 @@ def _rise(sides: list[Columns], masks: list[Mask]) -> float | None:
 
 
 def _share(rows: Columns, mask: Mask) -> float | None:
-    """Return the share of requests that a mask stands for; `None` = no row has an outcome."""
+    """Return the share of the requests in a mask; `None` = no row has an outcome."""
     weights, known = rows.weights, rows.words["outcome"].codes >= 0
     return float(weights[mask].sum() / weights[known].sum()) if known.any() else None
 
@@ -86,7 +87,7 @@ def _count(rows: Columns) -> dict[str, int]:
 
 
 def _kinds(failed: Columns) -> dict[str, int]:
-    """Count failures by outcome, HTTP status and error type, the commonest first."""
+    """Count failures by outcome, HTTP status and error type, the most common first."""
     counts: Counter[str] = Counter()
     words = [failed.words[name] for name in ("outcome", "error_type")]
     for status, weight, *codes in zip(

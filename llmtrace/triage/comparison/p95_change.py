@@ -12,41 +12,39 @@ import numpy as np
 from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats import significance
-from llmtrace.stats.arrays import Floats, Mask
+from llmtrace.stats.arrays import Floats, Mask, finite
 from llmtrace.triage.attribution.components import Values, slow, values
 from llmtrace.triage.comparison.extreme_waits import far_beyond
 from llmtrace.triage.detectable_change import smallest_share, smallest_visible
 from llmtrace.triage.result import NO_BOUNDS, Change, Metric, Q, Side
 from llmtrace.triage.windows.changepoint import date_change
 
-# Of windows that were given: the chance of a false alarm, and the least share of a quantile that
-# matters.
-CERTAIN: Final = 0.01
-LEAST: Final = 0.1
-FELT: Final = 0.02  # of a typical request: a part that takes less is not felt
+CERTAIN: Final = 0.01  # chance of a false alarm, in windows that were given
+LEAST: Final = 0.1  # smallest relative change of a quantile that matters
+FELT: Final = 0.02  # of a typical request; a shorter part of it is not felt
 MIN_COUNT: Final = 10  # requests in a window; an interval of its p95 takes more
-_ALSO: Final = (0.5, 0.8)
-_TOGETHER_S: Final = 15.0  # as the least width of a cluster
-_BINS: Final = 20  # of the shorter window, if that is less
-_CROWD: Final = 4.0  # times as many together as after
-_STRETCHES: Final = 5  # of a window, in which requests may share fate
-_FEW: Final = 150  # requests, from which on clustering is known
-_WANDERS: Final = 0.02  # chance of windows as far apart, by their fifths
-_MANY: Final = 5.0  # times the p95 before: no level wanders that far
-_WAITED: Final = ("ttft", "e2e")  # the pace of a few tokens is far from any other by itself
+_ALSO: Final = (0.5, 0.8)  # quantiles tested beside the p95
+_TOGETHER_S: Final = 15.0  # width of a crowd, as of the smallest cluster
+_BINS: Final = 20  # of the shorter window: the width of a crowd, if that is less
+_CROWD: Final = 4.0  # times as many requests together as after
+_STRETCHES: Final = 5  # that a window is cut into
+_FEW: Final = 150  # requests up to which clustering cannot be measured well
+_WANDERS: Final = 0.02  # chance of windows as far apart, by their stretches
+_MANY: Final = 5.0  # times the p95 before; no level wanders that far
+_WAITED: Final = ("ttft", "e2e")  # not tpot: over a few tokens it takes extreme values anyway
 _SMALLEST: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A metric in both windows.
+    """A metric compared between both windows.
 
     Attributes:
         change: for the result.
-        design: how many requests say as much as one independent one, before and after.
+        design: requests per independent request (design effect), before and after.
         threshold: the p95 before, above which a request counts as slow; NaN = not known.
-        visible: the smallest relative change that would have been seen; `None` = none would.
-        visible_share: the smallest share of slow requests that would have been.
+        visible: the smallest relative change that would have been seen; `None` = none.
+        visible_share: the smallest share of slow requests that would have been seen.
     """
 
     change: Change
@@ -91,25 +89,25 @@ def compare(
 ) -> Compared:
     """Compare a metric in two windows.
 
-    That more than the expected share now lies above the p95 before (or, of a fall, that before
-    more lay above the p95 after) is tested by Fisher's exact test, for as many independent
-    requests as clustering leaves. The same is tested at the p50 and the p80, where these moved the
-    same way: where few requests lie near the p95, it moves far with little to show for it. And the
-    move must matter: by a share of the p95, and, of rendering, of the whole request.
+    Fisher's exact test: whether more requests than expected are now above the p95 before (or, for
+    a fall, were above the p95 after), counting independent requests as clustering leaves them. The
+    p50 and p80 are tested as well if they moved the same way, because the p95 of few requests
+    moves far by chance. The change must also matter, relative to the p95, and for rendering to the
+    whole request.
 
     Args:
         both: the metric before and after.
         certain: the chance of a false alarm to stay below.
-        least: share of the p95 by which it must move to matter.
-        shown: a search of the whole course has shown a rise already, which two windows may not.
-        remembers: count what requests share with those before them, as a search has done.
+        least: smallest relative change of the p95 that matters.
+        shown: whether a search of the whole course has shown a rise that two windows may not show.
+        remembers: whether clustering includes correlation with earlier requests, as in a search.
     """
     metric, sides = both[0].values.metric, (both[0].values, both[1].values)
     if not all(map(len, sides)):
         return _nothing_to_compare(both)
     low, high = (one.at(Q) for one in both)
     (_, _, design_b), (k, n, design_a) = _above(both, low, remembers=remembers)
-    side_b, side_a = (_side(one, _design_alone(one)) for one in both)
+    side_b, side_a = (_side(one, _design_in_window(one)) for one in both)
     floor = felt(both[0].rows) if metric == "render" else 0.0
     p_value = _p_value(both, (floor, least), remembers=remembers)
     matters = any(_matters((one.at(q) for one in both), floor, least) for q in (Q, 0.5))
@@ -136,10 +134,11 @@ def _beyond_chance(
     *,
     shown: bool,
 ) -> tuple[bool, float]:
-    """Return whether a change is beyond chance, and that chance; a rise may be `shown` already.
+    """Return whether a change is beyond chance, and that chance.
 
-    What few requests show must exceed how the level wanders within either window, unless the p95
-    rose many times over. Waits far longer than any before need no more than a few of them.
+    With few requests, a change must exceed how the level wanders within the windows, unless the
+    p95 rose many times over. A few waits far longer than any before suffice as well. `shown`: a
+    rise is known already.
     """
     if min(map(len, both)) < MIN_COUNT:
         return False, p_value
@@ -152,10 +151,10 @@ def _beyond_chance(
 
 
 def _beyond_wandering(before: Values, after: Values) -> bool:
-    """Return whether windows of few requests differ by more than the fifths of either do.
+    """Return whether windows of few requests differ more than the fifths of each do.
 
-    In seconds a level wanders by itself: an engine has more to do for a while, a machine works for
-    others. Ranks are compared, by Student's test. Of many requests clustering is known better.
+    A level wanders over seconds by itself: an engine has more to do for a while, or a machine is
+    shared. Ranks are compared by Student's test. With many requests, clustering is known better.
     """
     if min(len(before), len(after)) > _FEW:
         return True
@@ -163,8 +162,8 @@ def _beyond_wandering(before: Values, after: Values) -> bool:
     sides = [np.array([part.mean() for part in np.array_split(side, _STRETCHES)])
              for side in np.split(ranks, [len(before)])]  # fmt: skip
     spread = math.sqrt(sum(float(side.var(ddof=1)) for side in sides) / _STRETCHES)
-    apart = abs(float(sides[1].mean() - sides[0].mean()))
-    t = apart / max(spread, _SMALLEST)
+    difference = abs(float(sides[1].mean() - sides[0].mean()))
+    t = difference / max(spread, _SMALLEST)
     return significance.student_tail(t, 2 * (_STRETCHES - 1)) < _WANDERS
 
 
@@ -181,14 +180,14 @@ _Above = tuple[float, float, float]
 
 
 def _above(both: Both, threshold: float, *, remembers: bool) -> tuple[_Above, _Above]:
-    """Return how many of how many are above a threshold, by weights, and their design effect.
+    """Return for each window: requests above a threshold, all requests, design effect.
 
-    Of the window after, it is at least that of the one before. Where requests came in crowds then,
-    it is so for as many as come together after: what a crowd shares, single ones do not.
+    The design effect after is at least that before. If requests came in crowds before and do not
+    after, it is scaled down, because single requests share less.
     """
     found = [slow(one.values, threshold) for one in both]
     times = [one.rows.start[index] / 1e9 for one, (index, _) in zip(both, found, strict=True)]
-    change = _dated(times, [above for _, above in found])
+    change = _change_time(times, [above for _, above in found])
     counted = []
     for one, other, t, (index, above) in zip(both, reversed(both), times, found, strict=True):
         design = significance.clustered(
@@ -200,23 +199,23 @@ def _above(both: Both, threshold: float, *, remembers: bool) -> tuple[_Above, _A
         counted.append((share * n, n, design))
     (k0, n0, d0), (k1, n1, d1) = counted
     width = min(_TOGETHER_S, *(one.window.seconds / _BINS for one in both))
-    crowd, after = (_come_together(t, width) for t in times)
+    crowd, after = (_crowd_size(t, width) for t in times)
     usual = 1 + (d0 - 1) * after / crowd if crowd >= _CROWD * after else d0
     return (k0, n0, d0), (k1, n1, max((n0 * usual + n1 * d1) / max(n0 + n1, 1), usual))
 
 
-def _come_together(t: Floats, width: float) -> float:
-    """Return in a crowd of how many a typical request comes: within so many seconds."""
+def _crowd_size(t: Floats, width: float) -> float:
+    """Return the size of the crowd in which a typical request comes, within `width` seconds."""
     if not len(t) or width <= 0:
         return 1.0
     counts = np.unique((t / width).astype(np.int64), return_counts=True)[1]
     return float((counts**2).sum() / counts.sum())
 
 
-def _design_alone(one: Measured) -> float:
-    """Return how clustered requests beyond the quantile of their own window are.
+def _design_in_window(one: Measured) -> float:
+    """Return the design effect of requests beyond their own window's quantile.
 
-    An interval is of one window: whatever rose or fell within it is no change to be left out.
+    For an interval of one window; a change within it counts as clustering.
     """
     index, above = slow(one.values, one.at(Q))
     return significance.clustered(
@@ -224,8 +223,8 @@ def _design_alone(one: Measured) -> float:
     )
 
 
-def _dated(times: Sequence[Floats], above: Sequence[Mask]) -> float | None:
-    """Return when more became slow, of the windows before and after; `None` = not at all."""
+def _change_time(times: Sequence[Floats], above: Sequence[Mask]) -> float | None:
+    """Return when requests became slow, over both windows; `None` = they did not."""
     t, slow_ones = np.concatenate(times), np.concatenate(above)
     if len(t) < 2 or times[0][-1:] > times[1][:1]:  # noqa: PLR2004
         return None
@@ -238,13 +237,15 @@ def _p_value(both: Both, by: tuple[float, float], *, remembers: bool) -> float:
     ways = (both, (both[1], both[0]))
     low, high = (one.at(Q) for one in both)
     by_p95 = ways[high < low]
-    # Where the p95 hardly moved, typical requests may have, either way.
+    # If the p95 hardly moved, typical requests may have, in either direction.
     chance = 1.0
     for way in (by_p95,) if _matters((low, high), *by) else ways:
         for share in (*_ALSO, Q):
             low, high = (one.at(share) for one in way)
             if (share == Q and way is by_p95) or (_matters((low, high), *by) and high > low):
-                chance = min(chance, _p(*_above(way, low, remembers=remembers)))
+                (k0, n0, d0), (k1, n1, d1) = _above(way, low, remembers=remembers)
+                p = significance.more_than(k1 / d1, n1 / d1, k0 / d0, n0 / d0)
+                chance = min(chance, p)
     return min(1.0, 2 * chance * (1 + len(_ALSO)))  # either direction, at each of the shares
 
 
@@ -254,15 +255,9 @@ def _matters(both: Iterable[float], floor: float, least: float) -> bool:
 
 
 def felt(rows: Columns) -> float:
-    """Return the seconds that are worth a word: of what may be nothing, a part of the whole."""
-    whole = rows.numbers["e2e_s"]
-    known = whole[np.isfinite(whole)]
+    """Return the smallest change, seconds, that matters for a part that may take no time."""
+    known = finite(rows.numbers["e2e_s"])
     return FELT * float(np.median(known)) if len(known) else 0.0
-
-
-def _p(before: _Above, after: _Above) -> float:
-    (k0, n0, d0), (k1, n1, d1) = before, after
-    return significance.more_than(k1 / d1, n1 / d1, k0 / d0, n0 / d0)
 
 
 def _side(one: Measured, design: float) -> Side:

@@ -1,4 +1,4 @@
-"""Choose the metric that a triage is about, and list all that moved."""
+"""Choose the metric that a triage is about, and list all metrics that moved."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from llmtrace.triage.attribution.components import METRICS
 from llmtrace.triage.comparison.p95_change import Compared
 from llmtrace.triage.result import Metric, Outcomes, Q
 
-_LONGER_ANSWERS: Final = 2.0  # times the relative change of its parts
+_LONGER_ANSWERS: Final = 2.0  # times the relative change of TTFT and TPOT
 
 
 def which_moved(compared: Mapping[Metric, Compared]) -> Metric:
-    """Choose the metric the triage is about.
+    """Choose the metric that the triage is about.
 
-    The first token and the pace after it say where time went; `e2e` is mostly how long a response
-    is, and only used when neither moved, or both by far less.
+    TTFT and TPOT show where time went. `e2e` depends mostly on the response's length, so it is
+    only used if neither moved, or both by far less.
     """
 
     def relative(name: Metric) -> float:
@@ -47,7 +47,7 @@ def which_moved(compared: Mapping[Metric, Compared]) -> Metric:
 
 
 def all_moved(compared: Mapping[Metric, Compared], outcomes: Outcomes) -> tuple[str, ...]:
-    """Return the metrics that moved beyond chance, and `errors` and `cancelled` if they rose."""
+    """Return the metrics that moved beyond chance, with `errors` and `cancelled` if they rose."""
     moved: list[str] = [name for name in METRICS if compared[name].change.significant]
     if outcomes.significant:
         moved.append("errors")

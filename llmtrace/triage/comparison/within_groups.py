@@ -1,6 +1,6 @@
-"""Compare a metric within each kind of request: one replica may be slow among many that are not.
+"""Compare a metric within each kind of request, since only one replica of many may be slow.
 
-What hits a few requests moves no quantile of all of them; that of their own kind it moves plainly.
+What affects a few requests moves no quantile of all of them, but that of their own kind.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from llmtrace.triage.attribution.components import Values, values
 from llmtrace.triage.comparison.p95_change import CERTAIN, Compared, compare, measured
 from llmtrace.triage.result import Cohort, Metric, Q
 
-STAGED: Final[tuple[Metric, ...]] = ("ttft", "tpot")  # e2e is mostly how long a response is
-_FEWEST: Final = 20  # requests of a kind, in either window
-_MOST: Final = 0.8  # of the requests: what is more than that is nearly all
-_VALUES: Final = 50  # of one field, at most: the commonest
-_ROSE: Final = 1.3  # times as long as before, and beside the others
+STAGED: Final[tuple[Metric, ...]] = ("ttft", "tpot")  # e2e depends mostly on response length
+_FEWEST: Final = 20  # requests of a kind in each window
+_MOST: Final = 0.8  # of the requests; a larger kind is nearly all of them
+_VALUES: Final = 50  # most common values of a field that are looked at
+_ROSE: Final = 1.3  # ratio to before, and to the others' ratio
 _SHARES: Final = (0.5, Q)
 
 Sides = tuple[Columns, Columns]
@@ -33,7 +33,7 @@ Sides = tuple[Columns, Columns]
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A kind of request that got slower, though all of them together did not beyond chance."""
+    """A kind of request that got slower, though all together did not beyond chance."""
 
     cohort: Cohort
     compared: Compared
@@ -48,9 +48,9 @@ def of_kind(rows: Columns, attributes: Mapping[str, str]) -> Columns:
 
 
 def clearest_group(rows: Sides, windows: tuple[Window, Window]) -> Group | None:
-    """Return the kind of request that rose most clearly, alone; `None` = none beyond chance.
+    """Return the kind of request that rose most clearly by itself; `None` = none beyond chance.
 
-    The chance of a false alarm is divided by how many kinds there are.
+    The chance of a false alarm is divided by the number of kinds.
 
     Args:
         rows: of the windows before and after.
@@ -76,6 +76,7 @@ def clearest_group(rows: Sides, windows: tuple[Window, Window]) -> Group | None:
 
 
 def _kinds(rows: Sides) -> Iterator[tuple[str, str]]:
+    """Yield the fields and values with enough requests in both windows."""
     for name in ATTRIBUTES:
         words = rows[1].words[name]
         counts = [np.bincount(side.words[name].codes + 1, minlength=len(words.names) + 1)[1:]
@@ -88,10 +89,7 @@ def _kinds(rows: Sides) -> Iterator[tuple[str, str]]:
 
 
 def _rose(both: tuple[Values, Values], masks: list[Mask]) -> bool:
-    """Return whether those of a kind rose, at a typical request or at a slow one, and others not.
-
-    Others may have: by less.
-    """
+    """Return whether a kind's median or p95 rose, clearly more than the others'."""
     inside = [mask[one.index] for one, mask in zip(both, masks, strict=True)]
     if min(int(one.sum()) for one in inside) < _FEWEST or any(one.all() for one in inside):
         return False
@@ -101,7 +99,8 @@ def _rose(both: tuple[Values, Values], masks: list[Mask]) -> bool:
             low, high = (quantile(one.value[mask], share, one.weight[mask])
                          for one, mask in zip(both, masked, strict=True))  # fmt: skip
             grew.append(high / low if low > 0 else math.inf)
-        if grew[0] >= _ROSE * max(grew[1], 1.0):
+        of_kind, of_others = grew
+        if of_kind >= _ROSE * max(of_others, 1.0):
             return True
     return False
 
@@ -113,6 +112,7 @@ def _cohort(
     *,
     q: float,
 ) -> Cohort:
+    """Describe a kind of request; slow are those above the p95 of all before."""
     before, after = both
     mine = masks[1][after.index]
     slow = after.value > quantile(before.value, Q, before.weight)

@@ -1,4 +1,4 @@
-"""Find prompts that block others: short ones that arrive while a long one is computed."""
+"""Find long prompts that delay short ones, which arrive while a long one is computed."""
 
 from __future__ import annotations
 
@@ -7,28 +7,30 @@ from typing import Final
 
 import numpy as np
 
-from llmtrace.stats.arrays import Floats, Mask
+from llmtrace.stats.arrays import Floats, Mask, finite
 from llmtrace.triage.evidence.changes import HALF, MIN_COUNT
-from llmtrace.triage.evidence.evidence import Evidence, kept
+from llmtrace.triage.evidence.evidence import Evidence, memoized
 from llmtrace.triage.evidence.window_rows import Side
 
 _LONG_TO_MEDIAN: Final = 5.0
 _LONG_TO_P90: Final = 1.3
-_WORK: Final = 3.0  # times as long as a typical prompt's tokens each take
+_MAX_PACE: Final = 3.0  # times the typical prefill time per token
 
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Short prompts in the window after, by whether a long one was being worked on.
+    """Short prompts in the window after, by whether a long one was being computed.
 
     Attributes:
-        tokens: from how many tokens on to be computed a prompt counts as long.
-        long_n: long prompts after; `long_before`: before.
-        during, outside: p90 of the time to first chunk, of short prompts that arrived then.
-        tpot_during, tpot_outside: median time per token of short ones decoded then, seconds.
-        cost, cost_before: mean seconds that meeting a long one adds to any short one's wait.
-        grown: mean seconds that short ones wait longer than before, whatever for.
-        slow_during: of the slow short ones, the share that arrived during; `all_during`: of all.
+        tokens: computed tokens from which a prompt counts as long.
+        long_n, long_before: number of long prompts after, and before.
+        during, outside: p90 of the time to first chunk of short prompts that arrived while a long
+            one was computed, and of the others; seconds.
+        tpot_during, tpot_outside: median time per token of short ones decoded then, and of the
+            others; seconds.
+        cost, cost_before: mean delay of all short prompts by long ones, after and before; seconds.
+        grown: by how much the mean time to first chunk of short prompts rose; seconds.
+        slow_during, all_during: share of the slow short prompts, and of all, that arrived then.
     """
 
     tokens: float
@@ -46,14 +48,13 @@ class Overlap:
 
     @property
     def lift(self) -> float:
-        """How much likelier a slow short prompt is to have met a long one than any short one."""
+        """Share of slow short prompts that met a long one, over that of all short prompts."""
         return self.slow_during / self.all_during if self.all_during else 0.0
 
 
 def long_from(e: Evidence) -> float | None:
-    """Return from how many tokens to compute on a prompt is several times an ordinary one."""
-    tokens = e.before.number("computed_tokens")
-    tokens = tokens[np.isfinite(tokens)]
+    """Return the computed tokens from which a prompt is several times an ordinary one."""
+    tokens = finite(e.before.number("computed_tokens"))
     if len(tokens) < MIN_COUNT:
         return None
     return max(
@@ -61,51 +62,48 @@ def long_from(e: Evidence) -> float | None:
     )
 
 
-def long_beside(e: Evidence) -> float | None:
-    """Return the tokens, at least and on average, of others' prompts, if such are long.
-
-    Engines count them and no row tells of them; `None` = they are not so, or not known.
-    """
-    found, limit = e.beside("tokens_in"), long_from(e)
+def long_prompts_of_others(e: Evidence) -> float | None:
+    """Return the least mean tokens of other clients' prompts; `None` = not long, or not known."""
+    found, limit = e.other_clients("tokens_in"), long_from(e)
     ended = e.ended
     if found is None or limit is None or ended is None:
         return None
-    more = ended[1] - ended[0] * len(e.after) / len(e.before)
-    unsure = 2 * ended[1] * found.interval_s / e.after.window.seconds  # ended beyond an edge
-    most = max(more, 0.0) + unsure
-    return found.others / most if found.others >= limit * most > 0 else None
+    added = ended[1] - ended[0] * len(e.after) / len(e.before)
+    uncertain = 2 * ended[1] * found.interval_s / e.after.window.seconds  # at the window's edges
+    requests = max(added, 0.0) + uncertain
+    return found.others / requests if found.others >= limit * requests > 0 else None
 
 
 def held_up(e: Evidence) -> bool | None:
-    """Return whether short prompts waited for long ones, and more than before."""
+    """Return whether short prompts waited for long ones, more than before; `None` = unknown."""
     found = overlap(e)
     if found is None:
         limit = long_from(e)
         if limit is None or not e.after.known("prompt_tokens"):
             return None
-        # There are long ones all the time: no request is left to compare with.
+        # If there are long ones all the time, there is nothing to compare with.
         return None if (e.after.number("computed_tokens") >= limit).sum() >= 3 else False
     worse = found.cost >= max(2.0 * found.cost_before, e.floor("ttft_s"))
-    # Where all wait longer, those that meet a long one do as well.
+    # If all short prompts wait longer, so do those that meet a long one: require most of it.
     worse &= found.cost - found.cost_before >= HALF * found.grown
     return found.during >= 1.4 * found.outside and found.slow_during >= 0.3 and worse
 
 
-@kept
+@memoized
 def overlap(e: Evidence) -> Overlap | None:
-    """Look for short prompts behind long ones; `None` where there are no long ones, or too few."""
+    """Compare short prompts that met a long one with the others; `None` = too few of either."""
     limit = long_from(e)
     if limit is None or len(e.after) < 3 * MIN_COUNT:
         return None
     tokens, ttft = e.after.number("computed_tokens"), e.after.number("ttft_s")
-    long, busy, during, outside = _met(e.after, limit)
+    long, busy, during, outside = _meetings(e.after, limit)
     if long.sum() < 3 or during.sum() < MIN_COUNT or outside.sum() < MIN_COUNT:
         return None
-    long_b, _, during_b, outside_b = _met(e.before, limit)
+    long_b, _, during_b, outside_b = _meetings(e.before, limit)
     ttft_b = e.before.number("ttft_s")
     before, short = ttft_b[during_b | outside_b], during | outside
     slow = short & (ttft > (float(np.percentile(before, 95)) if len(before) else np.inf))
-    ran = _during(busy, busy[-1], e.after.ends)
+    ran = _meets_long(busy, busy[-1], e.after.ends)
     return Overlap(
         tokens=limit, long_n=int(long.sum()), long_before=int(long_b.sum()),
         during=float(np.percentile(ttft[during], 90)),
@@ -114,39 +112,41 @@ def overlap(e: Evidence) -> Overlap | None:
         tpot_outside=_median(e.after.number("tpot_s"), (tokens < limit) & ~ran),
         slow_during=float(during[slow].mean()) if slow.any() else 0.0,
         all_during=float(during.sum() / short.sum()),
-        cost=_cost(ttft, during, outside), cost_before=_cost(ttft_b, during_b, outside_b),
+        cost=_mean_cost(ttft, during, outside),
+        cost_before=_mean_cost(ttft_b, during_b, outside_b),
         grown=float(ttft[short].mean() - before.mean()) if len(before) else 0.0,
     )  # fmt: skip
 
 
-_Busy = tuple[Side, Mask, Floats, Floats]
+_LongWork = tuple[Side, Mask, Floats, Floats]
 
 
-def _met(side: Side, limit: float) -> tuple[Mask, _Busy, Mask, Mask]:
-    """Return the long ones, when they were worked on, and the short ones that came then or not."""
+def _meetings(side: Side, limit: float) -> tuple[Mask, _LongWork, Mask, Mask]:
+    """Return the long prompts, when they were computed, and which short ones met them."""
     tokens, ttft, t = side.number("computed_tokens"), side.number("ttft_s"), side.t
     long = tokens >= limit
-    # A long one that still waits to be scheduled is no reason to wait, nor one that is held up
-    # itself: it takes a few times as long as its tokens do otherwise, at most.
+    # A long prompt delays others only while it is computed, not while it is queued or held up
+    # itself: at most `_MAX_PACE` times as long as its tokens usually take, before its first chunk.
     until = t + np.where(np.isfinite(ttft), ttft, side.number("e2e_s"))
     pace = typical_pace(side)
-    work = np.inf if pace is None else _WORK * pace * tokens
+    work = np.inf if pace is None else _MAX_PACE * pace * tokens
     since = np.maximum(t + np.nan_to_num(side.number("queue_s")), until - work)
     busy = (side, long, since, until)
-    arrived = _during(busy, t, t)
+    arrived = _meets_long(busy, t, t)
     known = (tokens < limit) & np.isfinite(ttft)
     return long, busy, known & arrived, known & ~arrived
 
 
-def _cost(ttft: Floats, during: Mask, outside: Mask) -> float:
+def _mean_cost(ttft: Floats, during: Mask, outside: Mask) -> float:
+    """Return the mean delay of all short prompts, whether or not they met a long one."""
     if not during.any() or not outside.any():
         return 0.0
     more = float(ttft[during].mean() - ttft[outside].mean())
     return max(more, 0.0) * float(during.sum() / (during.sum() + outside.sum()))
 
 
-def _during(busy: _Busy, of: Floats, to: Floats) -> Mask:
-    """Return which rows' span `of`..`to` meets the work on a long row on the same replica."""
+def _meets_long(busy: _LongWork, of: Floats, to: Floats) -> Mask:
+    """Return which rows' span `of`..`to` overlaps with the computation of a long prompt there."""
     side, long, since, until = busy
     codes = side.rows.words["replica"].codes
     met = np.zeros(len(side), bool)
@@ -163,7 +163,7 @@ def _during(busy: _Busy, of: Floats, to: Floats) -> Mask:
 
 
 def _union(start: Floats, end: Floats) -> tuple[Floats, Floats]:
-    """Merge spans that meet; in order."""
+    """Merge overlapping spans; return starts and ends in order."""
     order = np.argsort(start)
     start, reach = start[order], np.maximum.accumulate(end[order]) if len(end) else end
     first = np.ones(len(start), bool)
@@ -173,13 +173,11 @@ def _union(start: Floats, end: Floats) -> tuple[Floats, Floats]:
 
 
 def _median(values: Floats, mask: Mask) -> float | None:
-    chosen = values[mask]
-    chosen = chosen[np.isfinite(chosen)]
+    chosen = finite(values[mask])
     return float(np.median(chosen)) if len(chosen) >= MIN_COUNT else None
 
 
 def typical_pace(side: Side) -> float | None:
-    """Return the seconds that a typical prompt takes for each token to be computed."""
-    found = side.number("prefill_s") / np.maximum(side.number("computed_tokens"), 1)
-    found = found[np.isfinite(found)]
+    """Return the median prefill time per computed token, seconds."""
+    found = finite(side.number("prefill_s") / np.maximum(side.number("computed_tokens"), 1))
     return float(np.median(found)) if len(found) else None

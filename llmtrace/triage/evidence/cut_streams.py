@@ -1,4 +1,4 @@
-"""Find what streams that are cut have in common: the gap before their end, their age, the time."""
+"""Find what truncated streams have in common: the gap before their end, their age, the time."""
 
 from __future__ import annotations
 
@@ -7,50 +7,50 @@ from typing import Final
 
 import numpy as np
 
-from llmtrace.stats.arrays import Floats, Mask
+from llmtrace.stats.arrays import Floats, Mask, finite
 from llmtrace.triage.evidence import format_figures as say
 from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, Share
-from llmtrace.triage.evidence.evidence import Evidence, kept
+from llmtrace.triage.evidence.evidence import Evidence, memoized
 from llmtrace.triage.evidence.refusals import REFUSED
 from llmtrace.triage.evidence.window_rows import Side
 
-BAND: Final = 0.08
-_SHORT_BAND_S: Final = 0.02
-_BAND_S: Final = 0.3  # proxies look at long timers now and then only
+BAND: Final = 0.08  # relative difference of values that count as equal
+_SHORT_BAND_S: Final = 0.02  # added to it, for short times
+_BAND_S: Final = 0.3  # added to it, for long timers, which proxies check only now and then
 _TIMERS_S: Final = 3.0
 _MIN_IDLE_S: Final = 0.5
-_MIN_CUT: Final = 4
-_TOO_OFTEN: Final = 3  # times that all streams of something break: a machine dies once
-_ALIKE: Final = 0.6
-_FLOOR: Final = 0.8
-_NEAR: Final = 0.2  # of the mean distance of three ends: 2 % of chance ones are as near
+_MIN_CUT: Final = 4  # streams
+_TOO_OFTEN: Final = 3  # instants at which streams end together; a machine dies once
+_ALIKE: Final = 0.6  # share of streams
+_FLOOR: Final = 0.8  # p10 over median
+_NEAR: Final = 0.2  # of the mean distance between ends; by chance 2 % of three are as near
 _PART: Final = 0.25  # of a typical response
-_GATEWAY_TIMEOUT: Final = 504  # a proxy waited in vain
-_OK: Final = 200  # a response that failed after its status line was cut
+_GATEWAY_TIMEOUT: Final = 504  # HTTP status
+_OK: Final = 200  # HTTP status of a response that failed after its status line
 
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Streams that ended without being finished, in one window.
+    """Streams in one window that ended unfinished.
 
     Attributes:
         n: how many.
         idle: the gap before their end that most of them share, seconds; `None` = too few known.
-        alike: the share of them whose gap is within a few percent of it.
-        floor: the gap that next to none of them is below, over their median: a timer cannot
-            be early, only late. 0 = too few known, or too short for a timer.
-        e2e_alike: the share whose whole length is as uniform.
+        idle_share: the share of them whose gap is close to it.
+        idle_floor: p10 of the gaps over their median; near 1 for a timer, which is never early.
+            0 = too few known, or too short for a timer.
+        age_share: the share whose length is close to `age`.
         age: the length that most of them share, seconds; `None` = too few known.
-        closer: whether gaps differ far less from each other than whole lengths do.
-        together: the share that ended at once with two others, nearer than chance has it.
-        moments: at how many times those did.
+        closer: whether gaps differ far less from each other than lengths do.
+        together: the share that ended together with two others, nearer than by chance.
+        moments: at how many instants those ended.
     """
 
     n: int
     idle: float | None
-    alike: float
-    floor: float
-    e2e_alike: float
+    idle_share: float
+    idle_floor: float
+    age_share: float
     age: float | None
     closer: bool
     together: float
@@ -58,22 +58,22 @@ class Cuts:
 
     @property
     def at_once(self) -> bool:
-        """Whether most ended as where a machine dies: at the same instant, or at two."""
+        """Whether most ended at one instant or two, as when a machine dies."""
         return self.n >= _MIN_CUT and self.together >= HALF and self.moments < _TOO_OFTEN
 
     @property
     def again_and_again(self) -> bool:
-        """Whether most ended at the same instants, of which there are more."""
+        """Whether most ended together, at several instants."""
         return self.together >= HALF and self.moments >= _TOO_OFTEN
 
     @property
     def by_timer(self) -> bool:
-        """Whether a timer closed them: all after the same gap, or none after less than one."""
-        alike = self.alike >= _ALIKE or self.floor >= _FLOOR
-        return self.idle is not None and alike and self.n >= _MIN_CUT
+        """Whether a timer closed them: all after the same gap, or none after a shorter one."""
+        at_one_gap = self.idle_share >= _ALIKE or self.idle_floor >= _FLOOR
+        return self.idle is not None and at_one_gap and self.n >= _MIN_CUT
 
 
-@kept
+@memoized
 def broken(e: Evidence) -> tuple[Cuts, Cuts]:
     """Describe the truncated streams before and after."""
     return cuts(e.before), cuts(e.after)
@@ -83,26 +83,25 @@ def cuts(side: Side) -> Cuts:
     """Describe the requests that were truncated, timed out or failed after they were sent."""
     ended = failed(side)
     status = side.number("http_status")
-    # A client that stops waiting before the first chunk cancelled; its stream was not truncated.
+    # A client's time-out before the first chunk is a cancellation, not a truncated stream.
     ended &= ~(side.where("outcome", "timeout") & np.isnan(side.number("ttft_s"))
                & ~(status == _GATEWAY_TIMEOUT))  # fmt: skip
     ended &= ~((status >= REFUSED) & (status != _GATEWAY_TIMEOUT))
-    # An error before the first chunk that names nothing may be anything.
+    # An error before the first chunk without a status or type may be anything.
     ended &= ~(side.where("outcome", "error") & np.isnan(side.number("ttft_s")) & np.isnan(status)
                & (side.rows.words["error_type"].codes < 0))  # fmt: skip
-    # Where nothing came at all, the gap is from when the last attempt was sent.
+    # Without any chunk, the gap begins when the last attempt was sent.
     gap_before = side.number("e2e_s") - sum(
         np.nan_to_num(side.number(one), nan=0.0) for one in ("network_s", "gateway_s")
     )
     silent = side.number("e2e_s") - side.number("last_content_s")
     silent = np.where(np.isfinite(silent), silent, side.number("max_gap_s"))
-    gap = np.where(np.isfinite(side.number("ttft_s")), silent, gap_before)[ended]
-    gap = gap[np.isfinite(gap)]
+    gap = finite(np.where(np.isfinite(side.number("ttft_s")), silent, gap_before)[ended])
     least = min(_MIN_IDLE_S, longest_silence(side))
-    idle, alike = common_value(gap, least)
-    age, of_an_age = common_value(side.number("e2e_s")[ended], least)
+    idle, idle_share = common_value(gap, least)
+    age, age_share = common_value(side.number("e2e_s")[ended], least)
     ends = np.sort(side.ends[ended])
-    near_s = _at_once(side, len(ends))
+    near_s = _near_s(side, len(ends))
     together = (ends[2:] - ends[:-2] <= near_s) if len(ends) > 2 else np.zeros(0, bool)
     near = np.zeros(len(ends), bool)
     for i in range(3):
@@ -110,10 +109,10 @@ def cuts(side: Side) -> Cuts:
     return Cuts(
         n=int(ended.sum()),
         idle=idle,
-        alike=alike,
-        floor=_floor(gap),
+        idle_share=idle_share,
+        idle_floor=_floor(gap),
         age=age,
-        e2e_alike=of_an_age,
+        age_share=age_share,
         closer=idle is not None and _spread(gap) < HALF * _spread(side.number("e2e_s")[ended]),
         together=float(near.mean()) if len(near) else 0.0,
         moments=int(near.any()) + int((np.diff(ends[near]) > near_s).sum()),
@@ -121,20 +120,20 @@ def cuts(side: Side) -> Cuts:
 
 
 def _spread(values: Floats) -> float:
-    """Return by how much values differ, without the tenth at either end."""
-    known = values[np.isfinite(values)]
+    """Return the range of values, without the tenth at either end."""
+    known = finite(values)
     return float(np.ptp(np.percentile(known, (10, 90)))) if len(known) else 0.0
 
 
 def failed(side: Side) -> Mask:
-    """Return which requests ended without a whole response, and not by their client's wish."""
+    """Return which requests ended without a whole response, other than by the client's wish."""
     return side.rows.failed
 
 
-def _at_once(side: Side, n: int) -> float:
-    """Return how near three ends must be to be at once: far nearer than chance puts them.
+def _near_s(side: Side, n: int) -> float:
+    """Return the seconds within which three ends count as one instant.
 
-    And within a small part of a response, of those that were in progress together.
+    Far nearer than by chance, and within a small part of a typical response.
     """
     e2e = side.number("e2e_s")
     typical = float(np.median(e2e[np.isfinite(e2e)])) if np.isfinite(e2e).any() else 0.0
@@ -142,7 +141,7 @@ def _at_once(side: Side, n: int) -> float:
 
 
 def _floor(values: Floats) -> float:
-    """Return the 10th percentile over the median; 0 where that says nothing of a timer."""
+    """Return p10 over median; 0 if there are too few values, or too small ones for a timer."""
     if len(values) < 2 * _MIN_CUT:
         return 0.0
     low, middle = np.percentile(values, (10, 50))
@@ -150,14 +149,14 @@ def _floor(values: Floats) -> float:
 
 
 def longest_silence(side: Side) -> float:
-    """Return for how long some stream that was finished sent nothing: a timer lets none pass."""
-    none = np.fmax(side.number("max_gap_s"), side.number("ttft_s"))[~failed(side)]
-    return float(np.nanpercentile(none, 99)) if np.isfinite(none).any() else _MIN_IDLE_S
+    """Return for how long finished streams sent nothing, at most (p99): no timer is shorter."""
+    silent = np.fmax(side.number("max_gap_s"), side.number("ttft_s"))[~failed(side)]
+    return float(np.nanpercentile(silent, 99)) if np.isfinite(silent).any() else _MIN_IDLE_S
 
 
 def common_value(values: Floats, least: float = _MIN_IDLE_S) -> tuple[float | None, float]:
-    """Return the value most others are close to, of those from `least` on, and the share."""
-    values = np.sort(values[np.isfinite(values)])
+    """Return the value from `least` on that most values are close to, and their share."""
+    values = np.sort(finite(values))
     if len(values) < 4:
         return None, 0.0
     band = BAND * values + np.where(values >= _TIMERS_S, _BAND_S, _SHORT_BAND_S)
@@ -171,7 +170,7 @@ def common_value(values: Floats, least: float = _MIN_IDLE_S) -> tuple[float | No
 
 
 def failures_by_end(e: Evidence) -> Share:
-    """Count the requests that failed by when they ended: what breaks had begun before."""
+    """Count failed requests by the window they ended in; many began before it."""
     before, after = failed(e.before), failed(e.after)
     late = before & (e.before.ends >= e.after.window.start)
     more = int(late.sum())
@@ -180,9 +179,9 @@ def failures_by_end(e: Evidence) -> Share:
     )
 
 
-@kept
+@memoized
 def cut_by_deadline(e: Evidence) -> bool:
-    """Return whether about as many took longer before as time out now: a deadline cuts them."""
+    """Return whether as many requests took longer before as time out now: a deadline cuts them."""
     timed_out = e.share("timed out", lambda side: side.where("outcome", "timeout"))
     lasted = e.after.number("e2e_s")[e.after.where("outcome", "timeout")]
     usual = e.before.number("e2e_s")
@@ -193,9 +192,9 @@ def cut_by_deadline(e: Evidence) -> bool:
 
 
 def cut_before_content(e: Evidence) -> tuple[float, int] | None:
-    """Return after how long attempts end without content, and of how many requests.
+    """Return after how many seconds attempts end without content, and the number of requests.
 
-    If nearly all of them end after the same time, and about as many waited for longer before.
+    Only if nearly all of them end after the same time, and about as many waited longer before.
     """
     cut, earlier = _unanswered(e.after), _unanswered(e.before)
     each = (e.after.number("e2e_s") / np.fmax(e.after.number("attempts"), 1.0))[cut]
@@ -203,14 +202,14 @@ def cut_before_content(e: Evidence) -> tuple[float, int] | None:
     if len(each) < MIN_COUNT or not np.isfinite(each).all() or not np.isfinite(waits).any():
         return None
     at = float(np.median(each))
-    alike = float(np.mean(np.abs(each - at) <= BAND * at))
+    equal = float(np.mean(np.abs(each - at) <= BAND * at))
     longer = float(np.mean(waits[np.isfinite(waits)] >= (1 - BAND) * at))
     more = float(cut.mean() - earlier.mean())
-    return (at, len(each)) if alike >= _ALIKE and longer >= HALF * more > 0 else None
+    return (at, len(each)) if equal >= _ALIKE and longer >= HALF * more > 0 else None
 
 
 def _unanswered(side: Side) -> Mask:
-    """Return which requests a hop ended before any content, by a 504 or after an answer began."""
+    """Return which requests ended before any content, with a 504 or after the status line."""
     status = side.number("http_status")
     late = failed(side) & ~np.isfinite(side.number("ttft_s")) & ~side.where("outcome", "timeout")
     found: Mask = late & ((status < REFUSED) | (status == _GATEWAY_TIMEOUT))
@@ -224,7 +223,7 @@ def broken_midstream(side: Side) -> Mask:
 
 
 def where_broken(e: Evidence) -> str | None:
-    """Say which replica or version most broken streams share, beyond its traffic."""
+    """Say which replica, version, gateway or model most broken streams share."""
     broken = broken_midstream(e.after)
     for column in ("replica", "version", "gateway", "model"):
         words = e.after.rows.words[column]

@@ -1,6 +1,6 @@
-"""Find the times in which an engine sends nothing, though requests are in progress.
+"""Find times in which an engine sends nothing although requests are in progress.
 
-Rows of one client are placed by its own clock, and only against each other.
+Rows of one client are placed by its own clock, and compared only with each other.
 """
 
 from __future__ import annotations
@@ -11,37 +11,40 @@ from typing import Final
 
 import numpy as np
 
-from llmtrace.stats.arrays import Floats, Mask
+from llmtrace.stats.arrays import Floats, Mask, finite
 from llmtrace.triage.evidence.blocking_prompts import typical_pace
 from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, Share
 from llmtrace.triage.evidence.cut_streams import BAND, common_value, failed
-from llmtrace.triage.evidence.evidence import Evidence, kept
+from llmtrace.triage.evidence.evidence import Evidence, memoized
 from llmtrace.triage.evidence.window_rows import Side
 
-_TOGETHER: Final = 2  # requests that come while nothing leaves: one may just be slow
+_TOGETHER: Final = 2  # requests that must wait together; a single one may just be slow
 _MIN_ARRIVALS: Final = 4
 _DRAWS: Final = 40
-_HIGH: Final = -3  # of the draws in order: one in twenty is longer
-_LOOKED_AT: Final = 8
-_AS_LONG: Final = 0.4
-_SLOWER: Final = 1.5  # times as long in the middle: not a few are
-_AS_BEFORE: Final = 1.1  # times as long, at most
-_STALLED: Final = 0.7
-_BUNCHED: Final = 0.8
+_HIGH: Final = -3  # index into the sorted draws: one in twenty is longer
+_LONGEST: Final = 8  # gaps of each engine that are looked at
+_AS_LONG: Final = 0.4  # of the longest gap
+_SLOWER: Final = 1.5  # ratio of medians
+_AS_BEFORE: Final = 1.1  # ratio of medians, at most
+_STALLED: Final = 0.7  # share of responses
+_BUNCHED: Final = 0.8  # share of arrivals
 _MIN_STREAMS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A span in which requests came to an engine and nothing left it, and those much like it.
+    """A span in which requests came to an engine and nothing left it; or several alike, summed.
 
     Attributes:
+        instance: the engine; `None` = not known, or several.
+        start, end: of the longest one, unix seconds.
         seconds: for how long several requests waited in it together.
-        arrivals: requests that came and waited, in all of them.
-        streams: responses in progress all through one, of which the longest gap is known.
-        stalled: how many of those have a longest gap as long as it.
-        bunched: of requests that came in one, how many got their first chunk right after its end.
-        prompt: tokens of a prompt that takes as long to compute, and was; `None` = there was none.
+        arrivals: requests that came and waited.
+        streams: responses in progress all through it whose longest gap is known.
+        stalled: how many of those have a longest gap of about its length.
+        bunched: how many of the arrivals got their first chunk right after its end.
+        prompt: tokens of a prompt long enough to explain it; `None` = there was none.
+        times: how many gaps alike are summed.
     """
 
     instance: str | None
@@ -57,10 +60,10 @@ class Gap:
 
     @property
     def whole(self) -> bool | None:
-        """Whether the engine stood still, and did not only begin nothing new.
+        """Whether the engine stood still, rather than only began nothing new; `None` = unknown.
 
-        Without responses in progress, the new requests show it: after a queue they are served one
-        by one, after a halt all at once.
+        Without responses in progress, new requests show it: after a queue they are served one by
+        one, after a halt all at once.
         """
         if self.streams < _MIN_STREAMS:
             few = self.arrivals < _MIN_ARRIVALS
@@ -68,11 +71,11 @@ class Gap:
         return self.stalled >= _STALLED * self.streams
 
 
-@kept
+@memoized
 def engine_gaps(e: Evidence) -> tuple[Gap | None, Gap | None]:
-    """Return the longest gap in which no engine sent anything, before and after.
+    """Return the longest gap of any engine before and after.
 
-    Requests of before may wait in a gap that goes on, or is, in the window after: it is of then.
+    Gaps of requests of before that reach into the window after are left out.
     """
     return _longest(_gaps_before(e)), _longest(_gaps(e.after))
 
@@ -83,19 +86,19 @@ def _gaps_before(e: Evidence) -> Iterator[Gap]:
 
 
 def halts(e: Evidence) -> Share:
-    """Count the gaps much like the longest after, of all requests: before there may be some."""
+    """Count gaps like the longest one after, relative to all requests, before and after."""
     _, longest = engine_gaps(e)
     found = [0 if longest is None else sum(_is_like(one, longest) for one in gaps)
              for gaps in (_gaps_before(e), _gaps(e.after))]  # fmt: skip
     return Share(found[0], len(e.before), found[1], len(e.after))
 
 
-@kept
+@memoized
 def beyond_chance(e: Evidence) -> float:
-    """Return how many times as long the longest gap after is as chance makes it one time in 20.
+    """Return how many times as long the longest gap after is as the 95th percentile by chance.
 
-    The same requests come at the same times, and each takes as long as another of them took: where
-    an engine stood still, the waits of those that came then end together, and no draw does that.
+    By chance = the same arrivals, with response times shuffled among an engine's requests. If the
+    engine stood still, waits end together, which no shuffle reproduces.
     """
     side, rng = e.after, np.random.default_rng(1)
     words = side.rows.words["replica"]
@@ -108,16 +111,16 @@ def beyond_chance(e: Evidence) -> float:
         here = here[np.argsort(side.t[here], kind="stable")]
         t = side.t[here]
         drawn = [rng.permutation(here) for _ in range(_DRAWS)]
-        longest = sorted(_widest(t, ttft[one], e2e[one]) for one in drawn)[_HIGH]
+        longest = sorted(_longest_wait_s(t, ttft[one], e2e[one]) for one in drawn)[_HIGH]
         if longest:
-            most = max(most, _widest(t, ttft[here], e2e[here]) / longest)
-        elif _widest(t, ttft[here], e2e[here]):
+            most = max(most, _longest_wait_s(t, ttft[here], e2e[here]) / longest)
+        elif _longest_wait_s(t, ttft[here], e2e[here]):
             most = np.inf
     return most
 
 
-def _widest(t: Floats, ttft: Floats, e2e: Floats) -> float:
-    """Return the longest time that several waited together, until the next sign."""
+def _longest_wait_s(t: Floats, ttft: Floats, e2e: Floats) -> float:
+    """Return the longest time that several requests waited together for the next chunk or end."""
     signs = np.concatenate([t[:1], t + ttft, t + e2e])
     signs = np.sort(signs[np.isfinite(signs)])
     at = np.searchsorted(t, signs)
@@ -127,11 +130,9 @@ def _widest(t: Floats, ttft: Floats, e2e: Floats) -> float:
 
 
 def _longest(gaps: Iterable[Gap]) -> Gap | None:
-    """Return the longest of spans without a first chunk or an end, though requests were open.
+    """Return the longest gap, preferring those in which responses in progress stood still.
 
-    A gap in which responses in progress stood still is preferred to a longer one in which they
-    went on. What halts now and then is seen in all its halts together: few requests may come in
-    each of them.
+    Gaps alike are summed, since few requests may come in each of several short halts.
     """
     every = [*gaps]
     longest = max(
@@ -168,13 +169,13 @@ def _gaps(side: Side) -> Iterator[Gap]:
 def in_halts(e: Evidence) -> tuple[float, float] | None:
     """Return the shares of the slow requests, and of all, that came while an engine stood still.
 
-    In halts as long as the longest one or nearly so; `None` = none, or too few slow requests.
+    Halts about as long as the longest count. `None` = no halt, or too few slow requests.
     """
     _, longest = engine_gaps(e)
     ttft, before = e.after.number("ttft_s"), e.before.number("ttft_s")
     if longest is None or not np.isfinite(before).any():
         return None
-    # What is not streamed waits for its end, and says nothing of its first chunk.
+    # Unary responses have their first chunk at their end, so they are left out.
     usual, streamed = before[e.before.number("stream") != 0], e.after.number("stream") != 0
     if not np.isfinite(usual).any():
         return None
@@ -190,12 +191,12 @@ def in_halts(e: Evidence) -> tuple[float, float] | None:
 
 
 def alike_halts(e: Evidence) -> tuple[float, int] | None:
-    """Return for how long several streams stood still, longer than any used to, and how many did.
+    """Return for how long several streams stood still alike, longer than before, and how many did.
 
-    What computes long prompts, or preempts, holds each stream up for another time. `None` = none.
+    Long prompts and preemptions hold up each stream for another time. `None` = none stood still.
     """
     after, most = e.after.number("max_gap_s")[~failed(e.after)], longest_wait(e)
-    if most is None or np.isfinite(after).sum() < MIN_COUNT or _paced(e):
+    if most is None or np.isfinite(after).sum() < MIN_COUNT or _pace_explains_gaps(e):
         return None
     seconds, _ = common_value(after[after > most])
     if seconds is None:
@@ -207,15 +208,14 @@ def alike_halts(e: Evidence) -> tuple[float, int] | None:
 
 
 def longest_wait(e: Evidence) -> float | None:
-    """Return what next to no response waited longer for a chunk before; `None` = not known."""
-    over = e.before.ends <= e.after.window.start  # others went on in the window after
-    gaps = e.before.number("max_gap_s")[~failed(e.before) & over]
-    gaps = gaps[np.isfinite(gaps)]
+    """Return the longest gap of nearly all responses before (p99); `None` = not known."""
+    over = e.before.ends <= e.after.window.start  # leave out those still in progress after
+    gaps = finite(e.before.number("max_gap_s")[~failed(e.before) & over])
     return float(np.percentile(gaps, 99)) if len(gaps) >= MIN_COUNT else None
 
 
-def _paced(e: Evidence) -> bool:
-    """Return whether longest gaps are longer as all gaps are: each in tokens as long as before."""
+def _pace_explains_gaps(e: Evidence) -> bool:
+    """Return whether longest gaps grew only as all gaps did: as many tokens' time as before."""
     gaps, per_token = e.row("max_gap_s"), e.row("gap_per_token")
     if gaps is None or per_token is None:
         return False
@@ -223,9 +223,9 @@ def _paced(e: Evidence) -> bool:
 
 
 def _engine_gaps(side: Side, here: Mask, name: str | None, speed: float) -> Iterator[Gap]:
-    """Yield the longest spans of one engine without a sign, longest first."""
+    """Yield the longest spans of one engine without any first chunk or end, longest first."""
     t, ends = side.t[here], side.ends[here]
-    ended = np.where(failed(side)[here], np.nan, ends)  # a proxy ends streams, too
+    ended = np.where(failed(side)[here], np.nan, ends)  # failures may come from a proxy
     first, gap = t + side.number("ttft_s")[here], side.number("max_gap_s")[here]
     tokens = side.number("computed_tokens")[here]
     signs = np.concatenate([t.min(keepdims=True), first, ended])  # it may begin in a gap
@@ -234,14 +234,14 @@ def _engine_gaps(side: Side, here: Mask, name: str | None, speed: float) -> Iter
         return
     arrivals = np.sort(t)
     came = np.searchsorted(arrivals, signs)
-    # Where no request waits, nothing needs to come out: it counts from when several do.
+    # A gap begins when several requests wait: before, the engine has no reason to send anything.
     together = arrivals[np.minimum(came[:-1] + _TOGETHER - 1, len(arrivals) - 1)]
     width = np.where(np.diff(came) >= _TOGETHER, signs[1:] - together, 0.0)
-    for at in np.argsort(-width, kind="stable")[:_LOOKED_AT]:
+    for at in np.argsort(-width, kind="stable")[:_LONGEST]:
         if not width[at]:
             return
         low, high = signs[at], signs[at + 1]
-        # Requests computed in it: came before its end, and got a first token close to it.
+        # Requests computed in it came before its end, and got a first chunk close to it.
         near = (t < high) & (first >= low) & (first <= high + 0.5 * width[at] + 0.5)
         giants = tokens[near & (tokens * speed >= 0.4 * width[at])]
         through = (first <= low) & (ends >= high) & np.isfinite(gap)

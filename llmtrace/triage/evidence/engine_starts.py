@@ -9,75 +9,74 @@ from typing import Final
 import numpy as np
 
 from llmtrace.dataset.case import Window
-from llmtrace.stats.arrays import Floats, Mask
+from llmtrace.stats.arrays import Floats, Mask, finite
 from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, SURE
-from llmtrace.triage.evidence.evidence import Evidence, kept
+from llmtrace.triage.evidence.evidence import Evidence, memoized
 from llmtrace.triage.evidence.signals import Series, gauges
 from llmtrace.triage.evidence.window_rows import Side
 
-_FRESH: Final = 1.0  # times the window: so long before it a start is recent
-_AGES: Final = (0.15, 0.3, 0.6)  # of the requests to new engines: these came to fresh ones
-_SLOW: Final = 0.25  # of requests were slower than the p75 before
-_EARLY: Final = 0.5
-_USED_TO_IT: Final = 20  # requests that an engine has served before: it has begun already
-KEPT: Final = ("tokens_out", "generation_tokens", "finished", "e2e_count")  # counters
-_ANEW: Final = 0.5  # of what was counted before: less is a new count
+_RECENT: Final = 1.0  # window lengths before the window in which a start is recent
+_AGES: Final = (0.15, 0.3, 0.6)  # quantiles of the age that are tried as limits of "fresh"
+_SLOW: Final = 0.25  # of the requests before are slower than their p75
+_STILL_SLOW: Final = 0.5  # of the fresh requests' delay
+_WARM: Final = 20  # requests that an engine has served before the window; it started earlier
+COUNTERS: Final = ("tokens_out", "generation_tokens", "finished", "e2e_count")
+_RESET: Final = 0.5  # of the previous value; a lower value means that the counter was reset
 
 
-@kept
+@memoized
 def starts(e: Evidence) -> Mapping[str, float]:
-    """Return when engines started that did so shortly before or in the window after."""
-    recent = _FRESH * max(e.after.window.seconds, 0.5 * e.before.window.seconds)
+    """Return when engines started that did so shortly before the window after, or in it."""
+    recent = _RECENT * max(e.after.window.seconds, 0.5 * e.before.window.seconds)
     since = e.after.window.start - recent
-    # What started since the requests compared with is new, however short the window is.
+    # If the windows are close, anything that started since the window before is new.
     if 0 <= e.after.window.start - e.before.window.end <= e.before.window.seconds:
         since = min(since, e.before.window.end)
     until = e.after.window.end
     stated = {name: np.array([facts["started"]]) for name, facts in e.facts.instances.items()
               if isinstance(facts.get("started"), int | float)}  # fmt: skip
     found: dict[str, float] = {}
-    for seen in (_counted(e), stated, _first_seen(e)):
+    for seen in (_start_times(e), stated, _first_seen(e)):
         for name, times in seen.items():
             fresh = times[(times >= since) & (times < until)]
             if len(fresh):
                 found.setdefault(name, float(fresh.max()))
-    return {name: t for name, t in found.items() if _served(e, name, t) < _USED_TO_IT}
+    return {name: t for name, t in found.items() if _requests_served(e, name, t) < _WARM}
 
 
-def _began(series: Series) -> Floats:
-    """Return when the process of each sample began, or took over from one that served."""
-    earlier = np.roll(series.t, 1)  # the last sample of the one before
+def _process_starts(series: Series) -> Floats:
+    """Return when the process behind each sample started, or took over an engine's name."""
+    earlier = np.roll(series.t, 1)  # time of the previous sample
     took_over = (np.diff(series.value, prepend=np.inf) > 0) & (series.value < earlier)
     step = float(np.median(np.diff(series.t))) if len(series.t) > 1 else 0.0
-    found: Floats = np.where(took_over, series.t - step, series.value)
-    return found
+    return np.where(took_over, series.t - step, series.value)
 
 
-def _served(e: Evidence, name: str, since: float) -> float:
-    """Return how many requests before an engine served since its start, if need be on average."""
+def _requests_served(e: Evidence, name: str, since: float) -> float:
+    """Return how many requests of before an engine served since its start, or on average."""
     words, young = e.before.rows.words["replica"], e.before.t >= since
     if (words.codes >= 0).any():
         return float((words.where(name) & young).sum())
     return float(young.sum()) / max(len(e.instances), 1)
 
 
-def _counted(e: Evidence) -> Mapping[str, Floats]:
-    """Return when engines started, in order: by their gauge, else when counters began anew."""
+def _start_times(e: Evidence) -> Mapping[str, Floats]:
+    """Return when engines started, in order: by the gauge `started`, else by counters' resets."""
     if e.has("started"):
-        return {name: np.unique(_began(one)) for name, one in e.series("started").items()}
+        return {name: np.unique(_process_starts(one)) for name, one in e.series("started").items()}
     found: dict[str, Floats] = {}
-    for signal in KEPT:
+    for signal in COUNTERS:
         for name, one in gauges(e.signals, signal).items():
-            fell = np.flatnonzero(one.value[1:] < _ANEW * one.value[:-1])
+            fell = np.flatnonzero(one.value[1:] < _RESET * one.value[:-1])
             if len(fell):
                 found.setdefault(name, one.t[fell])
     return found
 
 
-def standing_start(e: Evidence) -> tuple[str, float] | None:
+def stalled_start(e: Evidence) -> tuple[str, float] | None:
     """Return the engine that made no token for longest after its start, and for how many seconds.
 
-    Only while requests waited for it, by its own count; `None` = none did.
+    Only while requests waited in it, by its own count; `None` = none did.
     """
     found: tuple[str, float] | None = None
     for name, at in starts(e).items():
@@ -95,13 +94,13 @@ def standing_start(e: Evidence) -> tuple[str, float] | None:
 
 
 def _first_seen(e: Evidence) -> Mapping[str, Floats]:
-    """Return since when replicas are seen that rows or gauges did not know before, but others."""
-    before, after = (_seen(e, side, "running") for side in (e.before, e.after))
+    """Return the replicas that are seen after but not before, and when first, if others were."""
+    before, after = (_first_seen_in(e, side, "running") for side in (e.before, e.after))
     return {name: np.array([t]) for name, t in after.items() if before and name not in before}
 
 
-def _seen(e: Evidence, side: Side, signal: str) -> Mapping[str, float]:
-    """Return when each engine is first seen in a window, by rows or samples of a gauge."""
+def _first_seen_in(e: Evidence, side: Side, signal: str) -> Mapping[str, float]:
+    """Return when each engine is first seen in a window, by rows or by samples of a gauge."""
     words = side.rows.words["replica"]
     first = {words.names[code]: float(side.t[words.codes == code].min())
              for code in np.unique(words.codes[words.codes >= 0])}  # fmt: skip
@@ -112,26 +111,26 @@ def _seen(e: Evidence, side: Side, signal: str) -> Mapping[str, float]:
     return first
 
 
-@kept
+@memoized
 def restarted(e: Evidence) -> Mapping[str, float]:
     """Return when engines started again that were running before."""
-    first = _seen(e, e.before, "started")
+    first = _first_seen_in(e, e.before, "started")
     return {name: t for name, t in starts(e).items() if t > first.get(name, np.inf)}
 
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """How slow requests are on engines that had just started, and on all others or later.
-
-    By the time per token where that is the metric in question, else by the time to first chunk.
+    """How slow requests are on engines that had just started, against all other requests.
 
     Attributes:
-        within: how long after the start counts as fresh, seconds.
-        early, late: medians of the first and the second half of the fresh requests, by time.
-        slow_share: of the slow requests, the share that are fresh.
-        slower: whether fresh ones are slower than before and than all others, beyond chance.
-        stays: whether the last ones to the same engines are slow as well: a cold start ends.
-        of: the field of rows that is compared.
+        of: the row field that is compared: time per token if that is the metric, else first chunk.
+        within: seconds after the start that count as fresh; 0 or less = while it was starting.
+        n: number of fresh requests.
+        fresh, other: p75 of the fresh requests and of the others, seconds.
+        early, late: medians of the first and second half of the fresh requests, by time.
+        slow_share: share of the slow requests that are fresh.
+        slower: whether fresh ones are slower than before and than the others, beyond chance.
+        stays: whether the last requests to these engines are slow as well; a cold start ends.
     """
 
     of: str
@@ -147,30 +146,30 @@ class Fresh:
 
 
 def fresh(e: Evidence, started: Mapping[str, float]) -> Fresh | None:
-    """Compare requests to engines that had just started with the rest; `None` = too few."""
+    """Compare requests to engines that had just started with the others; `None` = too few."""
     words, of = e.after.rows.words["replica"], "tpot_s" if e.metric == "tpot_s" else "ttft_s"
     took, t = e.after.number(of), e.after.t
     known = np.isfinite(took)
     if known.sum() < 3 * MIN_COUNT or not started:
         return None
     if not (words.codes >= 0).any() and len(started) < HALF * len(e.instances):
-        return None  # whose requests these are is not known, and most are another engine's
+        return None  # rows name no engine, and most requests were on other engines
     age = np.full(len(t), np.inf)
     answered = t + np.nan_to_num(e.after.number("ttft_s"))
-    counted = _counted(e)
+    start_times = _start_times(e)
     for name, at in started.items():
         here = words.where(name) if (words.codes >= 0).any() else np.ones(len(t), bool)
-        # Some start each time that they are needed, and a request may have waited for it.
-        earlier = counted.get(name, np.empty(0))
+        # An engine may start several times; a request counts for the last start before its answer.
+        earlier = start_times.get(name, np.empty(0))
         began = np.append(earlier[earlier < at], at)
         age = np.where(here, t - began[np.maximum(np.searchsorted(began, answered) - 1, 0)], age)
-    near = known & (age > -0.1 * e.after.window.seconds)  # a request may have waited for the start
+    near = known & (age > -0.1 * e.after.window.seconds)  # it may have waited for the start
     ages = {float(until): near & (age <= until) for until in _ages(age[known])}
     ages = {until: young for until, young in ages.items()
             if min(young.sum(), (known & ~young).sum()) >= MIN_COUNT}  # fmt: skip
     if not ages:
         return None
-    within, young = max(ages.items(), key=lambda one: _excess(took, known, one[1]))
+    within, young = max(ages.items(), key=lambda one: _log_excess(took, known, one[1]))
     last = max(within, float(_ages(age[known])[-1]))
     order = np.argsort(t[young])
     halves = np.array_split(took[young][order], 2)
@@ -192,28 +191,28 @@ def fresh(e: Evidence, started: Mapping[str, float]) -> Fresh | None:
 
 
 def _stays(before: Floats, young: Floats, last: Floats) -> bool:
-    """Return whether the last ones are slower than before by half as much as the young or more."""
+    """Return whether the last requests still have half of the fresh ones' delay or more."""
     if min(int(np.isfinite(before).sum()), len(last)) < MIN_COUNT:
         return False
     usual, early, late = (float(np.nanmedian(one)) for one in (before, young, last))
     sure = _z_slow(before, last) >= SURE
-    return bool(sure and late - usual >= _EARLY * (early - usual))
+    return bool(sure and late - usual >= _STILL_SLOW * (early - usual))
 
 
 def _z_slow(before: Floats, took: Floats) -> float:
-    """Return how many standard errors more of these are slow than of the requests before."""
+    """Return how far the share of slow requests is above that before, in standard errors."""
     share = float((took > np.nanpercentile(before, 100 * (1 - _SLOW))).mean())
     return (share - _SLOW) / float(np.sqrt(_SLOW * (1 - _SLOW) / len(took)))
 
 
 def _ages(age: Floats) -> Floats:
     """Return the ages, seconds, up to which an engine may count as fresh."""
-    age = age[np.isfinite(age)]
+    age = finite(age)
     return np.quantile(age, _AGES) if len(age) else np.empty(0)
 
 
-def _excess(took: Floats, known: Mask, young: Mask) -> float:
-    """Return how much slower the young are than the rest, in standard errors of log times."""
+def _log_excess(took: Floats, known: Mask, young: Mask) -> float:
+    """Return by how many standard errors of log times the fresh requests are slower."""
     with np.errstate(divide="ignore"):
         a, b = np.log(took[young] + 1e-9), np.log(took[known & ~young] + 1e-9)
     error = float(np.sqrt(a.var() / len(a) + b.var() / len(b)))
@@ -221,8 +220,8 @@ def _excess(took: Floats, known: Mask, young: Mask) -> float:
 
 
 def _slower(before: Floats, took: Floats, known: Mask, young: Mask) -> bool:
-    """Return whether more of the young are slow than of the requests before, and of the rest."""
-    before = before[np.isfinite(before)]
+    """Return whether fresh requests are slow more often than those before, and than the rest."""
+    before = finite(before)
     if len(before) < MIN_COUNT:
         return False
     slow = took > float(np.percentile(before, 100 * (1 - _SLOW)))

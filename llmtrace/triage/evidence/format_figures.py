@@ -6,8 +6,8 @@ import math
 from typing import Final
 
 from llmtrace.triage.evidence.changes import Shift
-from llmtrace.triage.evidence.evidence import Ratio
-from llmtrace.triage.evidence.other_clients import Beside
+from llmtrace.triage.evidence.counter_ratios import Ratio
+from llmtrace.triage.evidence.other_clients import OtherClients
 from llmtrace.triage.evidence.signals import Moved
 
 _MS: Final = 1e-3
@@ -25,7 +25,7 @@ def seconds(value: float) -> str:
 
 
 def in_one_unit(*values: float) -> list[str]:
-    """Say durations that are compared: in seconds where one has some and none has hardly any.
+    """Say durations in one unit: seconds if one has a second and none is under 0.1 s.
 
     Example:
         >>> in_one_unit(0.82, 1.234), in_one_unit(0.0069, 1.39)
@@ -66,7 +66,7 @@ def percent(value: float) -> str:
 
 
 def durations(label: str, shift: Shift | None) -> str:
-    """Say how a duration moved, median and p95."""
+    """Say how a duration's median and p95 moved."""
     if shift is None:
         return f"{label}: not reported"
     p50, p50_after, p95, p95_after = in_one_unit(
@@ -77,7 +77,7 @@ def durations(label: str, shift: Shift | None) -> str:
 
 
 def amounts(label: str, shift: Shift | None) -> str:
-    """Say how a number moved, median and p95."""
+    """Say how a number's median and p95 moved."""
     if shift is None:
         return f"{label}: not reported"
     return (
@@ -87,7 +87,7 @@ def amounts(label: str, shift: Shift | None) -> str:
 
 
 def gauge(label: str, moved: Moved | None, *, down: bool = False) -> str:
-    """Say how a signal moved: in the fleet, or where it rose (`down`: fell) most by far."""
+    """Say how a signal moved: of all instances, or of one that rose (`down`: fell) far more."""
     if moved is None:
         return f"{label}: not reported"
     name, shift = moved.most(down=down)
@@ -98,7 +98,7 @@ def gauge(label: str, moved: Moved | None, *, down: bool = False) -> str:
 
 
 def ratio(label: str, found: Ratio | None) -> str:
-    """Say how a ratio of counters moved; what is above 1 is no share, but so many of each."""
+    """Say how a ratio of counters moved; as a percentage unless it exceeds 1."""
     if found is None:
         return f"{label}: not reported"
     where = f" on {found.instance}" if found.instance else ""
@@ -107,18 +107,18 @@ def ratio(label: str, found: Ratio | None) -> str:
 
 
 def counted(label: str, found: tuple[float, float] | None) -> str:
-    """Say how often a counter counted in as long a time before, and after."""
+    """Say how often a counter counted in equal time, before and after."""
     if found is None:
         return f"{label}: not reported"
     return f"{label}: {amount(found[0])} → {amount(found[1])} in equal time"
 
 
 def rates(label: str, before: float, after: float) -> str:
-    """Say how a rate a second moved."""
+    """Say how a rate per second moved."""
     return f"{label} {amount(before)} → {amount(after)} a second"
 
 
-def beside(label: str, found: Beside) -> str:
-    """Say how many tokens engines count, and what share of them rows tell of."""
+def other_clients(label: str, found: OtherClients) -> str:
+    """Say how many tokens engines count, and the share of them in rows."""
     shares = " → ".join(percent(min(one, 1.0)) for one in found.shares)
     return f"{rates(label, *found.counted)}, {shares} of them by these requests"

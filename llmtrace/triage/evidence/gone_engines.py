@@ -1,4 +1,4 @@
-"""Find engines that vanish, and the share of the requests that each engine gets."""
+"""Find engines that vanish, and each engine's share of the requests."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 
 from llmtrace.triage.evidence.changes import MIN_COUNT, Share
 from llmtrace.triage.evidence.cut_streams import failed
-from llmtrace.triage.evidence.engine_starts import KEPT
-from llmtrace.triage.evidence.evidence import Evidence, kept
+from llmtrace.triage.evidence.engine_starts import COUNTERS
+from llmtrace.triage.evidence.evidence import Evidence, memoized
 from llmtrace.triage.evidence.other_clients import ENDED
 
 _PART_LOST: Final = 0.02  # of all requests
-_STEPS: Final = 4  # between two samples
-_HARDLY: Final = 0.15  # of its share of the requests, at most
+_STEPS: Final = 4  # intervals between samples
+_HARDLY: Final = 0.15  # of its share before
 
 
 def vanished(e: Evidence) -> Mapping[str, float]:
-    """Return engines whose samples stop, or pause for several intervals, and since when.
+    """Return the engines whose samples stop or pause for several intervals, and since when.
 
-    An engine whose start time or counters go on afterwards was not scraped for a while, no more.
+    If the start time or a counter goes on afterwards, the engine was only not scraped.
     """
     found, window, examined = {}, e.after.window, 0
     for name, series in e.series("running").items():
@@ -33,7 +33,7 @@ def vanished(e: Evidence) -> Mapping[str, float]:
         usual = float(np.percentile(np.diff(before), 90))
         marks = np.concatenate([[window.start], series.within(window).t, [window.end]])
         longest = int(np.diff(marks).argmax())
-        earlier = series.t[series.t <= marks[longest]]  # none: it is not there yet
+        earlier = series.t[series.t <= marks[longest]]  # empty: the engine is not there yet
         back = longest + 2 < len(marks)
         if (
             np.diff(marks)[longest] > 3 * usual
@@ -41,7 +41,7 @@ def vanished(e: Evidence) -> Mapping[str, float]:
             and not (back and _went_on(e, name, float(earlier[-1]), float(marks[longest + 1])))
         ):
             found[name] = float(earlier[-1])
-    # Several at once is a scrape that failed, as far as anyone can see.
+    # If all vanish at once, it is more likely the scrape that failed.
     found = found if len(found) < max(examined, 2) else {}
     for name, series in e.series("up").items():
         seen, before = series.within(window), series.value[series.t < window.start]
@@ -52,7 +52,7 @@ def vanished(e: Evidence) -> Mapping[str, float]:
 
 def _went_on(e: Evidence, name: str, last: float, again: float) -> bool:
     """Return whether an engine is known to be the same process at two times."""
-    for signal in ("started", *KEPT):
+    for signal in ("started", *COUNTERS):
         one = e.series(signal).get(name)
         if one is None:
             continue
@@ -64,23 +64,23 @@ def _went_on(e: Evidence, name: str, last: float, again: float) -> bool:
 
 
 def lost_traffic(e: Evidence, gone: Iterable[str]) -> list[tuple[str, Share]]:
-    """Return those of these engines whose share of the requests fell beyond chance, and how."""
+    """Return which of these engines lost a share of the requests beyond chance, and the share."""
     every = shares_of_replicas(e)
     shares = [(name, every[name]) for name in gone if name in every]
     back = (Share(one.after_k, one.after_n, one.before_k, one.before_n) for _, one in shares)
     return [one for one, fall in zip(shares, back, strict=True) if fall.rose(_PART_LOST)]
 
 
-def left_out(e: Evidence) -> list[str]:
-    """Return the replicas that hardly get any requests any more."""
+def starved(e: Evidence) -> list[str]:
+    """Return the replicas that get hardly any requests any more."""
     every = shares_of_replicas(e).items()
     return [name for name, one in every if one.before_k >= MIN_COUNT
             and one.after <= _HARDLY * one.before]  # fmt: skip
 
 
-@kept
+@memoized
 def shares_of_replicas(e: Evidence) -> Mapping[str, Share]:
-    """Return each replica's share of the requests, by rows, or else by engines' own counts."""
+    """Return each replica's share of the requests, by rows, or else by engines' counts."""
     return _shares_by_rows(e) or _shares_by_engines(e)
 
 
@@ -96,7 +96,7 @@ def _shares_by_rows(e: Evidence) -> Mapping[str, Share]:
 
 
 def _shares_by_engines(e: Evidence) -> Mapping[str, Share]:
-    """Return what share of the requests each engine counts, where no row names its engine."""
+    """Return each engine's share of the requests by its count, if no row names its engine."""
     if (e.after.rows.words["replica"].codes >= 0).any():
         return {}
     counted = next((found for name in ENDED if (found := e.counted_by(name))), {})

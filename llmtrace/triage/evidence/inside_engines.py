@@ -1,4 +1,4 @@
-"""Find what engines have room and time for: front end, KV cache, batch and steps."""
+"""Find what limits engines: front end, KV cache, batch size and step time."""
 
 from __future__ import annotations
 
@@ -6,52 +6,60 @@ from typing import Final
 
 import numpy as np
 
+from llmtrace.stats.arrays import Floats, finite
 from llmtrace.triage.evidence import format_figures as say
-from llmtrace.triage.evidence.changes import HALF, MIN_COUNT
+from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, TAIL
+from llmtrace.triage.evidence.counter_ratios import ratio_of
 from llmtrace.triage.evidence.engine_starts import starts
-from llmtrace.triage.evidence.evidence import Evidence, kept
+from llmtrace.triage.evidence.evidence import Evidence, memoized
 from llmtrace.triage.evidence.signals import Moved
+from llmtrace.triage.evidence.window_rows import Side
 
 _TWICE: Final = 2.0
-_EARLY: Final = 0.5
-_ROOM: Final = 0.8
-_SHRANK: Final = 0.6
+_EARLY: Final = 0.5  # of the time to first chunk
+_FULL: Final = 0.8  # KV usage
+_SHRANK: Final = 0.6  # tokens that the cache holds, after over before
 _FEWER_ACCEPTED: Final = 0.8  # of the share before
 _FEW_STEPS: Final = 8
-_AT_ONCE: Final = 0.1  # more of the chunks: a proxy lets most come together
+_BURSTS: Final = 0.1  # added share of chunks that arrive together
+# Of the line of time per token over batch size:
+_MIN_SPREAD: Final = 0.08  # standard deviation of batch sizes over their mean
+_SAME_BATCH: Final = 0.01  # range of typical batch sizes over the largest
+_EXTRAPOLATE: Final = 2.5  # times the largest batch before
+_PARTS: Final = 8  # of the requests, by batch size; each gives one point of the line
 
 
-@kept
+@memoized
 def cache_fell_first(e: Evidence) -> bool | None:
-    """Return whether prefixes are missed while the KV cache has room: nothing evicted them.
+    """Return whether cache hits fell while the KV cache had room: nothing evicted prefixes.
 
-    `None` where it is unknown, also because the cache was full all along.
+    `None` = unknown, or the cache was full all along.
     """
     share, usual = e.after.number("cached_share"), e.before.number("cached_share")
     usage = e.series("kv_usage")
     if not usage or not np.isfinite(usual).any():
         return None
     words = e.after.rows.words["replica"]
-    calm = np.zeros(len(e.after), bool)  # came before the cache was full for the first time
+    early = np.zeros(len(e.after), bool)  # requests from before the cache was first full
     for name, series in usage.items():
         here = words.where(name) if name in words.names else words.codes < 0
         after = series.within(e.served)
         if len(after.t) < 2:
             continue
-        full = after.t[after.value >= _ROOM]
-        # What was full between two samples was so from the one before on.
+        full = after.t[after.value >= _FULL]
+        # It may have been full from the sample before on.
         last = max(int(np.searchsorted(after.t, full[0])) - 1, 0) if len(full) else -1
-        calm |= here & (e.after.t < (after.t[last] if last >= 0 else np.inf))
-    calm &= np.isfinite(share)
-    if calm.sum() < MIN_COUNT:
+        early |= here & (e.after.t < (after.t[last] if last >= 0 else np.inf))
+    early &= np.isfinite(share)
+    if early.sum() < MIN_COUNT:
         return None
-    return bool(share[calm].mean() <= 0.75 * np.nanmean(usual))
+    return bool(share[early].mean() <= 0.75 * np.nanmean(usual))
 
 
 def cache_shrank(e: Evidence) -> bool | None:
-    """Return whether the same tokens fill more of the KV cache: there is less of it.
+    """Return whether the same tokens fill more of the KV cache, so that it holds fewer.
 
-    Then prefixes find no room in it, though what runs leaves some. `None` where it is unknown.
+    Running requests then leave less room for prefixes. `None` = unknown.
     """
     running, usage = e.gauge("running"), e.gauge("kv_usage")
     if running is None or usage is None:
@@ -61,8 +69,7 @@ def cache_shrank(e: Evidence) -> bool | None:
         (e.before, running.fleet.before_mean, usage.fleet.before_mean),
         (e.after, running.fleet.after_mean, usage.fleet.after_mean),
     ):
-        held = side.number("uncached_tokens") + side.number("output_tokens") / 2
-        held = held[np.isfinite(held)]
+        held = finite(side.number("uncached_tokens") + side.number("output_tokens") / 2)
         if len(held) < MIN_COUNT or used <= 0:
             return None
         sizes.append(ran * float(held.mean()) / used)
@@ -79,14 +86,14 @@ def slow_front_end(e: Evidence) -> bool | None:
     fleet = gauge.fleet if gauge is not None else None
     if fleet is None or fleet.after_mean < _TWICE * fleet.before_mean or e.up("gateway_once_s"):
         return False
-    # A status line that comes long before the first chunk is the front end's own work.
+    # If status lines usually come long before first chunks, they show the front end alone.
     first = e.row("ttft_s")
     early = answered and first and answered.before_p50 <= _EARLY * first.before_p50
     return (e.up("answered_s", relative=0.5) or None) if early else None
 
 
 def front_end_part(e: Evidence) -> float | None:
-    """Return the share of the front end in what the stages it may lie in grew by, on average."""
+    """Return the front end's share of the mean growth of the stages that may contain it."""
     front = e.row("first_chunk_frontend_s")
     if front is None:
         gauge = e.gauge("frontend_time")
@@ -95,24 +102,24 @@ def front_end_part(e: Evidence) -> float | None:
     more = [max(one.mean_change, 0.0) for one in stages if one is not None]
     if front is None or sum(more) <= 0:
         return None
-    # A counter that is read late makes one sample that is more than all others.
+    # The median too: a counter that is read late gives one huge sample.
     return max(front.mean_change, front.after_p50 - front.before_p50) / sum(more)
 
 
 def drafts_fail(e: Evidence) -> bool | None:
-    """Return whether far fewer draft tokens are accepted; `None` = engines count none."""
-    accepted = e.ratio("spec_accepted", "spec_drafted")
+    """Return whether far fewer draft tokens are accepted; `None` = not reported."""
+    accepted = ratio_of(e, "spec_accepted", "spec_drafted")
     return None if accepted is None else accepted.after < _FEWER_ACCEPTED * accepted.before
 
 
-def highest_p95(moved: Moved) -> float:
-    """Return the highest p95 of any instance in the window after."""
-    found = [float(np.percentile(s.value, 95)) for s in moved.after.values() if len(s.value)]
+def highest(moved: Moved, percent: float = 95) -> float:
+    """Return the highest percentile (p95) of any instance in the window after; 0 = no samples."""
+    found = [float(np.percentile(s.value, percent)) for s in moved.after.values() if len(s.value)]
     return max(found, default=0.0)
 
 
 def at_limit(e: Evidence) -> tuple[bool | None, str]:
-    """Return whether any instance runs as many as it may, and say so."""
+    """Return whether any instance runs as many requests as it may, and text."""
     if e.gauge("running") is None:
         return None, "requests running: not reported"
     found = batch_filled(e)
@@ -123,7 +130,7 @@ def at_limit(e: Evidence) -> tuple[bool | None, str]:
 
 
 def batch_filled(e: Evidence) -> tuple[float, str] | None:
-    """Return how full the fullest engine's batch is, as a share, and say so; `None` = unknown."""
+    """Return how full the fullest engine's batch is (p90 of running over its limit), and text."""
     running, found = e.gauge("running"), None
     for name, series in running.after.items() if running is not None else ():
         limit = e.number_fact("max_num_seqs", name) or e.number_fact("max_num_seqs")
@@ -135,7 +142,7 @@ def batch_filled(e: Evidence) -> tuple[float, str] | None:
 
 
 def limit_fell(e: Evidence) -> str:
-    """Say of an engine that it ran more before than it may now; empty = none did."""
+    """Say that an engine ran more requests before than its limit allows now; empty = none did."""
     running = e.gauge("running")
     if running is None:
         return ""
@@ -150,10 +157,10 @@ def limit_fell(e: Evidence) -> str:
     return ""
 
 
-def late_at_first_alone(e: Evidence) -> tuple[bool | None, bool | None]:
-    """Return whether the first chunk alone is late, and whether the whole response is as late.
+def first_chunk_later(e: Evidence) -> tuple[bool | None, bool | None]:
+    """Return whether only the first chunk is late, and whether the whole response is as late.
 
-    Buffered content is late, but the end of the response is not.
+    Buffering delays content, but not the end of a response.
     """
     first, whole = e.row("ttft_s"), e.row("e2e_s")
     if first is None or whole is None:
@@ -165,27 +172,87 @@ def late_at_first_alone(e: Evidence) -> tuple[bool | None, bool | None]:
 
 
 def late_after_prefill(e: Evidence) -> bool:
-    """Return whether the first chunk is late by itself, by the rows, and nothing else makes it so.
+    """Return whether rows show a late first chunk, and nothing but the engine makes it late.
 
-    A proxy that holds chunks back lets later ones come at once, and the end no later; a step that
-    takes longer shows in all that follow.
+    A proxy that buffers would let later chunks arrive together, and the end no later; longer steps
+    would delay all chunks.
     """
     part = e.part_of_metric("first_chunk_s")
     held, bursts = e.row("burst_chunks"), e.row("burst_share")
-    few = bursts is None or bursts.mean_change < _AT_ONCE
-    flows = (held is not None and not held.grew(0.0)) or (few and late_at_first_alone(e)[1])
+    few = bursts is None or bursts.mean_change < _BURSTS
+    flows = (held is not None and not held.mean_rose(0.0)) or (few and first_chunk_later(e)[1])
     elsewhere = e.up("queue_s") or e.up("prefill_s") or e.up("gateway_s") or e.up("client_lag_s")
     return bool((part or 0.0) >= HALF and flows and not elsewhere
                 and waits_for_steps(e) is False and not starts(e))  # fmt: skip
 
 
 def waits_for_steps(e: Evidence) -> bool | None:
-    """Return whether what the first chunk waits for longer is what steps of the engine may add.
+    """Return whether longer steps may explain the first chunk's delay; `None` = not known.
 
-    Who comes while a step runs waits for its end, and for a few more that take longer than before.
+    A new request waits for the end of the running step, and for a few more that take longer.
     """
     first, per_token = e.row("first_chunk_s"), e.row("tpot_s")
     if first is None or per_token is None:
         return None
     longer = max(per_token.after_p95 - per_token.before_p95, 0.0)
     return first.mean_change <= per_token.after_p95 + _FEW_STEPS * longer
+
+
+def tpot_over_expected(e: Evidence) -> float | None:
+    """Return the median time per token after, over what a line gives for its batch size.
+
+    The line of time per token over requests running is fitted to the window before, so 1 = as fast
+    as before. `None` = not reported, batches hardly differed before, or are far larger now.
+    """
+    return _over_expected(e)[0]
+
+
+def slow_tpot_over_expected(e: Evidence) -> float | None:
+    """Return the same ratio of the slow requests after, over that of the slow ones before.
+
+    It shows what makes only some of them slow, which a median hides. Slow is above the p95 before.
+    `None` also if there are too few.
+    """
+    return _over_expected(e)[1]
+
+
+@memoized
+def _over_expected(e: Evidence) -> tuple[float | None, float | None]:
+    samples = []
+    for side in (e.before, e.after):
+        batch, tpot = side.sampled(_batch_sizes(e, side)), side.sampled(side.number("tpot_s"))
+        known = np.isfinite(batch) & np.isfinite(tpot)
+        if known.sum() < 3 * MIN_COUNT:
+            return None, None
+        samples.append((batch[known], tpot[known]))
+    (batch_b, tpot_b), (batch_a, tpot_a) = samples
+    if batch_b.std() < _MIN_SPREAD * max(float(batch_b.mean()), 1.0):
+        return None, None
+    if float(np.median(batch_a)) > _EXTRAPOLATE * max(float(batch_b.max()), 1.0):
+        return None, None
+    parts = np.array_split(np.argsort(batch_b, kind="stable"), _PARTS)
+    x, y = np.array([np.median(np.c_[batch_b, tpot_b][part], axis=0) for part in parts]).T
+    if np.ptp(x) <= _SAME_BATCH * float(x.max()):
+        return None, None
+    slope, base = np.polyfit(x, y, 1)
+    line = np.poly1d((max(slope, 0.0), base))
+    expected = float(line(np.median(batch_a)))
+    typical = float(np.median(tpot_a)) / expected if expected > 0 else None
+    limit = np.quantile(tpot_b, 1 - TAIL)
+    slow_b, slow_a = ((tpot / line(batch))[tpot > limit] for batch, tpot in samples)
+    if min(len(slow_b), len(slow_a)) < MIN_COUNT or float(np.median(slow_b)) <= 0:
+        return typical, None
+    return typical, float(np.median(slow_a) / np.median(slow_b))
+
+
+def _batch_sizes(e: Evidence, side: Side) -> Floats:
+    """Return the number of requests running on each row's engine during it, from the gauge."""
+    words = side.rows.words["replica"]
+    middle = side.t + side.number("ttft_s") + side.number("decode_s") / 2
+    found = np.full(len(side), np.nan)
+    for name, series in e.series("running").items():
+        here = words.where(name) if name in words.names else words.codes < 0
+        inside = series.within(side.window)
+        if len(inside.t) >= 2 and here.any():
+            found[here] = np.interp(middle[here], inside.t, inside.value)
+    return found

@@ -1,7 +1,6 @@
-"""Compare windows at the same mix of kinds: models, routes, tenants, lengths of prompts.
+"""Compare windows at the same mix of kinds of requests: model, route, tenant, prompt length.
 
-Another mix of requests moves every mean, of cached tokens and of prompt lengths alike, and nothing
-is broken.
+Another mix changes every mean, such as that of cached tokens, although nothing is broken.
 """
 
 from __future__ import annotations
@@ -16,19 +15,20 @@ from llmtrace.triage.evidence.changes import half_octaves
 from llmtrace.triage.evidence.window_rows import Side
 
 _BY: Final = ("model", "route", "tenant")
-_FEW: Final = 5  # requests of a kind before, from which its mean is used
-_KNOWN: Final = 0.7  # of the requests after are of a kind that was there before
+_FEW: Final = 5  # requests of a kind before, for its mean to be used
+_KNOWN: Final = 0.7  # share of the requests after that must be of a kind seen before
 _MAX_KINDS: Final = 400
-_TYPICAL: Final = 0.8  # standard errors, by which a share is off on average
+_TYPICAL: Final = 0.8  # mean absolute deviation of a share, in standard errors
 
 
-def at_mix(
+def values_at_same_mix(
     before: Side, after: Side, name: str, *, by_length: bool
 ) -> tuple[Floats, Floats] | None:
-    """Return a field before and after, less by what its mean differs from one kind to another.
+    """Return a field before and after, corrected for how the kinds of requests differ before.
 
-    Both are on the level that the kinds of requests of after had before. `None` where rows do not
-    name it, or most were not there before. `by_length`: routes without a name have own lengths.
+    From each value its kind's mean before is subtracted, and the mean that the mix after would
+    have had before is added. `None` = rows name no kinds, or most kinds are new. `by_length`: the
+    prompt's length is part of the kind.
     """
     kinds = _kinds(before, after, by_length=by_length)
     if kinds is None:
@@ -46,10 +46,11 @@ def at_mix(
     return value - usual[kinds[0]], after.number(name) - usual[kinds[1]]
 
 
-def moved(before: Side, after: Side) -> float:
+def mix_moved(before: Side, after: Side) -> float:
     """Return the share of requests that are of another kind than before, beyond chance.
 
-    The total variation distance of both mixes, less what draws from the same one make of it.
+    The total variation distance of both mixes, less what it is on average between two samples of
+    one mix.
     """
     kinds = _kinds(before, after, by_length=False)
     if kinds is None or not min(map(len, kinds)):
@@ -86,7 +87,7 @@ def _kinds(
 
 
 def _codes(before: Side, after: Side, column: str) -> tuple[NDArray[np.int64], ...]:
-    """Return each row's word of a column as a number, alike in both windows; 0 = unknown."""
+    """Return each row's value of a column as a number, the same in both windows; 0 = unknown."""
     words = [side.rows.words[column] for side in (before, after)]
     names = {name: k + 1 for k, name in enumerate(sorted({*words[0].names, *words[1].names}))}
     return tuple(np.array([*(names[name] for name in one.names), 0], np.int64)[one.codes]

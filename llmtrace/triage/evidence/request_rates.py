@@ -1,4 +1,4 @@
-"""Compare how many requests come a second, with how much that varies by itself."""
+"""Compare the rate at which requests arrive with how much it varies by itself."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from llmtrace.dataset.case import Window
 from llmtrace.stats.arrays import Floats
 from llmtrace.triage.evidence import changes
 
-_PARTS: Final = 8  # of a window, by which requests' bursts are counted
+_PARTS: Final = 8  # of a window, between which the rate varies
 _QUARTERS: Final = 4
-_EXPECTED: Final = 12.0  # requests: chance leaves a tenth of so many to one in ten thousand
-_STEP: Final = 0.5  # of a change: where less of it is at its beginning, it has none
+_EXPECTED: Final = 12.0  # requests; a tenth of them or fewer is a chance of one in 10,000
+_STEP: Final = 0.5  # share of a change that must happen where the windows meet
 
 
 def stretches_of(before: Window, after: Window) -> tuple[int, float]:
-    """Return into how many stretches the time before is cut, and how much longer that after is."""
+    """Return how many stretches the time before is cut into, and after's length over theirs."""
     count = max(changes.STRETCHES, int(before.seconds / after.seconds))
     return count, after.seconds * count / before.seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """When requests of one window came, and how many each row stands for."""
+    """Arrival times of requests in one window, and how many requests each row stands for."""
 
     window: Window
     t: Floats
@@ -35,52 +35,52 @@ class Counted:
 
     @property
     def rate(self) -> float:
-        """How many requests come a second."""
+        """Requests per second."""
         return float(self.weights.sum()) / max(self.window.seconds, 1e-9)
 
     def rates(self, count: int) -> Floats:
-        """Return the requests a second in so many stretches of the window."""
+        """Return the requests per second in each of `count` stretches of the window."""
         within = (self.window.start, self.window.end)
         counts = np.histogram(self.t, count, within, weights=self.weights)[0]
-        found: Floats = counts * count / self.window.seconds
-        return found
+        return counts * count / self.window.seconds
 
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Requests that came in both windows: all, or those of one kind."""
+    """Arrivals in both windows, of all requests or of those of one kind."""
 
     before: Counted
     after: Counted
 
     @cached_property
     def z(self) -> float:
-        """Standard errors between the rates, by the unrest of a few stretches of either window.
+        """Change of the rate in standard errors, from its variation between parts of the windows.
 
-        Requests come in bursts: it is their number that counts, not that of the requests.
+        Requests come in bursts, so the number of bursts limits the certainty, not that of
+        requests.
         """
         b, a = (side.rates(_PARTS) for side in (self.before, self.after))
         error = math.sqrt(
             max(float(b.var(ddof=1)) / _PARTS, float(b.mean()) / self.before.window.seconds)
             + max(float(a.var(ddof=1)) / _PARTS, 1e-12)
         )
-        return changes.as_z(float(a.mean() - b.mean()) / max(error, 1e-12), 2 * _PARTS - 2)
+        return changes.z_of_t(float(a.mean() - b.mean()) / max(error, 1e-12), 2 * _PARTS - 2)
 
     @cached_property
     def stretches_z(self) -> float:
-        """How far the requests a second are from those of stretches of the time before, as a z."""
+        """How far the rate is from those of stretches of the time before, as a z."""
         count, longer = stretches_of(self.before.window, self.after.window)
         least = math.sqrt(self.before.rate * count / self.before.window.seconds)  # by chance
-        return changes.one_more_z(self.before.rates(count), self.after.rate, least, longer)
+        return changes.z_among_stretches(self.before.rates(count), self.after.rate, least, longer)
 
     def stopped(self, share: float) -> bool:
-        """Return whether at most this share of requests that came all along still comes."""
+        """Return whether the rate fell to at most this share, of requests that came all along."""
         many = self.before.rate * self.after.window.seconds >= _EXPECTED
         came = many and self.before.rates(_PARTS).min() > 0
         return bool(came and self.after.rate <= share * self.before.rate)
 
     @cached_property
-    def change_slowly(self) -> bool:
-        """Whether the requests a second differ little where the windows meet, for what they do."""
+    def is_gradual(self) -> bool:
+        """Whether the rates just before and after the windows' border differ little."""
         last, first = self.before.rates(_QUARTERS)[-1], self.after.rates(_QUARTERS)[0]
         return bool(abs(first - last) < _STEP * abs(self.after.rate - self.before.rate))

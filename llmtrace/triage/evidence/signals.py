@@ -1,7 +1,6 @@
-"""One signal by instance and time.
+"""Signals by instance and time: gauges as sampled, counters as rates between samples.
 
-Gauges as sampled; counters as their rate between two samples. The collector's own names of signals
-are understood as well as those of the contract.
+The collector's own names of signals are understood as well as those of the case format.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from llmtrace.dataset.case import Signals, Window
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.evidence.changes import Shift, share, shift, shift_of_samples
 
-# The collector's names of signals that the contract of a case names otherwise, and their factor.
+# The case format's names of signals: the collector's name for each, and the factor to apply.
 _ALIASES: Final[Mapping[str, tuple[str, float]]] = {
     "tokens_in": ("prompt_tokens", 1.0),
     "tokens_out": ("generation_tokens", 1.0),
@@ -29,26 +28,26 @@ _ALIASES: Final[Mapping[str, tuple[str, float]]] = {
     "gpu_throttle": ("gpu_throttled", 1.0),
     "gpu_xid": ("gpu_last_xid", 1.0),
 }
-_AS_ONE: Final = 1.5  # times what a typical engine moved: no more is what all of them did
-_MAX: Final = 1e17  # nothing that engines and GPUs count comes to more
-# Several ranks of an engine, or reasons: these add up. Of GPUs of a replica the worst counts.
+_AS_ONE: Final = 1.5  # times the typical change; an instance up to there moved like the others
+_MAX: Final = 1e17  # larger values are not credible
+# Gauges whose ranks or reasons add up; of a replica's GPUs the worst counts.
 _SUMMED: Final = frozenset(
     {"running", "waiting", "waiting_deferred", "waiting_grammar", "kv_fetch", "lora_slots_used",
      "lora_slots"}
 )  # fmt: skip
-# Gauges that are one reason of another one.
+# Gauges that some engines report as one reason of `waiting_by_reason`.
 _REASONS: Final = {"waiting_deferred": "deferred", "waiting_grammar": "grammar"}
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One signal of one instance, by time. Of a counter: its rate between two samples."""
+    """One signal of one instance by time; of a counter, its rate per second."""
 
     t: Floats
     value: Floats
 
     def within(self, window: Window) -> Series:
-        """Return the samples that are within a window."""
+        """Return the samples in a window."""
         inside = (self.t >= window.start) & (self.t < window.end)
         return Series(self.t[inside], self.value[inside])
 
@@ -58,9 +57,9 @@ class Moved:
     """A signal in both windows, by instance.
 
     Attributes:
-        fleet: all instances' samples taken together: what a typical engine did.
-        instances: each instance on its own, where both windows hold enough samples.
-        after: the samples of the window after, by instance, however few.
+        fleet: all instances' samples together, as of a typical instance.
+        instances: each instance with enough samples in both windows.
+        before, after: the samples in each window, by instance, however few.
     """
 
     fleet: Shift
@@ -71,12 +70,13 @@ class Moved:
     def most(self, *, down: bool = False) -> tuple[str | None, Shift]:
         """Return the instance that rose (`down`: fell) most, and its shift.
 
-        Or the fleet's under no name, where a typical engine did much the same.
+        If a typical instance moved much the same, return `None` and the shift of all.
         """
         sign = -1 if down else 1
 
         def by(shift: Shift) -> tuple[bool, float, float]:
-            sure = shift.fell(0.0, 0.0) if down else shift.rose(0.0, 0.0) or shift.grew(0.0, 0.0)
+            rose = shift.rose(0.0, 0.0) or shift.mean_rose(0.0, 0.0)
+            sure = shift.fell(0.0, 0.0) if down else rose
             return sure, sign * shift.change, sign * shift.mean_change
 
         if len(self.instances) < 2:
@@ -87,21 +87,21 @@ class Moved:
         return (None, self.fleet) if as_one else (name, found)
 
     def rose(self, floor: float, relative: float = 0.1) -> bool:
-        """Return whether the fleet or any one instance is up."""
+        """Return whether all instances together or any one of them is up."""
         return any(one.rose(floor, relative) for one in self._every)
 
-    def grew(self, floor: float, relative: float = 0.1) -> bool:
-        """Return whether the mean of the fleet or of any one instance is up."""
-        return any(one.grew(floor, relative) for one in self._every)
+    def mean_rose(self, floor: float, relative: float = 0.1) -> bool:
+        """Return whether the mean of all instances together or of any one of them is up."""
+        return any(one.mean_rose(floor, relative) for one in self._every)
 
     def more_often(self, sure: float) -> bool:
-        """Return whether more samples are above 0: of what is mostly 0, that is all they say."""
+        """Return whether more samples are above 0; a gauge that is mostly 0 shows no more."""
         above = [np.concatenate([one.value > 0 for one in side.values()])
                  for side in (self.before, self.after)]  # fmt: skip
         return share(*above).rose(0.0, 2, sure)
 
     def fell(self, floor: float, relative: float = 0.1) -> bool:
-        """Return whether the fleet or any one instance is down."""
+        """Return whether all instances together or any one of them is down."""
         return any(one.fell(floor, relative) for one in self._every)
 
     @property
@@ -163,11 +163,11 @@ def rates(signals: Signals, signal: str, labels: Mapping[str, str]) -> dict[str,
 
 
 def means(signals: Signals, name: str) -> dict[str, Series]:
-    """Return the mean of a duration, of the requests that ended between two scrapes, by instance.
+    """Return a duration's mean over the requests that ended between two scrapes, by instance.
 
     Args:
         signals: of the case, with the counters `<name>_sum`, seconds, and `<name>_count`.
-        name: what engines count: `queue`, `prefill`, `ttft`, ...
+        name: the duration that engines count: `queue`, `prefill`, `ttft`, ...
     """
     counts, found = rates(signals, f"{name}_count", {}), {}
     for engine, total in rates(signals, f"{name}_sum", {}).items():
@@ -180,7 +180,7 @@ def means(signals: Signals, name: str) -> dict[str, Series]:
 
 
 def _front_end(signals: Signals) -> dict[str, Series]:
-    """Return what of the mean time to first token is neither queue, prefill nor transfer."""
+    """Return the mean time to first token without queue, prefill and KV transfer."""
     whole, queue, prefill, moves = (
         means(signals, name) for name in ("ttft", "queue", "prefill", "kv_transfer_time")
     )
@@ -194,7 +194,7 @@ def _front_end(signals: Signals) -> dict[str, Series]:
 
 
 def moved(series: Mapping[str, Series], before: Window, after: Window) -> Moved | None:
-    """Compare a signal between two windows; `None` where too few samples are in either."""
+    """Compare a signal between two windows; `None` = too few samples in one of them."""
     sides = [
         {name: one.within(window) for name, one in series.items()} for window in (before, after)
     ]
@@ -235,7 +235,7 @@ def _by_instance(signals: Signals, chosen: Mask) -> Iterator[tuple[str, NDArray[
 
 
 def _added_up(parts: Sequence[Series]) -> Series:
-    """Add what is of the same time: ranks of an engine, or rates of several label sets."""
+    """Add values of the same time: ranks of an engine, or rates of several label sets."""
     t = np.concatenate([part.t for part in parts])
     value = np.concatenate([part.value for part in parts])
     times, where = np.unique(t, return_inverse=True)

@@ -1,7 +1,4 @@
-"""The rows of one window, field by field.
-
-`Side.number` gives the fields of a row, and those that follow from several of them.
-"""
+"""The rows of one window as columns: fields of the row, and fields derived from them."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats, Mask
 
-_ENOUGH: Final = 40_000  # more of them make a p95 no surer than its own unrest
+_ENOUGH: Final = 40_000  # rows; more make a p95 no more certain than it varies
 _T = TypeVar("_T", bound=np.generic)
 
 
@@ -28,69 +25,65 @@ class Side:
 
     rows: Columns
     window: Window
-    _kept: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    _memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __len__(self) -> int:
         return self.rows.n
 
     @cached_property
     def t(self) -> Floats:
-        """When each row started, unix seconds."""
+        """Start of each row, unix seconds."""
         return self.rows.start / 1e9
 
     @cached_property
-    def _some(self) -> NDArray[np.int64] | None:
+    def _sample(self) -> NDArray[np.int64] | None:
         if self.rows.n <= _ENOUGH:
             return None
-        # Not every n-th: balancers deal requests out in turn.
+        # Not every n-th row: load balancers assign requests in turn.
         drawn = np.random.default_rng(1).choice(self.rows.n, _ENOUGH, replace=False)
         return np.sort(drawn)
 
-    def some(self, column: NDArray[_T]) -> NDArray[_T]:
-        """Return a column for as many rows as percentiles need: the same ones each time."""
-        return column if self._some is None else column[self._some]
+    def sampled(self, column: NDArray[_T]) -> NDArray[_T]:
+        """Return a column of as many rows as percentiles need, the same rows each time."""
+        return column if self._sample is None else column[self._sample]
 
     def number(self, name: str) -> Floats:
         """Return a column of the row, or one of `DERIVED`; NaN = unknown."""
         if name not in DERIVED:
             return self.rows.numbers[name]
-        if name not in self._kept:
+        if name not in self._memo:
             with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-                self._kept[name] = DERIVED[name](self)
-        found: Floats = self._kept[name]
+                self._memo[name] = DERIVED[name](self)
+        found: Floats = self._memo[name]
         return found
 
     def known(self, name: str) -> bool:
-        """Return whether any row knows this."""
+        """Return whether any row has this field."""
         return bool(np.isfinite(self.number(name)).any())
 
     def where(self, column: str, *words: str) -> Mask:
-        """Return which rows have one of these words in a column."""
+        """Return which rows have one of these values in a column."""
         return self.rows.words[column].where(*words)
 
     @property
     def ends(self) -> Floats:
-        """When each row was over, unix seconds, as its own client saw it."""
+        """End of each row, unix seconds, by its client's clock."""
         return self.t + self.number("e2e_s")
 
 
-def _uncached(side: Side) -> Floats:
-    return np.maximum(side.number("prompt_tokens") - side.number("cached_tokens"), 0.0)
-
-
 def _found_prefix(side: Side) -> Floats:
-    """Prompt tokens that an engine found in its cache, of requests that came to one."""
+    """Prompt tokens found in an engine's cache; NaN for responses from a response cache."""
     return np.where(side.number("cache_hit") > 0, np.nan, side.number("cached_tokens"))
 
 
 def _computed(side: Side) -> Floats:
-    """Prompt tokens that had to be computed; all of them where no cache was reported."""
+    """Prompt tokens that had to be computed; all of them if no cache is reported."""
     prompt, cached = side.number("prompt_tokens"), side.number("cached_tokens")
     return np.maximum(prompt - np.nan_to_num(cached), 0.0)
 
 
 def _network_path(side: Side) -> Floats:
-    """The network itself: neither our own pool's wait nor attempts that failed."""
+    """Network time without waiting for the client's own pool; only of requests sent once."""
     path = side.number("network_s") - np.nan_to_num(side.number("network_client_wait_s"))
     once = ~(side.number("attempts") > 1)
     return np.where(once, np.maximum(path, 0.0), np.nan)
@@ -99,7 +92,7 @@ def _network_path(side: Side) -> Floats:
 def _client_delay(side: Side) -> Floats:
     """The application's own time before a request, and its wait for a connection.
 
-    Rows from before `client_s` was kept have both in the latter.
+    Old rows have no `client_s` and count both as the wait for a connection.
     """
     own, pool = side.number("client_s"), side.number("network_client_wait_s")
     known = ~(np.isnan(own) & np.isnan(pool))
@@ -107,7 +100,7 @@ def _client_delay(side: Side) -> Floats:
 
 
 def _client_setup(side: Side) -> Floats:
-    """All that comes before a request is on a connection: imports, pools, DNS, TCP, TLS."""
+    """Everything before a request is on a connection: imports, pools, DNS, TCP, TLS."""
     parts = ["client_s", *(f"network_{one}_s" for one in ("client_wait", "dns", "connect", "tls"))]
     found = [side.number(name) for name in parts]
     known = ~np.all([np.isnan(one) for one in found], axis=0)
@@ -115,12 +108,12 @@ def _client_setup(side: Side) -> Floats:
 
 
 def _network_and_client(side: Side) -> Floats:
-    """The network, and what came before it on the client's side."""
+    """Network time, and the client's own time before it."""
     return side.number("network_s") + np.nan_to_num(side.number("client_s"))
 
 
 def _gateway_once(side: Side) -> Floats:
-    """The gateway's own time where nothing was sent twice."""
+    """The gateway's own time, only of requests sent once."""
     return np.where(~(side.number("attempts") > 1), side.number("gateway_s"), np.nan)
 
 
@@ -130,16 +123,19 @@ def _render_own(side: Side) -> Floats:
 
 
 def _unread(side: Side) -> Floats:
-    """For how long at least the first content waited for the client."""
+    """The least time for which the first content waited for the client to read it."""
     late = side.number("ttft_s") - side.number("arrived_by_s")
     known = np.isfinite(side.number("client_lag_s"))
     return np.where(known, np.maximum(np.nan_to_num(late), 0.0), np.nan)
 
 
 def in_progress(side: Side, by: str = "replica", after: str | None = None) -> Floats:
-    """Return how many requests with the same word are in progress as each starts, itself included.
+    """Return how many requests were in progress as each one started, itself included.
 
-    On the same engine, if nothing else is given; and only those that have had a wait (`after`).
+    Args:
+        side: the rows.
+        by: the column whose value they must share.
+        after: field of a wait; only requests that are past it count as begun.
     """
     codes, ends, found = side.rows.words[by].codes, side.ends, np.full(len(side), np.nan)
     begins = side.t if after is None else side.t + np.nan_to_num(side.number(after))
@@ -150,13 +146,8 @@ def in_progress(side: Side, by: str = "replica", after: str | None = None) -> Fl
     return found
 
 
-def _tool_waste(side: Side) -> Floats:
-    """What a turn waited for tools beyond what their dependencies demand."""
-    return np.maximum(side.number("tool_wall_s") - side.number("tool_critical_path_s"), 0.0)
-
-
 def _unattributed(side: Side) -> Floats:
-    """The time of no stage: all of it, where a request reports none, till its first content."""
+    """Time without a stage; for rows without any stages, all time to the first content."""
     whole, wait = side.rows.numbers["unattributed_s"], side.number("ttft_s")
     if any(side.known(f"{one}_s") for one in PARTITION if one != "unattributed"):
         return whole
@@ -168,6 +159,10 @@ def _wait_per_token(side: Side) -> Floats:
     return np.where(tokens > 1, side.number("decode_s") / (tokens - 1), np.nan)
 
 
+def _less(whole: str, part: str) -> Callable[[Side], Floats]:
+    return lambda side: np.maximum(side.number(whole) - side.number(part), 0.0)
+
+
 def _over(above: str, below: str, least: float = 1.0) -> Callable[[Side], Floats]:
     def divide(side: Side) -> Floats:
         denominator = side.number(below)
@@ -177,7 +172,7 @@ def _over(above: str, below: str, least: float = 1.0) -> Callable[[Side], Floats
 
 
 DERIVED: Final[Mapping[str, Callable[[Side], Floats]]] = {
-    "uncached_tokens": _uncached,
+    "uncached_tokens": _less("prompt_tokens", "cached_tokens"),
     "computed_tokens": _computed,
     "found_prefix_tokens": _found_prefix,
     "cached_share": _over("cached_tokens", "prompt_tokens"),
@@ -188,7 +183,7 @@ DERIVED: Final[Mapping[str, Callable[[Side], Floats]]] = {
     "gateway_once_s": _gateway_once,
     "render_own_s": _render_own,
     "in_progress": in_progress,
-    "tool_waste_s": _tool_waste,
+    "tool_waste_s": _less("tool_wall_s", "tool_critical_path_s"),
     "unread_s": _unread,
     "unattributed_s": _unattributed,
     "wait_per_token_s": _wait_per_token,

@@ -1,7 +1,7 @@
 """Parse the payload of Alertmanager's webhook, version 4.
 
-Any client that reaches the port may send it, so it is bounded, and an invalid one is rejected
-with a sentence for its sender.
+Any client that reaches the port may send one, so its size is limited, and an invalid one is
+rejected with a sentence for the sender.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _EARLIEST: Final = 946_684_800.0  # the year 2000: Alertmanager's zero time is l
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One alert that fires, or has ended.
+    """One alert, firing or resolved.
 
     Attributes:
-        id: the same for every notification of one firing.
-        name: the rule's.
+        id: the same in every notification of one firing.
+        name: of its rule.
         started: unix seconds.
-        ended: unix seconds; `None` = it fires still.
-        labels: as of the rule and its expression.
+        ended: unix seconds; `None` = it is still firing.
+        labels: from the rule and its expression.
     """
 
     id: str
@@ -42,15 +42,15 @@ class Alert:
 
     @property
     def title(self) -> str:
-        """Its name, and the instance it is of: each engine that is down has an alert."""
+        """Its name and, if it has one, its instance: each engine has an alert of its own."""
         return f"{self.name} {self.labels.get('instance', '')}".rstrip()
 
 
 def read_alerts(body: bytes) -> list[Alert]:
-    """Read the payload of a notification: the first 200 alerts in it, without odd ones.
+    """Parse a notification: the first 200 alerts in it, without invalid ones.
 
     Raises:
-        DataError: it is none; the text says why.
+        DataError: the notification is invalid, or all its alerts are; the text says why.
     """
     if len(body) > MAX_BYTES:
         raise DataError(f"more than {MAX_BYTES} bytes")
@@ -67,7 +67,7 @@ def read_alerts(body: bytes) -> list[Alert]:
         except DataError as error:
             odd = error
     if odd is not None and not found:
-        raise odd  # none of them can be read: report that to the sender
+        raise odd
     return found
 
 
@@ -81,7 +81,7 @@ def _alert(given: Any) -> Alert:
     ended = _time(given.get("endsAt")) if given.get("status") == "resolved" else None
     named = json.dumps([sorted(labels.items()), started])
     return Alert(
-        # Not the fingerprint in the payload: the sender could choose it to hide another alert's.
+        # Not the payload's fingerprint: a sender could choose one to suppress another alert.
         id=hashlib.sha256(named.encode()).hexdigest()[:16],
         name=labels.get("alertname", "alert"),
         started=started,

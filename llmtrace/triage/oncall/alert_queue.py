@@ -1,7 +1,7 @@
 """Triage each incoming alert once, store the report and notify people.
 
-One thread works a bounded queue. A report that cannot be delivered is stored all the same, and
-the failure logged.
+One thread works through a bounded queue. A report that cannot be delivered is stored anyway, and
+the failure is logged.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _NEAR_S: Final = 60.0
 _MAX_KNOWN: Final = 10_000
 _NOT_FILTERS: Final = frozenset({"outcome", "finish_reason", "error_type"})
 
-# Verdicts on an alert that has only begun.
+# Verdicts for which an alert is tried again: it may have only begun.
 _TOO_EARLY: Final = frozenset({"not_enough_data", "no_change"})
 
-# Reads a window's case.
+# Reads the case of a window.
 Load = Callable[[Window, Progress], Case]
 
 
@@ -53,10 +53,10 @@ class QueueSettings:
 
     Attributes:
         back_s: how long before an alert to look.
-        settle_s: how long after an alert to wait until its requests are stored.
-        max_waiting: alerts that wait; more are rejected, and sent again by their sender.
-        attempts: at most for an alert whose data cannot be read, or do not suffice yet.
-        retry_s: how long to wait between two attempts.
+        settle_s: how long to wait until an alert's requests are stored.
+        max_waiting: alerts in the queue; others are rejected, and their sender sends them again.
+        attempts: at most, for an alert whose data cannot be read or do not suffice yet.
+        retry_s: wait between two attempts.
     """
 
     back_s: float = 3 * _HOUR_S
@@ -66,20 +66,20 @@ class QueueSettings:
     retry_s: float = 10.0
 
 
-class Full(Exception):  # noqa: N818 - what the desk is
-    """Raised when too many alerts wait already."""
+class Full(Exception):  # noqa: N818 - the state of the queue
+    """Raised if too many alerts are waiting."""
 
 
 class AlertQueue:
-    """Works alerts off, one after the other and pages first, on a thread of its own.
+    """Triages alerts one after the other, pages first, on its own thread.
 
     Args:
         load: reads rows and signals.
         reports: where reports are stored.
         notifiers: channels that are notified of each report.
         settings: how alerts are processed.
-        link: makes the address of a report from its name; `None` = it has none.
-        links: where traces and runbooks are, which reports link to.
+        link: makes the address of a report from its name; `None` = reports have no address.
+        links: where traces and runbooks are, for reports to link to.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class AlertQueue:
         self._links = links
         self._waiting: deque[Alert] = deque()
         self._working: Alert | None = None
-        self._known: dict[str, None] = {}  # in the order they came
+        self._known: dict[str, None] = {}  # names of reports, in order of arrival
         self._changed = threading.Condition()
         self._closing = False
         self.counts: Counter[str] = Counter()
@@ -108,11 +108,11 @@ class AlertQueue:
         self._thread.start()
 
     def take(self, alerts: Iterable[Alert]) -> int:
-        """Take on the alerts that fire and are new; return how many.
+        """Queue the alerts that are firing and new; return how many.
 
         Raises:
-            Full: there is not room for all; as many as there is room for are taken on, and the
-                others are when their sender comes again.
+            Full: there was not room for all. As many as there was room for are queued; their
+                sender sends the others again.
         """
         with self._changed:
             new: dict[str, Alert] = {}
@@ -136,19 +136,19 @@ class AlertQueue:
         return len(taken)
 
     def unfinished(self) -> list[Alert]:
-        """Return the alerts that are being triaged or wait for it."""
+        """Return the alert being triaged and those waiting."""
         with self._changed:
             return [*([] if self._working is None else [self._working]), *self._waiting]
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Finish what is being worked on, and end the thread."""
+        """Finish the current alert, and end the thread."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         self._thread.join(timeout_s)
 
     def _pause(self, seconds: float) -> bool:
-        """Wait; return whether to go on, which is false once the queue is closing."""
+        """Wait; return whether to go on, which is false when the queue is closing."""
         with self._changed:
             self._changed.wait_for(lambda: self._closing, seconds)
             return not self._closing
@@ -159,7 +159,7 @@ class AlertQueue:
             self._changed.wait_for(lambda: self._closing or self._waiting)
             if self._closing:
                 return None
-            # People are woken by pages, so these are first.
+            # Pages wake people, so they go first.
             self._working = min(
                 self._waiting, key=lambda one: one.labels.get("severity") != "page"
             )
@@ -172,7 +172,7 @@ class AlertQueue:
                 return
             try:
                 self._work(alert)
-            except Exception:  # one alert that cannot be worked must not end the desk
+            except Exception:  # one alert that fails must not end the thread
                 self._failed(alert)
                 logger.exception("alert %s could not be triaged", alert.id)
 
@@ -200,16 +200,17 @@ class AlertQueue:
                 logger.warning("report %s: %s", name, error)
 
     def _failed(self, alert: Alert) -> None:
-        """Count it, and take it on again when its sender repeats itself."""
+        """Count a failure, and accept the alert again when its sender repeats it."""
         self.counts["failed"] += 1
         with self._changed:
             self._known.pop(self._reports.named(alert), None)
 
     def _triaged(self, alert: Alert) -> tuple[Case, Result] | None:
-        """Read what there is of an alert's time, and triage it.
+        """Read the data around an alert, and triage it; `None` = they could not be read.
 
-        Both are tried again for a while: when what has the rows is away, and when they show
-        nothing yet, since an incident that has only begun shows more later.
+        Both are tried again, if the source does not respond or if the data show nothing yet: an
+            incident
+        that has only begun shows more later.
         """
         found: tuple[Case, Result] | None = None
         for number in range(self._settings.attempts):
@@ -229,16 +230,13 @@ class AlertQueue:
 
 
 def triage_alert(case: Case, alert: Alert, now: float) -> Result:
-    """Triage the time of an alert, for the requests and the metric its labels name.
+    """Triage the time of an alert, for the requests and the metric that its labels name.
 
-    Labels that no row has are not filtered by: they are of the rule, and not of requests. The
-    result says so, as what the alert is and when it began.
+    Labels that no row has belong to the rule, not to requests, so they are no filter. The result
+    says so, and which alert it is about.
     """
-    rows, filters, about = (
-        case.rows,
-        {},
-        [f"alert {alert.title} of {date_and_zone(alert.started)}"],
-    )
+    rows, filters = case.rows, {}
+    about = [f"alert {alert.title} of {date_and_zone(alert.started)}"]
     for name, value in alert.labels.items():
         if name in WORDS and name not in _NOT_FILTERS and value:
             mask = rows.words[name].where(value)

@@ -23,7 +23,7 @@ from llmtrace.triage.oncall.report_store import Reports
 from llmtrace.triage.report.links import Links
 from llmtrace.triage.sources import Read
 
-# Alertmanager keeps a connection for five minutes, and loses an alert that meets its close.
+# Longer than Alertmanager's five minutes: it loses an alert that it sends as we close.
 _KEEP_ALIVE_S: Final = 600
 _TRIED_S: Final = 60.0
 logger = logging.getLogger("llmtrace.oncall")
@@ -35,10 +35,10 @@ def serve(options: argparse.Namespace, read: Read) -> None:
 
     Args:
         options: as parsed.
-        read: reads the source they name, as `sources.reader` makes it.
+        read: reads the source that they name, from `sources.reader`.
 
     Raises:
-        ConfigError: an option is wrong, or an open port has no token.
+        ConfigError: an option is invalid, or a port that others can reach has no token.
         DataError, SourceError: the saved incident cannot be read.
     """
     links = _links(options)
@@ -65,11 +65,11 @@ def serve(options: argparse.Namespace, read: Read) -> None:
     listener = listen(host, port, "--listen HOST:PORT")
     where = f"http://{bracketed(host)}:{listener.getsockname()[1]}"
     public = (options.public_url or where).rstrip("/")
-    desk = AlertQueue(
+    queue = AlertQueue(
         lambda window, progress: read(window, progress, {}),
         reports,
         channels,
-        # A saved incident is all there already: nothing arrives later.
+        # A saved incident is complete: nothing arrives later.
         QueueSettings(settle_s=0.0, retry_s=1.0) if options.case else None,
         link=lambda name: f"{public}/reports/{quote(name)}",
         links=links,
@@ -79,33 +79,33 @@ def serve(options: argparse.Namespace, read: Read) -> None:
         sys.stderr.write(f"llmtrace triage: a rehearsal, with the case in {options.case}\n")
     server = uvicorn.Server(
         uvicorn.Config(
-            make_app(desk, reports, token, filter(None, (host, urlsplit(public).hostname))),
+            make_app(queue, reports, token, filter(None, (host, urlsplit(public).hostname))),
             log_config=None, access_log=False, ws="none", server_header=False,
             timeout_keep_alive=_KEEP_ALIVE_S,
         )
     )  # fmt: skip
-    # uvicorn raises SIGTERM once more when it has stopped: then there is still a desk to close.
+    # uvicorn raises SIGTERM again after it has stopped; the queue still has to be closed.
     signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         server.run([listener])
     finally:
-        desk.close()
+        queue.close()
 
 
 def _try_source(read: Read, *, saved: bool) -> None:
-    """Say before the first alert what it would meet: a server that is away may come back."""
+    """Check the source before the first alert: warn if it is away, fail for a saved case."""
     now = time.time()
     try:
         read(Window(now - _TRIED_S, now), lambda _what, _share: None, {})
     except (DataError, SourceError) as error:
         if saved:
             raise
-        if isinstance(error, SourceError):  # else it answers, and has no requests so new
+        if isinstance(error, SourceError):  # a DataError: it responds, but has no new requests
             logger.warning("alerts cannot be triaged yet: %s", error)
 
 
 def _links(options: argparse.Namespace) -> Links:
-    """Return where traces and runbooks are; raise `ConfigError` for a source of rows alone."""
+    """Return where traces and runbooks are; `ConfigError` if the source is a file of rows."""
     if options.rows is not None:
         raise ConfigError(
             "triage serve: alerts are of now; give --url, --store or --langfuse, or --case DIR to "
@@ -119,7 +119,7 @@ def notifiers(options: argparse.Namespace, environment: Mapping[str, str]) -> li
     """Return the channels that are notified of reports.
 
     Raises:
-        ConfigError: an address or a token file is wrong.
+        ConfigError: an address or a token file is invalid.
     """
     found: list[Notifier] = []
     url = environment.get(WEBHOOK_VARIABLE)

@@ -1,6 +1,6 @@
 """Notify people of a report: a chat by its incoming webhook, Grafana by an annotation.
 
-Addresses of webhooks are secrets, as tokens are: neither appears in a log or an error.
+Addresses of webhooks are secrets, like tokens: neither appears in a log or an error.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from llmtrace.triage.result import NAMED, Result, as_json
 _TIMEOUT_S: Final = 10.0
 _MS: Final = 1000
 _MAX_PARTS: Final = 3
-TAG: Final = "llmtrace"  # which the dashboards select
+TAG: Final = "llmtrace"  # the dashboards select annotations by it
 
 
 class Notifier(Protocol):
-    """A channel that people are notified by; raises `SourceError` if that fails."""
+    """A channel that notifies people; raises `SourceError` if that fails."""
 
     def notify(self, alert: Alert, result: Result, link: str | None) -> None:
         """Notify people of one triaged alert; `link` is its report's address, if it has one."""
 
 
 def summary(alert: Alert, result: Result, link: str | None) -> str:
-    """Say in a few lines what was found, for a chat or an annotation."""
+    """Summarise a result in a few lines, for a chat or an annotation."""
     lines = [f"{alert.title}: {verdict_words(result)[0]}: {headline(result)}", *result.about[1:]]
     lines += result.quality.doubts
     lines.append(result.reason)
@@ -74,12 +74,12 @@ def summary(alert: Alert, result: Result, link: str | None) -> str:
     return "\n".join(lines)
 
 
-_OPENER: Final = opener(proxies=True)  # a chat may be beyond one
+_OPENER: Final = opener(proxies=True)  # a chat may only be reachable through a proxy
 
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """An address that takes `{"text": …}`, as Slack's incoming webhooks and many others do."""
+    """An address that accepts `{"text": …}`, such as Slack's incoming webhooks."""
 
     url: str = field(repr=False)
 
@@ -97,27 +97,28 @@ class Webhook:
             with _OPENER.open(request, timeout=_TIMEOUT_S):
                 pass
         except (OSError, HTTPException, ValueError) as error:
-            # Not the error itself: it may quote the address.
+            # Without the error's text, which may contain the address.
             status = getattr(error, "code", None)
             words = f"responded {status}" if status else "does not respond"
             raise SourceError(f"the webhook at {urlsplit(self.url).hostname} {words}") from None
 
 
 def _escaped(text: str) -> str:
-    """Take the meaning from what Slack reads as mentions and links: names come from outside."""
+    """Escape what Slack would read as mentions and links, since names come from outside."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 class Annotated:
-    """A Grafana whose dashboards show what was found, where and when it happened.
+    """A Grafana whose dashboards show a report's summary at the time of the incident.
 
     Args:
-        url: of it.
+        url: of Grafana.
         token: of a service account that may write annotations.
-        ca_file: certificates to trust, where its own is signed by none of the public ones.
+        ca_file: certificates to trust, if no public one signed Grafana's own.
 
     Raises:
-        ConfigError: the package `grafana-client` is not installed, that is no address, or no file.
+        ConfigError: the package `grafana-client` is not installed, or the address or file is
+            invalid.
     """
 
     def __init__(self, url: str, token: str, ca_file: Path | None = None) -> None:
@@ -146,7 +147,7 @@ class Annotated:
 
 
 def as_report(name: str, alert: Alert, result: Result, at: float) -> dict[str, Any]:
-    """Return what is kept of a report: the alert, when it was triaged, its title, the result."""
+    """Return the content to store: the alert, when it was triaged, the title, the result."""
     return {
         "name": name,
         "alert": {"name": alert.name, "started": alert.started, "labels": dict(alert.labels)},

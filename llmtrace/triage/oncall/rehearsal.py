@@ -1,4 +1,4 @@
-"""Send the alert of a saved incident, as an Alertmanager would have when it happened."""
+"""Send the alert of a saved incident, as Alertmanager would have when it happened."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def rehearse(folder: Path, url: str, token_file: Path | None, out: TextIO) -> No
 
     Args:
         folder: of the case.
-        url: of the receiver, as `http://127.0.0.1:4321/alerts`.
-        token_file: with the token it requires; `None` = none.
-        out: stream of what is printed.
+        url: of the receiver, such as `http://127.0.0.1:4321/alerts`.
+        token_file: with the token that it requires; `None` = none.
+        out: stream to print to.
 
     Raises:
-        ConfigError: the address is none, or the file has no token.
+        ConfigError: the address is invalid, or the file has no token.
         DataError: nothing stands out in the case.
-        SourceError: the case cannot be read, or the receiver does not take the alert.
+        SourceError: the case cannot be read, or the receiver does not accept the alert.
     """
     if not is_address(url):
         raise ConfigError(f"--alert {url!r}: write an address, as http://127.0.0.1:4321/alerts")
@@ -50,7 +50,7 @@ def fired_at(case: Case) -> float:
     """Return when an alert of this incident would have fired, unix seconds.
 
     Raises:
-        DataError: nothing stands out, so that none would have.
+        DataError: nothing stands out, so no alert would have fired.
     """
     window = case.after
     if window is None:
@@ -62,10 +62,10 @@ def fired_at(case: Case) -> float:
 
 
 def alert_at(started: float) -> dict[str, Any]:
-    """Return a notification of Alertmanager's, version 4, of one alert that fires.
+    """Return an Alertmanager notification (version 4) of one firing alert.
 
     Args:
-        started: since when, unix seconds.
+        started: when it fired, unix seconds.
     """
     alert = {
         "status": "firing",

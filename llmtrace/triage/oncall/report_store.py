@@ -1,7 +1,6 @@
-"""Store reports in a folder.
+"""Store reports in a folder, each as a page and a JSON file named by time and alert.
 
-Each is a page and a JSON file, named by time and alert. The oldest are removed when there are too
-many.
+If there are too many, the oldest are removed.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ class Reports:
     """A folder of reports.
 
     Attributes:
-        folder: is made if it is not there.
-        most: how many are kept.
+        folder: created if it does not exist.
+        most: how many reports are kept.
     """
 
     folder: Path
     most: int = 1000
 
     def ready(self) -> None:
-        """Make the folder.
+        """Create the folder.
 
         Raises:
-            ConfigError: that cannot be done.
+            ConfigError: that is not possible.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -51,7 +50,7 @@ class Reports:
         return f"{at}-{word}-{alert.id}"
 
     def has(self, name: str) -> bool:
-        """Return whether a report is there, from before a restart, too."""
+        """Return whether a report exists, even from before a restart."""
         return (self.folder / f"{name}.json").exists()
 
     def keep(self, name: str, report: Mapping[str, Any], page: str) -> None:
@@ -73,16 +72,16 @@ class Reports:
         return sorted(filter(_NAME.fullmatch, found), reverse=True)
 
     def page(self, name: str) -> str | None:
-        """Return a report's page; `None` = there is none of this name."""
+        """Return a report's page; `None` = no such report."""
         return self._read(name, "html")
 
     def content(self, name: str) -> dict[str, Any] | None:
-        """Return a report's content; `None` = there is none of this name."""
+        """Return a report's content; `None` = no such report."""
         text = self._read(name, "json")
         return None if text is None else dict(json.loads(text))
 
     def _read(self, name: str, kind: str) -> str | None:
-        if not _NAME.fullmatch(name):  # which keeps it inside the folder
+        if not _NAME.fullmatch(name):  # no path out of the folder
             return None
         try:
             return (self.folder / f"{name}.{kind}").read_text(encoding="utf-8")

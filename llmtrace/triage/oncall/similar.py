@@ -1,4 +1,4 @@
-"""Find past reports that look like a new one: has this been seen before?"""
+"""Find past reports that are similar to a new one."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _MOST: Final = 3
 def similar_reports(
     reports: Reports, result: Result, alert: Alert, name: str
 ) -> tuple[Similar, ...]:
-    """Return the past reports that look most alike, of those the latest first.
+    """Return the most similar past reports; of equally similar ones, the latest first.
 
-    They have the same first cause; where none is named, the same alert and metric. The same
-    metric, alert and affected kind of requests make one more alike.
+    They have the same first cause or, if none is named, the same alert and metric. Each of the
+    same metric, the same alert, and an affected kind of requests in common adds to the similarity.
 
     Args:
-        reports: those that are kept.
+        reports: the stored reports.
         result: the new one.
-        alert: that it is of.
-        name: its own report's, which is not its past.
+        alert: its alert.
+        name: its own name, to be left out.
     """
     cause = next((one.id for one in result.causes if one.status in NAMED), None)
     affected = {pair for one in result.cohorts for pair in one.attributes.items()}
@@ -43,7 +43,7 @@ def similar_reports(
 
 
 def _past(reports: Reports, name: str) -> Iterator[tuple[Similar, dict[str, Any]]]:
-    """Yield the latest reports and their results; those of other versions are left out."""
+    """Yield the latest reports and their results, without reports of other versions."""
     for other in islice((one for one in reports.names() if one != name), _READ):
         try:
             flat = reports.content(other) or {}

@@ -47,22 +47,22 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 def make_app(
-    desk: AlertQueue, reports: Reports, token: str | None, names: Iterable[str] = ()
+    queue: AlertQueue, reports: Reports, token: str | None, names: Iterable[str] = ()
 ) -> Starlette:
     """Make the application.
 
     Args:
-        desk: the queue that takes alerts on.
-        reports: those that are shown.
-        token: required of clients; `None` = any client that reaches the port may.
-        names: host names of the server, in addition to loopback's. Without a token no other is
-            accepted: a web page in a browser could have its own name resolve to this machine.
+        queue: accepts alerts.
+        reports: the reports to show.
+        token: required of clients; `None` = any client that reaches the port is allowed.
+        names: host names of this server beside loopback's. Without a token no others are accepted,
+            because a web page in a browser could make its own host name resolve to this machine.
     """
     guarded = partial(_guarded, token, LOOPBACK_NAMES | {name.lower() for name in names})
 
     async def index(_request: Request) -> Response:
-        unfinished = desk.unfinished()
-        page = _index(reports, unfinished, desk.counts["failed"])
+        unfinished = queue.unfinished()
+        page = _index(reports, unfinished, queue.counts["failed"])
         return HTMLResponse(page, headers=_REFRESH if unfinished or not reports.names() else {})
 
     async def report(request: Request) -> Response:
@@ -73,17 +73,17 @@ def make_app(
         page = reports.page(name)
         if page is not None:
             return HTMLResponse(page)
-        for alert in desk.unfinished():
+        for alert in queue.unfinished():
             if reports.named(alert) == name:
                 return HTMLResponse(_index(reports, [alert]), headers=_REFRESH)
         return _none(name)
 
     async def health(_request: Request) -> Response:
-        return JSONResponse({"ok": True, **desk.counts})
+        return JSONResponse({"ok": True, **queue.counts})
 
     return Starlette(
         routes=[
-            Route("/alerts", guarded(partial(_take, desk, reports)), methods=["POST"]),
+            Route("/alerts", guarded(partial(_take, queue, reports)), methods=["POST"]),
             Route("/", guarded(index)),
             Route("/reports/{name}", guarded(report)),
             Route("/healthz", health),
@@ -92,7 +92,7 @@ def make_app(
 
 
 def _guarded(token: str | None, called: Collection[str], handler: Handler) -> Handler:
-    """Return a handler that answers those who may ask, with the headers of every response."""
+    """Wrap a handler: check the token or host name, and set the headers of every response."""
 
     async def guard(request: Request) -> Response:
         if token is not None and not _bears(request, token):
@@ -113,8 +113,8 @@ def _guarded(token: str | None, called: Collection[str], handler: Handler) -> Ha
     return guard
 
 
-async def _take(desk: AlertQueue, reports: Reports, request: Request) -> Response:
-    # Any web page can have a browser send text and forms here, but not this type.
+async def _take(queue: AlertQueue, reports: Reports, request: Request) -> Response:
+    # A web page can make a browser send text or forms to any server, but not this type.
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         return JSONResponse({"error": "send Content-Type: application/json"}, 415)
     body = bytearray()
@@ -130,7 +130,7 @@ async def _take(desk: AlertQueue, reports: Reports, request: Request) -> Respons
         return Response(status_code=408)
     try:
         alerts = read_alerts(bytes(body))
-        taken = desk.take(alerts)
+        taken = queue.take(alerts)
     except DataError as error:
         return JSONResponse({"error": str(error)}, 400)
     except Full:

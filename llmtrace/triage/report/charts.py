@@ -1,7 +1,7 @@
 """Draw a metric over time as SVG, with the incident in view.
 
-It is drawn for a wide page and for a narrow one, and the page's style shows one of the two: a
-picture that is scaled down is not readable on a phone.
+Each chart is drawn twice, for a wide and for a narrow page, and the page's style shows one of
+them: a chart that is scaled down cannot be read on a phone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STYLE: Final = files(__package__).joinpath("charts.css").read_text(encoding="utf
 _COLOURS: Final = (OVER, NEUTRAL)
 _LATE: Final = 0.7
 _MAX_MARK: Final = 24
-_EDGE: Final = 40.0  # pixels from an edge, within which a time is written beside its tick
+_EDGE: Final = 40.0  # pixels from an edge within which a label is aligned to its tick
 _MINUTE_S: Final = 60.0
 _DAY_S: Final = 86_400.0
 _CLOCK_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600,
@@ -35,7 +35,7 @@ _STEPS: Final = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A picture's width, margins and bars in pixels; how many times are written below it."""
+    """A chart's width, margins and row height in pixels, and the number of time labels."""
 
     name: str
     width: float
@@ -52,11 +52,8 @@ SIZES: Final = (
 )
 
 
-# --- over time -----------------------------------------------------------------------------------
-
-
 def over_time(result: Result, seen: Timeline) -> str:
-    """Draw lines bin by bin, the windows as shades, the onset and events as upright lines."""
+    """Draw lines by bin, the windows as shaded areas, the onset and events as vertical lines."""
     start, end = seen.span
     finite = [v for line in seen.lines.values() for t, v in zip(seen.t, line, strict=True)
               if math.isfinite(v) and start <= t <= end]  # fmt: skip
@@ -119,7 +116,7 @@ def _over_time(
 
 
 def _label(value: float, most: float, unit: str) -> str:
-    """Write a value beside an axis that ends at `most`."""
+    """Format a value of an axis that ends at `most`."""
     if unit != "s":
         return f"{value:g} {unit}"
     in_ = unit_of(None, most)
@@ -133,7 +130,7 @@ def _marks(
     size: Size,
     between_y: tuple[float, float],
 ) -> list[str]:
-    """Draw the onset, the recovery and events as lines with their names."""
+    """Draw the onset, the recovery and events as vertical lines with their names."""
     marks = [] if result.onset is None else [(result.onset.best, "began", OVER)]
     if result.recovered_at is not None:
         marks.append((result.recovered_at, "over", NEUTRAL))
@@ -143,7 +140,7 @@ def _marks(
         if not span[0] <= t <= span[1]:
             continue
         began = result.onset.best if result.onset is not None else t
-        late = t < began or x(t) > _LATE * size.width  # beside the incident, or no room
+        late = t < began or x(t) > _LATE * size.width  # write to the left of the line
         drawn.append(
             f'<line x1="{x(t):.1f}" x2="{x(t):.1f}" y1="{between_y[0]}" y2="{between_y[1]}" '
             f'stroke="{colour}" stroke-dasharray="4 3"/><text class="ink" '
@@ -154,7 +151,7 @@ def _marks(
 
 
 def _ticks(start: float, end: float, most: int) -> list[tuple[str, float]]:
-    """Return round times between two, evenly spaced, with their labels; the last has the zone."""
+    """Return round times, evenly spaced between two times, with labels; the last has the zone."""
     steps = [*_CLOCK_S, *(_DAY_S * 2**n for n in range(12))]
     step = next((one for one in steps if (end - start) / one <= most), steps[-1])
     shift = time.localtime(start).tm_gmtoff
@@ -182,7 +179,7 @@ def _shade(name: str, window: Window, x: Callable[[float], float], top: float, l
 
 
 def _steps(points: Sequence[tuple[float, float]]) -> str:
-    """Write a line that is broken where nothing is known."""
+    """Draw a line that is interrupted where values are unknown."""
     steps, drawing = [], False
     for x, y in points:
         known = math.isfinite(y)
@@ -193,7 +190,7 @@ def _steps(points: Sequence[tuple[float, float]]) -> str:
 
 
 def nice(value: float) -> float:
-    """Return a round number that is not below a value, to end an axis with.
+    """Return a round number at or above a value, for the end of an axis.
 
     Example:
         >>> nice(0.83), nice(1.7), nice(0.0)

@@ -1,8 +1,8 @@
 """Render a triage as one HTML page, to send, print and keep.
 
-The same words as on the terminal, with pictures: the metric over time, the change stage by stage,
-the stages of a p95 request, the affected cohorts, the evidence for each cause. It has no script
-and fetches nothing.
+It has the words of the terminal's report, and charts: the metric over time, the change stage by
+stage, the stages of a p95 request, the affected cohorts, the evidence for each cause. It has no
+script and loads nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from llmtrace.triage.report.sentences import (
 from llmtrace.triage.report.timeline import timeline
 from llmtrace.triage.result import NAMED, Cohort, Finding, Result, Status
 
-# As a terminal's colour for a verdict.
+# The page's colours for the terminal's colours of verdicts.
 _COLOURS: Final = {
     "green": WITHIN, "cyan": STAGE_COLOURS["network"], "red": OVER, "yellow": NEAR,
 }  # fmt: skip
@@ -63,7 +63,7 @@ def write_page(path: Path, result: Result, case: Case, links: Links | None = Non
     Args:
         path: of the file.
         result: of a triage.
-        case: that it is of.
+        case: that was triaged.
         links: where traces and runbooks are; `None` = not known.
 
     Raises:
@@ -76,7 +76,7 @@ def write_page(path: Path, result: Result, case: Case, links: Links | None = Non
 
 
 def page(result: Result, case: Case, links: Links | None = None) -> str:
-    """Return the page of a result and the case it is of; `links` as of `write_page`."""
+    """Return the page of a result and its case; `links` as for `write_page`."""
     links = links or Links()
     seen = timeline(case, result)
     parts = [
@@ -86,7 +86,7 @@ def page(result: Result, case: Case, links: Links | None = None) -> str:
         waterfall.change(result),
         waterfall.stages_of_a_request(result),
         _causes(result, links),
-        _data(result, links),
+        f"<section><h2>The data</h2>{''.join(_data_lines(result, links))}</section>",
         _runbooks(result, links),
     ]
     style = charts.STYLE + _STYLE
@@ -110,9 +110,6 @@ def _head(result: Result) -> str:
         f"</span> {escape(headline(result))}</p>"
         f"<p>{escape(result.reason)}</p>{cause}{lines}"
     )
-
-
-# --- who, and why --------------------------------------------------------------------------------
 
 
 def _facts(result: Result) -> str:
@@ -155,7 +152,7 @@ def _cohort(one: Cohort, in_: str) -> str:
 
 
 def _seen_before(result: Result) -> str:
-    """Return links to past reports, which lie beside this one."""
+    """Return links to similar past reports, which are in the same folder."""
     links = "".join(
         f'<li><a href="{escape(one.report)}">{escape(similar_text(one))}</a></li>'
         for one in result.similar
@@ -203,7 +200,7 @@ def _cause(one: Finding, links: Links) -> str:
 
 
 def _marked(text: str) -> str:
-    """Return text of ours as HTML: what stands between backticks is to be typed."""
+    """Return our own text as HTML, with code in backticks."""
     parts = escape(text).split("`")
     return "".join(f"<code>{one}</code>" if n % 2 else one for n, one in enumerate(parts))
 
@@ -222,7 +219,7 @@ def _why(one: Finding) -> str:
 
 
 def _runbooks(result: Result, links: Links) -> str:
-    """Return the runbooks of the causes that are named, which the causes link to."""
+    """Return the runbooks of the named causes, for the causes to link to."""
     if links.runbooks is not None:
         return ""
     mine = [one.id for one in result.causes if one.status in NAMED and one.id in RULES]
@@ -235,13 +232,9 @@ def _runbooks(result: Result, links: Links) -> str:
 
 
 def _rendered(markdown: str) -> str:
-    """Return a runbook as HTML: without its title and without links, which would open nothing."""
+    """Return a runbook as HTML without its title, and without links, which would not work."""
     text = _LINK.sub(r"\1", markdown.split("\n\n", 2)[2])
     return str(_MARKDOWN.render(re.sub(r"^## ", "### ", text, flags=re.MULTILINE)))
-
-
-def _data(result: Result, links: Links) -> str:
-    return f"<section><h2>The data</h2>{''.join(_data_lines(result, links))}</section>"
 
 
 def _data_lines(result: Result, links: Links) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Make the addresses of traces and runbooks that a report links to."""
+"""Build the addresses of traces and runbooks that a report links to."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Links:
 
     Attributes:
         traces: an address with `{trace_id}` in it; `None` = ids are shown without a link.
-        runbooks: an address with `{cause}` in it, or the folder of `CAUSE.md`; `None` = the page
-            carries the runbooks itself.
+        runbooks: an address with `{cause}` in it, or the folder of `CAUSE.md`; `None` = the report
+            contains the runbooks.
 
     Raises:
-        ConfigError: one of them is no address.
+        ConfigError: one of them is not an address.
     """
 
     traces: str | None = None

@@ -1,4 +1,4 @@
-"""The words for verdicts, metrics and parts, and how figures of a triage are written."""
+"""Words for verdicts, metrics and parts, and the format of a report's figures."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ VERDICTS: Final = {
     "new_workload": ("a new kind of workload", "yellow"),
     "not_enough_data": ("cannot tell", "yellow"),
 }
-# Where no row says how long requests are, so that more work looks the same.
+# Without token counts in rows, more work looks like slower work.
 _UNSIZED: Final = {"regression": "slower than before", "drift": "gradually slower"}
-_DOUBLED: Final = 1.0  # a rise from which on not to have seen one says little
+_DOUBLED: Final = 1.0  # relative rise; "no rise of this much" would say too little
 _LONG_S: Final = 10.0
 _MINUTE_S: Final = 60.0
 _HOUR_S: Final = 3600.0
@@ -58,9 +58,9 @@ def verdict_words(result: Result) -> tuple[str, str]:
 
 
 def headline(result: Result) -> str:
-    """Say what users lose: requests that no longer come, fail or are cancelled; then latency.
+    """Say what users lose: requests that stopped coming, fail or are cancelled; then latency.
 
-    Beside lost requests, latency is said only if it rose beyond chance, or more than doubled.
+    If requests are lost, latency is added only if it rose beyond chance, or more than doubled.
     """
     lost = losses(result)
     before, after = result.before.p95, result.after.p95
@@ -81,25 +81,25 @@ def headline(result: Result) -> str:
         low, high = (figure(side.p50, in_) for side in (result.before, result.after))
         change += f", p50 {low} → {high} {in_}"
     text = f"{title_of(result)} {change}"
-    if result.verdict == "regression" and result.delta_s < 0 and not lost:  # a fault beside it
+    if result.verdict == "regression" and result.delta_s < 0 and not lost:  # faster, with a fault
         return " · ".join((*(f"{one.id} {one.status}" for one in result.causes[:1]), text))
     return " · ".join((*lost, text))
 
 
 def title_of(result: Result) -> str:
-    """Return what a triage is about, as `time to first token p95`."""
+    """Return what a triage is about, such as `time to first token p95`."""
     metric = METRIC_NAMES.get(result.metric or "", "latency")
     return f"{metric} p{100 * result.quantile:g}"
 
 
 def of_latency(result: Result) -> bool:
-    """Return whether a report is about latency, not only about requests that are lost."""
+    """Return whether a report is about latency, not only about lost requests."""
     rose = result.significant and (result.delta_s or 0.0) > 0
     return rose or not losses(result)
 
 
 def losses(result: Result) -> list[str]:
-    """Say which requests are lost, failed or cancelled: those whose number moved beyond chance."""
+    """Say how many requests are lost, failed or cancelled, if the number moved beyond chance."""
     texts = []
     before, after = (result.load.get(name) for name in ("before", "after"))
     if result.verdict == "traffic" and before and after:
@@ -124,7 +124,7 @@ def share(name: str, before: float | None, after: float | None) -> str:
 
 
 def number_of(number: int | None, word: str = "request") -> str:
-    """Write a number of things.
+    """Format a number of things.
 
     Example:
         >>> number_of(1), number_of(5601), number_of(0, "tenant")
@@ -134,7 +134,7 @@ def number_of(number: int | None, word: str = "request") -> str:
 
 
 def percent(part: float, decimals: int = 0) -> str:
-    """Write a share.
+    """Format a share.
 
     Example:
         >>> percent(0.4213), percent(0.0689, 1), percent(5.4)
@@ -149,24 +149,24 @@ def is_over(result: Result) -> bool:
 
 
 def latest(result: Result) -> str:
-    """Return what the window of the incident is called: `now`, or `then` once it is over."""
+    """Return the name of the window after: `now`, or `then` if the incident is over."""
     return "then" if is_over(result) else "now"
 
 
 def unit(one: Result | Change) -> str:
-    """Return the one unit that a report writes its metric and the parts of its change in."""
+    """Return the unit for a metric and the parts of its change in a report."""
     return unit_of(one.metric, one.before.p95, one.after.p95)
 
 
 def unit_of(metric: str | None, *p95s: float | None) -> str:
-    """Return the unit to write a metric in: what takes long is written in seconds."""
+    """Return the unit for a metric: seconds for long times, otherwise milliseconds."""
     if metric == "tpot":
         return "ms per token"
     return "s" if max((one or 0.0 for one in p95s), default=0.0) >= _LONG_S else "ms"
 
 
 def figure(seconds: float | None, in_: str = "ms") -> str:
-    """Write a duration in a unit, without it; `-` for the unknown.
+    """Format a duration in a unit, without the unit; `-` if unknown.
 
     Example:
         >>> figure(0.0274), figure(51.4221, "s"), figure(None)
@@ -176,7 +176,7 @@ def figure(seconds: float | None, in_: str = "ms") -> str:
 
 
 def utc(at: float) -> str:
-    """Write a time as a command takes it.
+    """Format a time as the command's options take it.
 
     Example:
         >>> utc(1790000000.5)
@@ -186,7 +186,7 @@ def utc(at: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Write how long something took.
+    """Format a length of time.
 
     Example:
         >>> duration(42), duration(600), duration(9000)
@@ -201,7 +201,7 @@ def duration(seconds: float) -> str:
 
 
 def signed(seconds: float, in_: str = "ms") -> str:
-    """Write a change in a unit, with its sign if it is large enough for one to matter.
+    """Format a change in a unit, with its sign; `≈0` if it rounds to 0.
 
     Example:
         >>> signed(0.2), signed(-0.0015), signed(-0.00004), signed(0.0), signed(50.5, "s")
@@ -216,6 +216,6 @@ def signed(seconds: float, in_: str = "ms") -> str:
 
 
 def between(bounds: Bounds, in_: str = "ms") -> str:
-    """Write an interval in a unit; nothing if there is none."""
+    """Format an interval in a unit; empty if there is none."""
     low, high = bounds
     return "" if low is None or high is None else f"{signed(low, in_)} … {signed(high, in_)}"

@@ -1,4 +1,4 @@
-"""Say what to do next where no cause is named, and what would settle it, by what moved."""
+"""Say what to do next if no cause is named, and which data would settle it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _MAX_DATA: Final = 3
 
 
 def next_steps(result: Result) -> list[str]:
-    """Return what to do, a sentence or two each; empty where a cause, which says it, is named."""
+    """Return what to do, in a sentence or two each; empty if a named cause has an action."""
     if any(one.status in NAMED for one in result.causes):
         return []
-    fixed = _TEXTS["verdict"].get(result.verdict)
-    return [fixed] if fixed else [*_by_what_moved(result)]
+    by_verdict = _TEXTS["verdict"].get(result.verdict)
+    return [by_verdict] if by_verdict else [*_by_what_moved(result)]
 
 
 def _by_what_moved(result: Result) -> Iterator[str]:
@@ -40,16 +40,16 @@ def _by_what_moved(result: Result) -> Iterator[str]:
 
 
 def would_settle(result: Result) -> list[str]:
-    """Return which data are missing: for the verdict, or for causes of the stage that moved."""
+    """Return which data are missing, for the verdict or for causes in the stage that moved."""
     if not next_steps(result) or result.verdict in _TEXTS["verdict"]:
         return [*result.settle]
-    of = {one.id: one.missing for one in result.causes if one.status == "unknown"}
-    data = [text for cause in _TEXTS["settle"][_stage(result)] for text in of.get(cause, ())]
+    missing = {one.id: one.missing for one in result.causes if one.status == "unknown"}
+    data = [text for cause in _TEXTS["settle"][_stage(result)] for text in missing.get(cause, ())]
     return list(dict.fromkeys((*result.settle, *data)))[:_MAX_DATA]
 
 
 def _stage(result: Result) -> str:
-    """Return the stage that the metric grew by most; time without a stage is one as well."""
+    """Return the stage, or `unattributed`, that grew most."""
     parts = {one.name: one.seconds for one in result.contributions if one.name in _TEXTS["stage"]}
     stage = max(parts, key=lambda name: parts[name], default="unattributed")
     return stage if parts.get(stage, 0.0) > 0 else "unattributed"

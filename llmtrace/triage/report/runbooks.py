@@ -1,7 +1,6 @@
-"""Make the runbook of each cause.
+"""Make the runbook of each cause from the docstring of its rule, so that the two cannot diverge.
 
-It is made of the docstring of its rule, so that the two cannot diverge; `scripts/docs.py` writes
-them to docs/on-call/runbooks/.
+`scripts/docs.py` writes them to docs/on-call/runbooks/.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def title(cause: str) -> str:
 
 
 def summary_of(cause: str) -> str:
-    """Return a cause in a sentence, as its runbook begins.
+    """Return a cause in one sentence, the first of its runbook.
 
     Example:
         >>> summary_of("gpu_throttle")
@@ -52,7 +51,7 @@ def page(cause: str) -> str:
     """Return the runbook of a cause, as Markdown.
 
     Raises:
-        KeyError: there is no such cause.
+        KeyError: no such cause.
     """
     doc = inspect.getdoc(RULES[cause]) or ""
     summary, *rest = _SECTION.split(doc)
@@ -77,19 +76,19 @@ def page(cause: str) -> str:
 
 
 def _body(text: str) -> str:
-    """Return a section: lines set in further than the rest are queries, one below the other."""
+    """Format a section: lines that are indented further are queries, each in its own paragraph."""
     out: list[str] = []
     query = False
     for line in text.strip("\n").splitlines():
         line = line.removeprefix("    ")  # noqa: PLW2901
-        set_in = line.startswith("    ")
-        if set_in and not query:
+        indented = line.startswith("    ")
+        if indented and not query:
             out += ["", "```promql"]
-        elif query and not set_in:
+        elif query and not indented:
             out += ["```", ""]
         elif query and not line.startswith("      "):
             out.append("")
-        query = set_in
+        query = indented
         out.append(line.removeprefix("    "))
     if query:
         out.append("```")

@@ -1,4 +1,4 @@
-"""Say in sentences what a triage found, for the terminal, the page and messages alike.
+"""The sentences of a report, shared by the terminal, the page and messages.
 
 Every time has its date and zone. What is over is never called "now".
 """
@@ -48,35 +48,35 @@ _LONG_GAP_S: Final = 10.0
 
 
 def when(result: Result) -> list[str]:
-    """Say whether it is over, since when it is different, and which windows are compared.
+    """Say when it began, whether it is over, and which windows are compared.
 
-    Times are this machine's, with date and zone.
+    Times are in this machine's zone.
     """
     texts = [*_course(result)]
     in_ = unit(result)
-    ended = result.outcomes
-    counts = (ended.after, ended.before) if ended is not None else ({}, {})
+    outcomes = result.outcomes
+    counts = (outcomes.after, outcomes.before) if outcomes is not None else ({}, {})
     sides = ((latest(result), result.after), ("before", result.before))
-    texts += [_side(name, side, in_, sum(known.values()), result.metric or "")
-              for (name, side), known in zip(sides, counts, strict=True)]  # fmt: skip
+    texts += [_side(name, side, in_, sum(by_outcome.values()), result.metric or "")
+              for (name, side), by_outcome in zip(sides, counts, strict=True)]  # fmt: skip
     return texts
 
 
 def only(filters: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Say by what rows were filtered, for the top of a report; nothing where by nothing."""
+    """Say how rows were filtered, for the top of a report; empty if they were not."""
     named = [f"{name}={' or '.join(words)}" for name, words in filters.items()]
     return (f"only {', '.join(named)}",) if named else ()
 
 
 def first_cause(result: Result) -> Iterator[str]:
-    """Yield the cause named first, for the top of a report; nothing where none is."""
+    """Yield a line on the cause named first; nothing if there are no causes."""
     named = [one for one in result.causes if one.status in NAMED]
     if named:
         first, *more = named
-        less = first.status in SURE and not any(one.status in SURE for one in more)
-        others = f", and {len(more)} {'possible' if less else 'more'}" if more else ""
+        only_possible = first.status in SURE and not any(one.status in SURE for one in more)
+        others = f", and {len(more)} {'possible' if only_possible else 'more'}" if more else ""
         where = f" on {group_text(first)}" if first.group else ""
-        # No rule is about what got faster.
+        # A cause does not explain an improvement: there is no rule for getting faster.
         beside = "beside it, " if result.verdict == "improvement" else ""
         yield f"{beside}{first.status} cause: {first.id}{where}{others}"
     elif result.causes and result.verdict not in NOTHING_FOUND | {"improvement"}:
@@ -136,9 +136,9 @@ def _side(name: str, side: Side, in_: str, all_: int, metric: str) -> str:
 
 
 def has_split(result: Result) -> bool:
-    """Return whether there is a split to show.
+    """Return whether the parts of the change should be shown.
 
-    Of too few requests it would be a guess, and where no part moved beyond chance it is noise.
+    With too few requests they would be a guess; if no part moved beyond chance, they are noise.
     """
     if not result.contributions or result.verdict in NOTHING_FOUND or not of_latency(result):
         return False
@@ -148,7 +148,7 @@ def has_split(result: Result) -> bool:
 
 
 def parts_without(result: Result) -> tuple[list[str], list[str]]:
-    """Return the names of parts that have no part in the change, and of those not reported."""
+    """Return the names of the parts that did not change, and of those that are not reported."""
     unknown = result.quality.unreported
     named = [(one.name in unknown, PART_NAMES.get(one.name, one.name))
              for one in result.contributions if not one.seconds]  # fmt: skip
@@ -156,11 +156,8 @@ def parts_without(result: Result) -> tuple[list[str], list[str]]:
     return none, missing
 
 
-# --- facts, line by line -------------------------------------------------------------------------
-
-
 def facts(result: Result) -> Iterator[tuple[str, str]]:
-    """Yield the facts that are no stages, line by line: a heading and a sentence."""
+    """Yield the facts beside the stages, each with a heading."""
     for text in impact_text(result):
         yield "impact", text
     if result.verdict not in NOTHING_FOUND | {"improvement"}:
@@ -195,7 +192,7 @@ def facts(result: Result) -> Iterator[tuple[str, str]]:
 
 
 def for_experts(result: Result) -> Iterator[tuple[str, str]]:
-    """Yield the facts that few need: what would have been seen, and what is estimated."""
+    """Yield facts for experts: the smallest visible change, censored requests, estimates."""
     if result.verdict not in NOTHING_FOUND:
         yield from power(result)
     if any(result.quality.censored):
@@ -213,7 +210,7 @@ def for_experts(result: Result) -> Iterator[tuple[str, str]]:
 
 
 def power(result: Result) -> Iterator[tuple[str, str]]:
-    """Yield the smallest change that would have been seen, where that is known."""
+    """Yield the smallest change that would have been seen, if known."""
     if result.smallest_visible is not None:
         seen = f"all requests {1 + result.smallest_visible:.3g} times as slow"
         slow = result.smallest_visible_share
@@ -224,7 +221,7 @@ def power(result: Result) -> Iterator[tuple[str, str]]:
 
 
 def impact_text(result: Result) -> Iterator[str]:
-    """Yield a sentence on how many requests are lost or hit, whose, and on the error budget."""
+    """Yield a sentence on lost or affected requests, their tenants and the error budget."""
     impact = result.impact
     if impact is None:
         return
@@ -241,10 +238,10 @@ def impact_text(result: Result) -> Iterator[str]:
             f"exceeded {article} {name} of {figure(impact.limit_s, in_)} {in_} ({source})",
             *ways,
         ]
-    said = " or ".join(filter(None, (", ".join(ways[:-1]), ways[-1])))
+    how = " or ".join(filter(None, (", ".join(ways[:-1]), ways[-1])))
     parts = [lost] if impact.lost else []
     span = time_span(impact.since, impact.until)
-    parts.append(f"{impact.requests:,} of {number_of(impact.of)} {said}, {span}")
+    parts.append(f"{impact.requests:,} of {number_of(impact.of)} {how}, {span}")
     if impact.tenants_hit:
         named = list(impact.tenants.items())[:_MAX_TENANTS]
         listed = ", ".join(f"{name} {count:,}" for name, count in named)
@@ -258,7 +255,7 @@ def impact_text(result: Result) -> Iterator[str]:
 
 
 def event_text(event: NearEvent, onset: Onset | None) -> str:
-    """Say what happened, and how long before or after the onset, as far as that is known."""
+    """Say what happened, and how long before or after the onset."""
     side = "before" if event.distance_s < 0 else "after"
     apart = f"{duration(abs(event.distance_s))} {side} it began"
     if onset is not None and onset.earliest <= event.t <= onset.latest:
@@ -267,13 +264,13 @@ def event_text(event: NearEvent, onset: Onset | None) -> str:
 
 
 def similar_text(one: Similar) -> str:
-    """Say when something alike was seen, and what was named then."""
+    """Say when a similar incident was reported, and its first cause."""
     named = one.cause or "no cause was named"
     return f"{date_and_zone(one.started)}, {one.alert}: {named}"
 
 
 def growth_text(one: Growth, result: Result) -> str:
-    """Say which kind of request there is more of, and what that adds."""
+    """Say which kind of request grew, and what that adds to the mean."""
     names = ", ".join(
         value if name.endswith("_tokens") else f"{name}={value}"
         for name, value in one.attributes.items()
@@ -285,7 +282,7 @@ def growth_text(one: Growth, result: Result) -> str:
 
 
 def other_stretches(result: Result) -> Iterator[str]:
-    """Yield a sentence for each other time at which a metric stood out."""
+    """Yield a sentence for each other time when a metric stood out."""
     window, earlier = result.after.window, result.before.window
     apart = [
         one
@@ -410,7 +407,7 @@ def rest_text(result: Result, shown: int) -> str:
 
 
 def short_record(one: Finding) -> str:
-    """Say in few words how often a status was right; empty where that was not measured."""
+    """Say briefly how often the status was right; empty if that was not measured."""
     right = one.right_when_so_called
     if right is None:
         return ""
@@ -419,7 +416,7 @@ def short_record(one: Finding) -> str:
 
 
 def record_text(one: Finding) -> str:
-    """Say how often a status was right in simulated worlds that no rule was written on."""
+    """Say how often the status was right in simulated worlds that no rule was written on."""
     right = one.right_when_so_called
     if right is None:
         return f"how often {one.status} is right: not measured"
@@ -431,14 +428,14 @@ def record_text(one: Finding) -> str:
 
 
 def shown_text(one: Finding) -> str:
-    """Say where a rule was shown to hold."""
+    """Say where a rule was shown to work."""
     places = {"recordings": "recordings of real engines", "simulation": "simulated incidents"}
     shown = " and ".join(places[name] for name in one.shown_in) or "rows made by hand alone"
     return f"the rule was shown on {shown}"
 
 
 def quality_text(result: Result) -> str:
-    """Return a sentence on how far the data support the verdict."""
+    """Return a sentence on how well the data support the verdict."""
     quality = result.quality
     parts = []
     if quality.coverage is not None:

@@ -1,8 +1,8 @@
 """Print a triage on a terminal, for an engineer on call.
 
 One screen from the top: what moved, where the change is, whether the workload changed, which
-requests are affected, what may have caused it and what to do now. `rich` prints it; every meaning
-is in words, colour repeats it.
+requests are affected, what may have caused it and what to do now. Printed by `rich`; colours only
+repeat what the words say.
 """
 
 from __future__ import annotations
@@ -46,15 +46,16 @@ _STATUS_STYLES: Final[dict[Status, str]] = {
 _MAX_CAUSES: Final = 3
 _MAX_LINES: Final = 4
 _BAR: Final = 24
-_RULE: Final = 80  # characters of a line across, however wide what reads it is
+_RULE: Final = 80  # characters of a horizontal line, however wide the terminal
 
 
 def screen(result: Result, *, explain: bool = False, links: Links | None = None) -> RenderableType:
-    """Return the triage as one thing for `rich` to print.
+    """Return the report for `rich` to print.
 
     Args:
         result: of `triage`.
-        explain: every point of every cause, the anatomy, all metrics, what would settle the rest.
+        explain: also every point of every cause, the stages of a request, all metrics, and what
+            would settle the rest.
         links: where traces and runbooks are; `None` = not known.
     """
     links = links or Links()
@@ -64,19 +65,20 @@ def screen(result: Result, *, explain: bool = False, links: Links | None = None)
         parts.append(_causes(result, links, explain=explain))
     if explain:
         parts += _more(result)
-    parts += [_quality(result), *_traces(result, links)]
+    parts.append(Group(Text(quality_text(result), "dim"), _bullets(result.quality.warnings)))
+    parts += _traces(result, links)
     return _Spaced(parts)
 
 
 def table_of(*headings: str) -> Table:
-    """Return a table whose cells wrap, with headings as of `plain_table`, in the background."""
+    """Return a table whose cells wrap, with dimmed headings in the format of `plain_table`."""
     table = plain_table(*headings, wrap=True)
     table.header_style = "dim"
     return table
 
 
 class _Spaced:
-    """Puts a blank line between its parts."""
+    """Prints its parts with a blank line between them."""
 
     def __init__(self, parts: Sequence[RenderableType]) -> None:
         self._parts = parts
@@ -98,9 +100,6 @@ def _head(result: Result) -> RenderableType:
     if result.quality.doubts:
         about.append(_bullets(result.quality.doubts))
     return Group(*about, head, *lines, *(Text(line, "dim") for line in when(result)))
-
-
-# --- where the change is -------------------------------------------------------------------------
 
 
 def _split(result: Result, *, explain: bool) -> Iterator[RenderableType]:
@@ -143,19 +142,13 @@ def _contribution(one: Contribution, largest: float, in_: str) -> tuple[Renderab
     )
 
 
-# --- workload, cohort, outcomes ------------------------------------------------------------------
-
-
 def _facts(result: Result, *, explain: bool) -> RenderableType:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
     for name, text in (*facts(result), *(for_experts(result) if explain else ())):
-        table.add_row(name, Text(text))  # names in it come from outside: no markup
+        table.add_row(name, Text(text))  # `Text`, as names from outside may look like markup
     return table
-
-
-# --- causes --------------------------------------------------------------------------------------
 
 
 def _causes(result: Result, links: Links, *, explain: bool) -> RenderableType:
@@ -223,9 +216,6 @@ def _others(heading: str, others: Sequence[Finding]) -> Iterator[RenderableType]
     yield Group(Text(f"{heading}:", "dim"), table)
 
 
-# --- the rest ------------------------------------------------------------------------------------
-
-
 def _more(result: Result) -> Iterator[RenderableType]:
     """Yield the tables and sentences that `--explain` adds."""
     if result.anatomy is not None:
@@ -254,10 +244,6 @@ def _more(result: Result) -> Iterator[RenderableType]:
         yield table
 
 
-def _quality(result: Result) -> RenderableType:
-    return Group(Text(quality_text(result), "dim"), _bullets(result.quality.warnings))
-
-
 def _bullets(texts: Iterable[str]) -> Table:
     bullets = Table.grid(padding=(0, 1, 0, 0))
     for text in texts:
@@ -273,7 +259,7 @@ def _traces(result: Result, links: Links) -> Iterator[RenderableType]:
         addresses = [address for one in ids if (address := links.trace(one)) is not None]
         lines.append(Text(f"traces nearest the p95, {name}:", "dim"))
         if addresses:
-            # Whole, however narrow the terminal: a link that is cut does not open.
+            # Do not wrap links, however narrow the terminal: a broken link does not open.
             lines += [
                 Text(f"  {one}", "dim", no_wrap=True, overflow="ignore") for one in addresses
             ]

@@ -1,4 +1,4 @@
-"""What users lose over time, in few enough points to draw: latency, failures or requests."""
+"""Compute what users lose over time for a chart: latency, failures or requests."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from llmtrace.triage.result import Result
 from llmtrace.triage.rows_in_order import in_order
 from llmtrace.triage.windows.bins import PER_BIN, bins_for, p50_and_p95
 
-_SLOTS: Final = 80  # of equal time, in which requests are counted
+_SLOTS: Final = 80  # of equal length, for counts of requests
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Values bin by bin; NaN where a bin has too few requests.
+    """Values by bin; NaN = too few requests in the bin.
 
     Attributes:
-        title: what they are of.
+        title: what the values are.
         unit: `s`, `%` or none.
-        span: from when to when, unix seconds.
+        span: begin and end, unix seconds.
         t: the middle of each bin, unix seconds.
         lines: by name, the most important first.
     """
@@ -41,12 +41,12 @@ class Timeline:
 
 
 def timeline(case: Case, result: Result) -> Timeline | None:
-    """Make the timeline of what a result is about, from before it to the end of the data.
+    """Make the timeline of a result, from the window before to the end of the data.
 
-    `None` = there are too few requests.
+    `None` = too few requests.
     """
     rows, _ = in_order(case.rows)
-    if case.searched is not None:  # without those of earlier days
+    if case.searched is not None:  # leave out earlier days
         rows = rows.within(case.searched.start, case.searched.end)
     span = _span(rows, case, result)
     if result.metric is None or span is None:
@@ -64,7 +64,7 @@ def timeline(case: Case, result: Result) -> Timeline | None:
     if result.verdict == "traffic":
         rates = {"requests a second": n / np.diff(edges)}
         return Timeline("requests a second", "", span, _middle(edges), rates)
-    with np.errstate(invalid="ignore"):  # of no requests there is no share
+    with np.errstate(invalid="ignore"):  # bins without requests
         shares = {
             name: 100 * _counts(rows, edges, *outcomes) / n
             for name, outcomes in (("failed", FAILED), ("cancelled", ("cancelled",)))
@@ -73,7 +73,7 @@ def timeline(case: Case, result: Result) -> Timeline | None:
 
 
 def _span(rows: Columns, case: Case, result: Result) -> tuple[float, float] | None:
-    """Return from when to when to draw: what is compared, and all that was recorded after it."""
+    """Return the time to draw: the windows compared, and everything recorded after them."""
     windows = [one.window for one in (result.before, result.after) if one.window is not None]
     if not windows or not rows.n:
         return None
@@ -88,6 +88,6 @@ def _middle(edges: Floats) -> Floats:
 
 
 def _counts(rows: Columns, edges: Floats, *outcomes: str) -> Floats:
-    """Count the requests that ended so in each bin."""
+    """Count the requests with these outcomes in each bin."""
     counts, _ = np.histogram(rows.start[rows.words["outcome"].where(*outcomes)] / 1e9, edges)
     return counts.astype(float)

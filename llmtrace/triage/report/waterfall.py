@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from html import escape
 from typing import Final
 
@@ -20,7 +20,7 @@ from llmtrace.triage.report.naming import (
 from llmtrace.triage.report.sentences import has_split, parts_without
 from llmtrace.triage.result import Anatomy, Contribution, Result
 
-_ROOM: Final = 0.1  # of the bar: below it no name fits
+_ROOM: Final = 0.1  # of the bar; a name does not fit into less
 
 
 def change(result: Result) -> str:
@@ -29,10 +29,10 @@ def change(result: Result) -> str:
     if before is None or after is None or not has_split(result):
         return ""
     pictures = "".join(_waterfall(result, before, after, one) for one in SIZES)
-    said = [f"{words}: {escape(', '.join(names))}." for words, names in zip(
-            ("No part in it", "Not reported"), parts_without(result), strict=True)
-            if names]  # fmt: skip
-    note = f'<p class="soft">{" ".join(said)}</p>' if said else ""
+    notes = [f"{words}: {escape(', '.join(names))}." for words, names in zip(
+             ("No part in it", "Not reported"), parts_without(result), strict=True)
+             if names]  # fmt: skip
+    note = f'<p class="soft">{" ".join(notes)}</p>' if notes else ""
     known = any(None not in one.ci for one in result.contributions)
     faint = "brackets: 95% CI; faint = within noise" if known else "too few requests for intervals"
     return (
@@ -63,10 +63,11 @@ def _waterfall(result: Result, before: float, after: float, size: Size) -> str:
         drawn.append(_step(one, at, number * row, x, size, in_=in_))
         at += one.seconds
     name = f"p95 {latest(result)}"
+    aria = ", ".join(f"{one.name} {signed(one.seconds, in_)} {in_}" for one in shown)
     drawn.append(_whole_bar(name, after, (len(shown) + 1) * row, x, size, in_=in_))
     return (
         f'<svg class="{size.name}" viewBox="0 0 {size.width} {(len(shown) + 2) * row}" role="img" '
-        f'aria-label="{_aloud(shown, in_)}">{"".join(drawn)}</svg>'
+        f'aria-label="{escape(aria)}">{"".join(drawn)}</svg>'
     )
 
 
@@ -77,7 +78,7 @@ def _whole_bar(
         f'<text class="ink" x="{size.names - 10}" y="{y + 17:.0f}" text-anchor="end">{name}</text>'
         f'<rect x="{x(0):.1f}" y="{y + 4:.0f}" width="{x(seconds) - x(0):.1f}" height="18" '
         f'rx="2" fill="{NEUTRAL}"/><text class="ink" x="{x(seconds) + 6:.1f}" '
-        f'y="{y + 17:.0f}">{figure(seconds, in_)} {_short(in_)}</text>'
+        f'y="{y + 17:.0f}">{figure(seconds, in_)} {_short_unit(in_)}</text>'
     )
 
 
@@ -87,7 +88,7 @@ def _step(
     left, right = sorted((x(at), x(at + one.seconds)))
     colour = STAGE_COLOURS.get(one.name, "#4C8BB0")
     strength = "0.35" if one.noise else "1"
-    text = f"{signed(one.seconds, in_)} {_short(in_)}"
+    text = f"{signed(one.seconds, in_)} {_short_unit(in_)}"
     interval, below = between(one.ci, in_), ""
     if interval and size.name == "wide":
         text += f"  ({interval})"
@@ -102,17 +103,13 @@ def _step(
     )
 
 
-def _short(in_: str) -> str:
-    """Return a unit where there is little room: what it is per is said in the title."""
+def _short_unit(in_: str) -> str:
+    """Return a unit without "per …", which the title says."""
     return in_.partition(" ")[0]
 
 
-def _aloud(shown: Sequence[Contribution], in_: str) -> str:
-    return escape(", ".join(f"{one.name} {signed(one.seconds, in_)} {in_}" for one in shown))
-
-
 def stages_of_a_request(result: Result) -> str:
-    """Draw what a request at the p95 consists of, before and in the incident."""
+    """Draw the stages of a request at the p95, before and in the incident."""
     if result.anatomy is None or not of_latency(result):
         return ""
     both = (("before", result.anatomy.before), (latest(result), result.anatomy.after))
@@ -135,7 +132,7 @@ def stages_of_a_request(result: Result) -> str:
 
 
 def _legend(anatomy: Anatomy, in_: str) -> str:
-    """Return each stage's figures in words: no colour is needed to read them."""
+    """Return each stage's figures in words, so that no colour is needed to read them."""
     items = "".join(
         f'<span><i class="chip" style="background:{STAGE_COLOURS.get(stage, NEUTRAL)}"></i>'
         f"{escape(stage)} {figure(before, in_)} → {figure(after, in_)}</span>"

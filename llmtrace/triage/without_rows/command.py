@@ -1,4 +1,4 @@
-"""Run `llmtrace triage --prometheus URL` where no source of rows is named."""
+"""Run `llmtrace triage --prometheus URL` without a source of rows."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _OF_ROWS: Final = ("html", "save", "where")
 
 
 def main(options: argparse.Namespace, prometheus: Any) -> int:
-    """Run the command of these options; return its exit status.
+    """Run the command; return its exit status.
 
     Args:
         options: as parsed.
         prometheus: the collector's module that reads a Prometheus.
 
     Raises:
-        ConfigError: an option is wrong, or is about rows.
-        SourceError: the Prometheus does not answer.
+        ConfigError: an option is invalid, or is about rows.
+        SourceError: the Prometheus does not respond.
         DataError: it has no metrics of engines of that time.
     """
     for name in _OF_ROWS:

@@ -1,8 +1,8 @@
-"""Find out what moved, and why, from engines' signals alone.
+"""Find what moved, and why, from engines' signals alone.
 
-Stage means are sums over counts, exact for all requests of a window, and add up. Percentiles are
-known as far as the engine's buckets tell. The causes' rules weigh the means between scrapes in
-place of requests; those that need requests are listed as not known.
+Means of stages are sums over counts: exact for all requests of a window, and they add up.
+Percentiles are known as precisely as the engine's buckets. For the causes' rules, means between
+scrapes replace requests; causes that need requests are listed as not known.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Verdict = Literal["moved", "no_change", "not_enough_data"]
 # Cumulative counts of requests by upper bound, of a duration in a window; empty = not reported.
 Buckets = Callable[[str, Window], Sequence[tuple[float, float]]]
 
-# Their rules ask for nothing that only single requests show.
+# Causes whose rules need nothing that only single requests show.
 WITHOUT_ROWS: Final = frozenset(
     {
         "queue_saturation", "kv_exhaustion", "prefix_cache_collapse", "low_spec_acceptance",
@@ -38,16 +38,15 @@ WITHOUT_ROWS: Final = frozenset(
 _METRICS: Final[tuple[Metric, ...]] = ("ttft", "tpot", "e2e")
 _PARTS: Final = ("queue", "prefill", "decode")
 _QUANTILES: Final = (0.5, 0.95)
-_RISE: Final = 0.2  # of a mean: less is what engines do on any day
+_RISE: Final = 0.2  # relative rise of a mean beyond that of any day
 
 
 @dataclass(frozen=True, slots=True)
 class Mean:
     """A duration's mean over all requests of a window, in seconds; `None` = not reported.
 
-    Attributes:
-        name: a duration that engines count, or `rest`: of the whole request, what is in none of
-            queue, prefill and decode.
+    `name` is a duration that engines count, or `rest`: the whole request without queue, prefill
+    and decode.
     """
 
     name: str
@@ -57,9 +56,9 @@ class Mean:
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """A percentile, as far as buckets tell: it is over the first and at most the second bound.
+    """A percentile as known from buckets: over the first bound, and at most the second.
 
-    `None` = nothing counted, or not reported; infinity = above the last bound.
+    `None` = not reported, or nothing counted; infinity = above the last bound.
     """
 
     name: str
@@ -70,15 +69,15 @@ class Bounded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTriage:
-    """What moved, by what engines count.
+    """What moved, by engines' own counts.
 
     Attributes:
-        metric: the one that the causes are of.
-        requests: how many ended, before and after.
-        means: which add up: `queue`, `prefill`, `decode` and `rest` to `e2e`.
+        metric: which the causes are about.
+        requests: that ended before and after.
+        means: `queue`, `prefill`, `decode` and `rest` add up to `e2e`.
         causes: the best supported first, of those whose rules need no rows.
         needs_rows: causes that cannot be known without rows.
-        searched: whether the windows were found, and not given.
+        searched: whether the windows were searched for, not given.
     """
 
     verdict: Verdict
@@ -96,11 +95,11 @@ class EngineTriage:
 
 
 def triage_engines(case: Case, settings: Settings, buckets: Buckets) -> EngineTriage:
-    """Find out what moved in the signals of a case; its rows are not looked at.
+    """Find what moved in the signals of a case; its rows are not used.
 
     Args:
-        case: signals of a stretch of time, and `searched`, which time that is.
-        settings: windows and metric, where they are given.
+        case: signals, and `searched`, their time.
+        settings: windows and metric, if given.
         buckets: counts requests by bucket.
 
     Raises:
@@ -134,14 +133,16 @@ def triage_engines(case: Case, settings: Settings, buckets: Buckets) -> EngineTr
             for name in dict.fromkeys((str(metric), "ttft", "queue", "prefill", "tpot", "e2e"))
             for q in _QUANTILES
         ),
-        causes=_causes(found, verdict),
+        causes=tuple(one for one in causes(found, WITHOUT_ROWS) if one.id in WITHOUT_ROWS)
+        if verdict == "moved"
+        else (),
         needs_rows=tuple(name for name in CAUSES if name not in WITHOUT_ROWS),
         warnings=case.warnings,
     )
 
 
 def _windows(rows: Columns, settings: Settings) -> tuple[Window, Window, bool, bool]:
-    """Return the windows to compare, whether they were searched for, and whether it was found."""
+    """Return the windows to compare, whether they were searched for, and whether any was found."""
     before, after = settings.before, settings.after
     first, last = float(rows.start[0]) / 1e9, float(rows.start[-1]) / 1e9 + 1e-3
     if after is None and before is not None:
@@ -155,11 +156,11 @@ def _windows(rows: Columns, settings: Settings) -> tuple[Window, Window, bool, b
 
 
 def _rose(shift: Shift | None) -> bool:
-    return shift is not None and (shift.rose(0.0, _RISE) or shift.grew(0.0, _RISE))
+    return shift is not None and (shift.rose(0.0, _RISE) or shift.mean_rose(0.0, _RISE))
 
 
 def _longer(moved: Sequence[Metric], evidence: Evidence) -> Metric:
-    """Return the first that moved; of TTFT and pace that of the wait that grew by more."""
+    """Return the first metric that moved; of TTFT and TPOT, the one whose wait grew by more."""
     first, decode = (evidence.row(f"{name}_s") for name in ("ttft", "decode"))
     if first is None or decode is None or not {"ttft", "tpot"} <= {*moved}:
         return moved[0]
@@ -179,14 +180,8 @@ def _verdict(metric: Metric, shift: Shift | None, *, blind: bool) -> tuple[Verdi
             f"{MIN_COUNT} on each side are the least."
         )
     if blind or not _rose(shift):
-        return "no_change", "No mean of the engines' own counts rose beyond its usual unrest."
+        return "no_change", "No mean of the engines' own counts rose beyond its usual variation."
     return "moved", "It is what engines counted; what is outside of them is not seen here."
-
-
-def _causes(evidence: Evidence, verdict: Verdict) -> tuple[Finding, ...]:
-    if verdict != "moved":
-        return ()
-    return tuple(one for one in causes(evidence, WITHOUT_ROWS) if one.id in WITHOUT_ROWS)
 
 
 def _means(evidence: Evidence) -> list[Mean]:
@@ -216,7 +211,7 @@ def _mean(evidence: Evidence, name: str) -> tuple[float | None, float | None]:
 
 
 def _bounds(counts: Sequence[tuple[float, float]], q: float) -> tuple[float, float] | None:
-    """Return the bounds of the bucket that a quantile lies in.
+    """Return the bounds of the bucket that contains a quantile.
 
     Example:
         >>> _bounds([(0.1, 10.0), (0.5, 96.0), (float("inf"), 100.0)], 0.95)
@@ -234,7 +229,7 @@ def _bounds(counts: Sequence[tuple[float, float]], q: float) -> tuple[float, flo
 
 
 def as_plain(result: EngineTriage) -> dict[str, Any]:
-    """Return a result as JSON has it: no infinity, and causes with their points."""
+    """Return a result for JSON: without infinity, and with the points of causes."""
     plain = asdict(result)
     for one in plain["percentiles"]:
         for side in ("before", "after"):

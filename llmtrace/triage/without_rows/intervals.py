@@ -1,7 +1,7 @@
-"""Turn engines' sums and counts into rows, one for each engine and time between two scrapes.
+"""Turn engines' sums and counts into rows, one for each engine and interval between scrapes.
 
-Such a row stands for all requests that ended in between: its durations are their means. It is no
-request: a percentile over rows like this is one of means.
+Such a row has the means of all requests that ended in the interval, so a percentile over these
+rows is one of means.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from llmtrace.dataset.columns import Columns, from_dicts
 from llmtrace.triage.evidence.other_clients import ENDED, GAP
 from llmtrace.triage.evidence.signals import Series, means, rates
 
-# The durations that engines count: a row's field, and the signal.
+# The durations that engines count: row field and signal.
 DURATIONS: Final = {
     "ttft_s": "ttft", "queue_s": "queue", "prefill_s": "prefill", "decode_s": "decode",
     "tpot_s": "tpot", "e2e_s": "e2e",
@@ -39,7 +39,7 @@ def _rows(signals: Signals) -> Iterator[dict[str, Any]]:
     tokens = {field: rates(signals, name, {}) for field, name in _TOKENS.items()}
     for engine, series in ended.items():
         width = np.diff(series.t, prepend=np.nan)
-        # What ended while nothing was scraped did not end in the moment it was noticed.
+        # After a gap in scraping, the count covers a longer time than one interval.
         usual = float(np.nanmedian(width)) if len(width) > 1 else 1.0
         width = np.where(width <= GAP * usual, width, usual)
         mine = {field: found.get(engine, {}) for field, found in durations.items()}

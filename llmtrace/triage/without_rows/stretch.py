@@ -11,14 +11,14 @@ import numpy as np
 from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats
-from llmtrace.triage.evidence.changes import MIN_COUNT, mad
+from llmtrace.triage.evidence.changes import MIN_COUNT, mad_sigma
 
-_CHANCE: Final = 1e-6  # of a stretch that stands out by chance, of all that there are
-_LEAST: Final = math.log(1.2)  # a mean higher by less is what engines do on any day
-_SMALLEST_SPREAD: Final = 0.02  # means of many requests that are all alike
-_ALIKE_AT_MOST: Final = 0.9
-_MOST: Final = 720  # points that are searched; more of them are put together
-_BEFORE: Final = 3.0  # of the stretch's length, what it is compared with
+_CHANCE: Final = 1e-6  # that any stretch stands out by chance
+_LEAST: Final = math.log(1.2)  # rise of a mean beyond that of any day
+_SMALLEST_SPREAD: Final = 0.02  # relative, of means
+_ALIKE_AT_MOST: Final = 0.9  # autocorrelation
+_MOST: Final = 720  # points; more are merged
+_BEFORE: Final = 3.0  # length of the window before, relative to the stretch
 
 
 def find_stretch(
@@ -26,7 +26,7 @@ def find_stretch(
 ) -> tuple[Window, Window] | None:
     """Return the windows before and in the most certain stretch; `None` = none stands out.
 
-    The logarithms of the means, in and out of each stretch there is, compared by their unrest.
+    Logarithms of means inside and outside each possible stretch are compared with their variation.
 
     Args:
         rows: of intervals, by time.
@@ -61,14 +61,14 @@ def _by_time(rows: Columns, metric: str) -> tuple[Floats, Floats]:
 def _highest(
     t: Floats, values: Floats, at: float | None
 ) -> tuple[float, float, float, float] | None:
-    """Return how certain the most certain stretch is, its start and end, and the first time."""
+    """Return the z of the most certain stretch, its start and end, and the first time."""
     n = len(t)
     if n < 2 * MIN_COUNT:
         return None
     x = np.log(values)
     sums = np.concatenate([[0.0], np.cumsum(x)])
     first, end = np.meshgrid(np.arange(n), np.arange(1, n + 1), indexing="ij")
-    # Enough of it, and something before it to compare with.
+    # Long enough, with enough before it to compare with.
     fits = (end - first >= MIN_COUNT) & (first >= MIN_COUNT)
     inside = np.maximum(end - first, 1)
     if at is not None:
@@ -83,7 +83,7 @@ def _highest(
     begin, last = int(place[0]), int(place[1]) - 1
     high = (np.arange(n) >= begin) & (np.arange(n) <= last)
     unrest = x - np.where(high, np.median(x[high]), np.median(x[~high]))
-    spread = max(mad(unrest), mad(np.diff(x)) / math.sqrt(2), _SMALLEST_SPREAD)
+    spread = max(mad_sigma(unrest), mad_sigma(np.diff(x)) / math.sqrt(2), _SMALLEST_SPREAD)
     spread *= _shared(unrest)
     z = float(weighted[place]) / spread
     if z < math.sqrt(2 * math.log(n * n / _CHANCE)) or rise[place] < _LEAST:
@@ -93,7 +93,7 @@ def _highest(
 
 
 def _shared(unrest: Floats) -> float:
-    """Return how much less a mean is known where a point is like the one before it."""
+    """Return the factor on a mean's error if consecutive points are alike (autocorrelation)."""
     power = float(unrest @ unrest)
     alike = float(unrest[1:] @ unrest[:-1]) / power if power > 0 else 0.0
     alike = min(max(alike, 0.0), _ALIKE_AT_MOST)

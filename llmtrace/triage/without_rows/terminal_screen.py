@@ -1,4 +1,4 @@
-"""Print what engines' own counts show, and say what they cannot show."""
+"""Print what engines' own counts show, and what they cannot show."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _MOST = 3
 
 
 def engines_screen(result: EngineTriage, *, explain: bool = False) -> RenderableType:
-    """Return a result as one thing for `rich` to print.
+    """Return the report for `rich` to print.
 
     Args:
         result: of `triage_engines`.
-        explain: show every line of evidence, and all percentiles.
+        explain: also show every line of evidence, and all percentiles.
     """
     words, style = _VERDICTS[result.verdict]
     head = Text("", "bold").append(words, style)
@@ -65,15 +65,11 @@ def _means(means: tuple[Mean, ...]) -> RenderableType:
         remark = "sum of the four above" if one.name == "e2e" else ""
         table.add_row(
             _TITLES[one.name],
-            *(_duration(value) for value in (one.before, one.after)),
+            *("-" if value is None else seconds(value) for value in (one.before, one.after)),
             "-" if change is None else f"{'+' if change >= 0 else '-'}{seconds(abs(change))}",
             Text(remark, "dim"),
         )
     return table
-
-
-def _duration(value: float | None) -> str:
-    return "-" if value is None else seconds(value)
 
 
 def _percentiles(result: EngineTriage, *, every: bool) -> RenderableType:
