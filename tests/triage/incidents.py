@@ -116,7 +116,8 @@ class Incident:
             for (name, replica), level in self.gauges.items():
                 value = level(t, float(rng.normal()))
                 reported = self.only.get((name, replica))
-                if not self._is_dead(replica, t) and (reported is None or t < reported.end):
+                shown = reported is None or reported.start <= t < reported.end
+                if shown and not self._is_dead(replica, t):
                     yield _sample(t, replica, name, value)
             for key, rate in self.counters.items():
                 grown = rate(t) * EVERY_S * float(rng.uniform(0.9, 1.1))

@@ -12,6 +12,7 @@ import pytest
 
 from llmtrace.dataset.case import Event, Window
 from llmtrace.triage.causes import causes
+from llmtrace.triage.evidence import inside_engines
 from llmtrace.triage.result import NAMED, SURE
 
 from . import hand_made
@@ -157,7 +158,7 @@ def test_who_waits_sends_fewer_by_no_more_than_it_takes_longer(
     found = made.findings(metric="ttft_s")["traffic_lost"]
 
     assert (found.status in NAMED) is lost
-    assert any("sends fewer" in one.text for one in found.against) is not lost
+    assert any("send fewer" in one.text for one in found.against) is not lost
 
 
 def test_one_tenant_that_asks_four_times_as_much_is_a_surge_of_its_own() -> None:
@@ -461,3 +462,89 @@ def test_another_mix_of_routes_is_no_proof_that_a_prefix_is_lost(moves: bool) ->
     found = made.findings(metric="ttft_s")["prefix_cache_collapse"]
 
     assert (found.status in SURE) is not moves
+
+
+@pytest.mark.parametrize("signal", ["gpu_xid", "gpu_xid_errors"])
+def test_an_xid_error_of_which_nothing_was_reported_before_is_new(signal: str) -> None:
+    """Exporters that report none until there is one; the clock stays as it was."""
+    made = quiet()
+    for row in made.after():
+        row["prefill_s"] *= 3
+        row["decode_s"] *= 3
+    made.gauges[signal, "vllm-1"] = lambda _t, _u: 63.0
+    made.only[signal, "vllm-1"] = AFTER
+
+    found = made.findings()
+
+    assert next(iter(found)) == "gpu_throttle"
+    assert found["gpu_throttle"].status == "confirmed"
+
+
+def test_an_engine_that_prefills_is_not_compared_with_one_that_decodes() -> None:
+    """One of three runs and queues far more: it does what neither of the others does."""
+    made = quiet()
+    for signal, level in (("running", 40.0), ("waiting", 20.0)):
+        made.gauge(signal, level, 1.0, "vllm-0")
+    made.forget_rows("replica")
+    for row in made.after():
+        row["queue_s"] += 1.0
+    alone = made.findings()["replica_imbalance"]
+    for replica, role in zip(REPLICAS, ("kv_producer", "kv_consumer", "kv_consumer"), strict=True):
+        made.facts[replica]["kv_role"] = role
+
+    assert alone.status in NAMED
+    assert made.findings()["replica_imbalance"].status not in NAMED
+
+
+@pytest.mark.parametrize("more", [True, False])
+def test_slow_name_servers_are_the_path_and_no_cold_clients(more: bool) -> None:
+    """At as many lookups as before, that is: processes that start make more of them."""
+    made = quiet()
+    made.events.append(Event(AFTER.start + 5, "deploy", "certificates renewed"))
+    for number, row in enumerate(made.rows):
+        late = row["start"] >= AFTER.start * 1e9
+        opens = number % (1 if late and more else 3) == 0
+        dns = opens * (0.4 if late else 0.01)
+        row["network_s"] += dns + 0.02 * opens
+        row |= {"network_dns_s": dns, "network_connect_s": 0.02 * opens}
+        row |= {"client_s": 0.001, "network_client_wait_s": 0.0}
+
+    found = made.findings(metric="ttft_s")
+
+    assert (found["client_cold"].status in SURE) is more
+    assert more or next(iter(found)) == "network_path"
+
+
+def test_a_gateway_that_gives_up_on_an_upstream_is_not_slow_itself() -> None:
+    """Its own time of these requests is what it waited; of the others it is as before."""
+    made = quiet()
+    for number, row in enumerate(made.after()):
+        if number % 3 == 0:
+            row |= {"outcome": "error", "http_status": 504, "gateway_s": 15.0}
+
+    assert made.findings()["gateway_overhead"].status not in NAMED
+
+
+def test_a_cache_that_others_fill_did_not_shrink() -> None:
+    """Prompts of which no row tells take room in it, as many as there are."""
+    made = quiet()
+    made.gauge("kv_usage", 0.7, 0.02)
+    alone = inside_engines.cache_shrank(made.evidence())
+    made.counters |= {("tokens_in", one): lambda t: 9e3 if t >= AFTER.start else 2e3
+                      for one in REPLICAS}  # fmt: skip
+
+    assert alone
+    assert inside_engines.cache_shrank(made.evidence()) is None
+
+
+@pytest.mark.parametrize("searched", [True, False])
+def test_rows_alone_do_not_prove_a_lost_prefix_in_a_stretch_that_was_searched_for(
+    searched: bool,
+) -> None:
+    """Of all stretches that there are, one has the fewest cached tokens."""
+    made = hand_made.prefix_cache_collapse()
+    made.forget("prefix_hits", "prefix_queries")
+
+    found = made.findings(metric="ttft_s", searched=searched)["prefix_cache_collapse"]
+
+    assert found.status == ("likely" if searched else "confirmed")

@@ -16,7 +16,12 @@ from llmtrace.triage.evidence.counter_ratios import (
     worst_ratio,
 )
 from llmtrace.triage.evidence.evidence import ENGINE_STAGES, Evidence
-from llmtrace.triage.evidence.inside_engines import at_limit, highest, late_after_prefill
+from llmtrace.triage.evidence.inside_engines import (
+    at_limit,
+    highest,
+    is_disaggregated,
+    late_after_prefill,
+)
 from llmtrace.triage.evidence.kinds import mix_moved
 from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.result import Finding
@@ -77,8 +82,10 @@ def prefix_cache_collapse(e: Evidence) -> Finding:
         required(fewer if known else None, text,
                  "the engines' counters `prefix_hits` and `prefix_queries`, or cached tokens of "
                  "each request (vLLM: `--enable-prompt-tokens-details`)"),
+        # A search takes the stretch with the fewest of many, so then one source is no proof.
         proof(fewer and by_rows is not False and by_signals is not False and _same_lengths(e)
-              and not _only_queue_grew(e), "every source that counts cached tokens agrees"),
+              and not _only_queue_grew(e) and not (e.searched and by_signals is None),
+              "every source that counts cached tokens agrees"),
         steady(support(None if prompts is None else not prompts.rose(0.0, 0.15),
                        say.amounts("prompt tokens", prompts))),
         support(None if per_token is None else 0.7 <= per_token <= 1.3,
@@ -272,7 +279,7 @@ def kv_transfer(e: Evidence) -> Finding:
         against(_compete(e, share), "requests of more models wait for adapters", strongly=True),
         support(e.kv_connector or None, "a KV connector is in use"),
         against(some_models, _models_text(slow, calm), strongly=True),
-        against(_is_disaggregated(e), "one engine prefills, another decodes", strongly=True),
+        against(is_disaggregated(e), "one engine prefills, another decodes", strongly=True),
         against(bool(in_steps) and not in_tail, "a slower GPU does that as well"),
         against(fetches is None and bool(late) and bool(as_ever),
                 f"routes that wait no longer than before: {', '.join(as_ever[:5])}"),
@@ -381,17 +388,11 @@ def disaggregated_kv(e: Evidence) -> Finding:
         support(None if failures is None else failures[1] >= 5 and failures[1] > 2 * failures[0],
                 say.counted("transfers that failed", failures)),
         support(None if local is None else True, f"only {local}"),
-        support(_is_disaggregated(e), "one engine prefills, another decodes"),
+        support(is_disaggregated(e), "one engine prefills, another decodes"),
         against(e.stage_rose("prefill"), say.durations("prefill", e.row("prefill_s"))),
     ]  # fmt: skip
     action = "Reroute round the slow link between prefill and decode, or serve both on one engine."
     return judge("disaggregated_kv", lines, action, group=local)
-
-
-def _is_disaggregated(e: Evidence) -> bool:
-    """Return whether engines have both roles of vLLM's `kv_transfer_config`."""
-    roles = {facts.get("kv_role") for facts in e.facts.instances.values()}
-    return roles >= {"kv_producer", "kv_consumer"}
 
 
 def _transfers_slower(e: Evidence) -> tuple[bool | None, str]:
@@ -410,7 +411,7 @@ def _transfers_delay_first_chunk(e: Evidence) -> bool | None:
     by at least as much. `None` = engines report no slower transfers.
     """
     lost = "first_chunk" if e.row("first_chunk_s") is not None else "unattributed"
-    lost = "queue" if _is_disaggregated(e) and e.stage_rose("queue") else lost
+    lost = "queue" if is_disaggregated(e) and e.stage_rose("queue") else lost
     time, first = _transfer_time(e), e.row(f"{lost}_s")
     if time is None or first is None or not _transfers_slower(e)[0]:
         return None

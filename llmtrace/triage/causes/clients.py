@@ -24,6 +24,7 @@ _MOST: Final = 0.6  # of the requests with a longer set-up
 _BUSIER: Final = 1.1  # ratio of requests in progress
 _WORTH_SAVING: Final = 0.15  # of the tools' time
 _SAME_AGE: Final = 0.05  # of the median wait, by which times of one timer differ at most
+_LOOKUPS: Final = "as many requests look names up as before, and each lookup takes longer"
 _REUSED: Final = "hardly any of those that wait opens a connection: a limit does that"
 _CLIENT_MADE: Final = 1.0  # relative rise of the client's own time if it is made for each request
 _BURSTS: Final = 0.15  # added share of chunks that arrive together
@@ -229,6 +230,7 @@ def client_cold(e: Evidence) -> Finding:
         required(None if setup is None else setup.rose(floor) or setup.mean_rose(floor),
                  say.durations("imports, pools, DNS, TCP and TLS", setup),
                  "`client_s` and the network's phases (HTTP client hooks)"),
+        *([gate(holds=False, text=_LOOKUPS)] if _lookups_slower(e, floor) else []),
         *([gate(holds=False, text=_REUSED)] if _waiters_reuse_connections(e, usual) else []),
         required(True if new or starts else None,
                  f"clients started: {'; '.join(new[:2]) or 'requests import and connect anew'}",
@@ -273,6 +275,26 @@ def _client_is_made(e: Evidence) -> bool:
     """Return whether the client's own time has multiplied, as making a client does."""
     own = e.row("client_s")
     return own is not None and own.rose(0.0, _CLIENT_MADE)
+
+
+def _lookups_slower(e: Evidence, floor: float) -> bool:
+    """Return whether slower name lookups make most of the longer set-up, at as many lookups.
+
+    A process that starts looks names up that others have looked up already; a slow name server
+    delays the lookups that there always were.
+    """
+    looked_up = e.share("looked up", _looks_up)
+    each = e.row_among("network_dns_s", "looked up", _looks_up)
+    dns, setup = e.row("network_dns_s"), e.row("client_setup_s")
+    if each is None or dns is None or setup is None or looked_up.rose(_LITTLE):
+        return False
+    slower = each.rose(floor) or each.mean_rose(floor)
+    return slower and dns.mean_change >= HALF * setup.mean_change
+
+
+def _looks_up(side: Side) -> Mask:
+    found: Mask = side.number("network_dns_s") > 0
+    return found
 
 
 def _waiters_reuse_connections(e: Evidence, usual: float) -> bool:

@@ -548,15 +548,24 @@ def _throttled(e: Evidence) -> bool | None:
 
 
 def _new_xid(e: Evidence) -> bool | None:
-    """Return whether a GPU reports an XID error that it did not report before."""
-    moved = e.gauge("gpu_xid")
-    if moved is None:
-        return None
-    return any(
-        bool((after.value > 0).any())
-        and not set(after.value[after.value > 0]) <= set(moved.before[name].value)
-        for name, after in moved.after.items()
-    )
+    """Return whether a GPU reports an XID error that it did not report before.
+
+    Exporters give the last error or count each kind; some give nothing until there is one.
+    """
+    found = []
+    for signal in ("gpu_xid", "gpu_xid_errors"):
+        for name, series in e.series(signal).items():
+            before, after = (series.within(one) for one in (e.before.window, e.served))
+            if len(before.t) or _gpu_seen_before(e, name):
+                found.append(bool(set(after.value) - set(before.value) - {0.0}))
+    return any(found) if found else None
+
+
+def _gpu_seen_before(e: Evidence, name: str) -> bool:
+    """Return whether anything else was sampled of an instance's GPUs in the window before."""
+    window = e.before.window
+    series = (e.series(signal).get(name) for signal in ("gpu_sm_clock_mhz", "gpu_util"))
+    return any(one is not None and len(one.within(window).t) for one in series)
 
 
 def _fresh_text(found: Fresh | None) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 import numpy as np
 
 from llmtrace.triage.causes import scoring
@@ -20,6 +23,7 @@ from llmtrace.triage.evidence.inside_engines import (
     cache_shrank,
     drafts_fail,
     highest,
+    is_disaggregated,
     limit_fell,
     slow_tpot_over_expected,
     tpot_over_expected,
@@ -369,20 +373,36 @@ def _instance_stands_out(e: Evidence, signal: str) -> tuple[str, bool, str] | No
     Return text, whether it stands out now and did not before, and its name.
     """
     moved = e.gauge(signal)
-    if moved is None or len(moved.after) < 2:
+    if moved is None:
         return None
-    means = [{name: float(s.value.mean()) for name, s in side.items() if len(s.value)}
-             for side in (moved.before, moved.after)]  # fmt: skip
-    if min(len(one) for one in means) < 2:
+    before, after = ({name: float(s.value.mean()) for name, s in side.items() if len(s.value)}
+                     for side in (moved.before, moved.after))  # fmt: skip
+    groups = [one for one in _by_role(e, after) if len(one) > 1 and len(one & before.keys()) > 1]
+    if not groups:
         return None
-    name = max(means[1], key=lambda one: means[1][one])
-    before, after = (
-        (side.get(name, 0.0) + 1)
-        / (float(np.median([value for other, value in side.items() if other != name])) + 1)
-        for side in means
-    )
-    text = f"{signal} on {name}: {say.amount(before)} → {say.amount(after)} times the others'"
-    return text, after >= 1.5 and after >= 1.35 * before, name
+    group = max(groups, key=lambda one: _times_the_others(after, one)[0])
+    now, name = _times_the_others(after, group)
+    then, _ = _times_the_others(before, group, name)
+    text = f"{signal} on {name}: {say.amount(then)} → {say.amount(now)} times the others'"
+    return text, now >= 1.5 and now >= 1.35 * then, name
+
+
+def _by_role(e: Evidence, names: Iterable[str]) -> list[set[str]]:
+    """Group engines that may replace each other: one that prefills does not decode."""
+    groups: dict[Any, set[str]] = {}
+    for name in names:
+        role = e.fact("kv_role", name) if is_disaggregated(e) else None
+        groups.setdefault(role, set()).add(name)
+    return [*groups.values()]
+
+
+def _times_the_others(
+    means: Mapping[str, float], group: Iterable[str], name: str | None = None
+) -> tuple[float, str]:
+    """Compare an engine (by default the highest) with the median of the others in its group."""
+    name = name or max(group, key=lambda one: means.get(one, 0.0))
+    others = [means[one] for one in group if one != name and one in means]
+    return (means.get(name, 0.0) + 1) / (float(np.median(others)) + 1), name
 
 
 def _share_grew(e: Evidence) -> tuple[str, bool, bool, str] | None:

@@ -62,7 +62,8 @@ def cache_shrank(e: Evidence) -> bool | None:
     Running requests then leave less room for prefixes. `None` = unknown.
     """
     running, usage = e.gauge("running"), e.gauge("kv_usage")
-    if running is None or usage is None:
+    # Rows do not tell what tokens of other clients fill.
+    if running is None or usage is None or e.other_clients("tokens_in") is not None:
         return None
     sizes = []
     for side, ran, used in (
@@ -74,6 +75,12 @@ def cache_shrank(e: Evidence) -> bool | None:
             return None
         sizes.append(ran * float(held.mean()) / used)
     return sizes[1] <= _SHRANK * sizes[0]
+
+
+def is_disaggregated(e: Evidence) -> bool:
+    """Return whether engines have both roles of vLLM's `kv_transfer_config`."""
+    roles = {facts.get("kv_role") for facts in e.facts.instances.values()}
+    return roles >= {"kv_producer", "kv_consumer"}
 
 
 def slow_front_end(e: Evidence) -> bool | None:

@@ -113,8 +113,12 @@ def _network_and_client(side: Side) -> Floats:
 
 
 def _gateway_once(side: Side) -> Floats:
-    """The gateway's own time, only of requests sent once."""
-    return np.where(~(side.number("attempts") > 1), side.number("gateway_s"), np.nan)
+    """The gateway's own time, only of requests sent once and served.
+
+    If a gateway gives up on an upstream, its row counts that wait as the gateway's.
+    """
+    once = ~(side.number("attempts") > 1) & ~side.rows.failed
+    return np.where(once, side.number("gateway_s"), np.nan)
 
 
 def _render_own(side: Side) -> Floats:
