@@ -13,12 +13,14 @@ from llmtrace.core.attempts import as_plain, from_plain
 from llmtrace.core.browser_timing import IN_JSON, browser_kinds
 from llmtrace.core.errors import DataError
 from llmtrace.core.json_values import (
+    START_FORMS,
     bounded,
     read_duration,
     read_flag,
     read_ns,
     read_reported,
     read_source,
+    start_ns,
 )
 from llmtrace.core.row_fields import MARKS, NETWORK, OUTCOMES, RAW, REPORTED, RowFields
 from llmtrace.core.stages import STAGES, Stages, Timeline, split
@@ -223,6 +225,12 @@ def _written(flat: Mapping[str, Any], e2e: int) -> Stages | None:
 
 def _plain(flat: Mapping[str, Any], key: str) -> Any:
     value, kind = flat.get(key), _PLAIN[key]
+    if key == "start" and isinstance(value, str):
+        if (start := start_ns(value)) is None:
+            raise ValueError(f"start is {value!r}, and must be {START_FORMS}")
+        return start
+    if key == "outcome" and isinstance(value, str):
+        value = value.lower()
     if kind is int and isinstance(value, float) and value.is_integer():
         return int(value)  # a column of whole numbers with gaps is often kept as floats
     odd = not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)

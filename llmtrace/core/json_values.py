@@ -5,12 +5,21 @@ What cannot be read raises a `TypeError` or a `ValueError` that names the key.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, Final, cast
 
 from llmtrace.core.stages import SOURCES, Reported, Source
 
 _NS: Final = 1_000_000_000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+# As a float, no time may round to more than 64 bits.
+MAX_START_NS: Final = 2**63 - 1 - 1024
+_DIGITS: Final = re.compile(r"[0-9]{1,19}")
+START_FORMS: Final = (
+    "an ISO 8601 date and time such as 2026-01-31T14:30:00Z, or Unix time in nanoseconds"
+)
 # What claims to have taken longer than a year is garbage.
 MAX_S: Final = 366 * 86_400
 
@@ -20,6 +29,33 @@ def bounded(name: str, seconds: float) -> float:
     if not -MAX_S < seconds < MAX_S:
         raise ValueError(f"{name} is {seconds!r}, longer than any request")
     return seconds
+
+
+def start_ns(value: object) -> int | None:
+    """Return when a row started, in Unix nanoseconds; `None` = the value is no time after 1970.
+
+    Args:
+        value: nanoseconds, as a number or as text, or an ISO 8601 date and time, read to the
+            microsecond, in UTC where it has no zone.
+
+    Example:
+        >>> start_ns("2026-01-31T15:30:00+01:00") == start_ns("2026-01-31 14:30")
+        True
+    """
+    if isinstance(value, str):
+        value = int(value) if _DIGITS.fullmatch(value) else _date_ns(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value) if 0 < value <= MAX_START_NS else None
+
+
+def _date_ns(text: str) -> int | None:
+    try:
+        at = datetime.fromisoformat(text.strip())
+    except ValueError:
+        return None
+    since = (at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH
+    return (since.days * 86_400 + since.seconds) * _NS + since.microseconds * 1000
 
 
 def read_ns(flat: Mapping[str, Any], key: str) -> int | None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from llmtrace.core.json_values import MAX_S
+from llmtrace.core.json_values import MAX_S, start_ns
 from llmtrace.core.row import Row
 from llmtrace.core.row_fields import (
     FAILED,
@@ -68,7 +68,6 @@ _NEARLY: Final = 1.1
 _MANY: Final = 0.05  # of the rows: if more values are kept out, the others are in doubt
 _MAX_COUNT: Final = 2.0**53
 _MAX_WEIGHT: Final = 1e9
-_MAX_NS: Final = 2**63 - 1
 _WORD_LENGTH: Final = 256
 _ID_BYTES: Final = 64
 
@@ -247,7 +246,7 @@ class Builder:
             self._add_block(kept)
 
     def _add_block(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        starts = [_whole(row.get("start")) for row in rows]
+        starts = [start_ns(row.get("start")) for row in rows]
         if None in starts:
             self.kept_out["row: no usable start"] += starts.count(None)
             rows = [row for row, start in zip(rows, starts, strict=True) if start is not None]
@@ -289,6 +288,7 @@ class Builder:
         for name in WORDS:
             codes, names = word(name)
             if name == "outcome":
+                names = [word.lower() for word in names]
                 codes = self._possible(codes, names)
             self._codes[name].append(_recode(Words(codes, tuple(names)), self._names[name]))
         for name in IDS:
@@ -417,13 +417,6 @@ def _joined(parts: list[NDArray[Any]], kind: Any) -> NDArray[Any]:
     joined = np.concatenate(parts) if parts else np.empty(0, kind)
     parts.clear()
     return joined
-
-
-def _whole(value: object) -> int | None:
-    """Read unix nanoseconds; a float that lost its last digits is still a time."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return int(value) if 0 < value <= _MAX_NS - 1024 else None
 
 
 def _to_ns(seconds: float) -> int:

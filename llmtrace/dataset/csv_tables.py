@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from llmtrace.core.errors import SourceError, explain_error, needs_extra
+from llmtrace.core.json_values import start_ns
 from llmtrace.dataset.columns import FLAGS, IDS, NUMBERS, WORDS
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SEPARATORS: Final = ",;\t"
 _NUMBER: Final = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _WHOLE: Final = r"^[0-9]{1,18}$|^[0-8][0-9]{18}$"
@@ -105,15 +104,5 @@ def _starts(column: Any) -> Any:
     if pc.all(whole).as_py():
         return numbers
     return pc.coalesce(
-        numbers, pa.array([_date_ns(text) for text in column.to_pylist()], pa.int64())
+        numbers, pa.array([start_ns(text) for text in column.to_pylist()], pa.int64())
     )
-
-
-def _date_ns(text: str | None) -> int | None:
-    """Return the nanoseconds of a date and time, to the microsecond; `None` = it is none."""
-    try:
-        at = datetime.fromisoformat(text or "")
-    except ValueError:
-        return None
-    since = (at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH
-    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000

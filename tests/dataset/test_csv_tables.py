@@ -79,3 +79,18 @@ def test_a_file_without_rows_says_what_it_has(tmp_path, content, error, says):
     """Other columns, other bytes, or nothing."""
     with pytest.raises(error, match=says):
         read(tmp_path, content)
+
+
+@pytest.mark.parametrize("odd", ["9999-12-31", "1601-01-01", "0001-01-01", "2262-04-12", "noon"])
+def test_a_date_that_no_request_has_costs_its_row_alone(tmp_path, odd):
+    """Placeholders of databases for "no date" are beyond 64 bits of nanoseconds."""
+    columns = read(tmp_path, f"start,e2e_s\n{odd},1.5\n{HALF_PAST_TWO},2\n")
+    assert columns.start.tolist() == [HALF_PAST_TWO]
+    assert columns.warnings == ("row: no usable start: 1 row kept out",)
+
+
+def test_outcomes_may_be_in_upper_case(tmp_path):
+    """As enumerations of other programs are written."""
+    columns = read(tmp_path, f"start,outcome\n{HALF_PAST_TWO},SUCCESS\n{HALF_PAST_TWO},Error\n")
+    assert [columns.words["outcome"].word(i) for i in (0, 1)] == ["success", "error"]
+    assert columns.warnings[1:] == ()
