@@ -50,7 +50,7 @@ def add_command(
 def add_rows_file(command: argparse.ArgumentParser) -> None:
     """Add the argument ROWS, as `options.file`."""
     command.add_argument(
-        "file", type=Path, metavar="ROWS", help="file of rows, one JSON object per line"
+        "file", type=Path, metavar="ROWS", help="rows: JSON lines, Parquet or CSV"
     )
 
 

@@ -19,12 +19,12 @@ from llmtrace.cli.arguments import (
 )
 from llmtrace.cli.explain import choose, find
 from llmtrace.core.errors import ConfigError, DataError
+from llmtrace.exporters.row_files.forms import is_row_file
 
 if TYPE_CHECKING:
     from llmtrace.core.row import Row
 
 _WIDEST: Final = 120
-_FILES: Final = frozenset({".jsonl", ".gz", ".parquet", ".json"})
 
 
 def add_waterfall(commands: Commands) -> None:
@@ -46,7 +46,7 @@ def add_waterfall(commands: Commands) -> None:
     )
     waterfall.add_argument(
         "source", metavar="ROWS|ID",
-        help="file of rows, one JSON object per line; or a request, response or trace id",
+        help="rows: JSON lines, Parquet or CSV; or a request, response or trace id",
     )  # fmt: skip
     waterfall.add_argument(
         "--url", metavar="URL",
@@ -63,7 +63,7 @@ def add_waterfall(commands: Commands) -> None:
 def _waterfall(options: argparse.Namespace) -> None:
     width = min(shutil.get_terminal_size().columns, _WIDEST)
     path = Path(options.source)
-    named_as_file = path.suffix in _FILES or len(path.parts) > 1 or path.exists()
+    named_as_file = is_row_file(path) or len(path.parts) > 1 or path.exists()
     if options.url is None and (named_as_file or options.request is not None):
         if options.token_file is not None:
             raise ConfigError("--token-file is a collector's: give its --url as well")
@@ -85,7 +85,7 @@ def redraw(path: Path, request: str | None = None, width: int = 80) -> str:
     """Draw one request of a file as a waterfall.
 
     Args:
-        path: rows, one JSON object per line.
+        path: rows, as `read_rows` reads them.
         request: its request, response or trace id; default: the one that took longest.
         width: of a line, in characters.
 

@@ -43,7 +43,8 @@ def start_ns(value: object) -> int | None:
         True
     """
     if isinstance(value, str):
-        value = int(value) if _DIGITS.fullmatch(value) else _date_ns(value)
+        text = value.strip()
+        value = int(text) if _DIGITS.fullmatch(text) else _date_ns(text)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return int(value) if 0 < value <= MAX_START_NS else None
@@ -51,7 +52,7 @@ def start_ns(value: object) -> int | None:
 
 def _date_ns(text: str) -> int | None:
     try:
-        at = datetime.fromisoformat(text.strip())
+        at = datetime.fromisoformat(text)
     except ValueError:
         return None
     since = (at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH

@@ -24,7 +24,8 @@ from llmtrace.budget import Budget, read_budget
 from llmtrace.core.errors import DataError, SourceError, writes
 from llmtrace.core.json_object import read_object
 from llmtrace.dataset.columns import Columns, Words, short
-from llmtrace.dataset.files import Progress, blocks, objects, read_columns, silent, write_columns
+from llmtrace.dataset.files import objects, read_columns, write_columns
+from llmtrace.exporters.row_files.forms import Progress, silent
 from llmtrace.exporters.row_files.read_back import CASE_ROWS, case_rows
 from llmtrace.stats.arrays import Floats, Mask
 
@@ -207,10 +208,9 @@ def read_case(folder: str | Path, progress: Progress = silent) -> Case:
     samples: list[dict[str, Any]] = []
     for name in _SIGNALS:
         if (folder / name).is_file():
-            for block in blocks(folder / name, progress):
-                found = list(objects(block))
-                odd_lines += found.count(None)
-                samples += [sample for sample in found if sample is not None]
+            found = list(objects(folder / name, progress))
+            odd_lines = found.count(None)
+            samples = [sample for sample in found if sample is not None]
             break
     signals, odd_signals = signals_from(samples)
     metric = about.get("metric")

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,18 +19,24 @@ from numpy.typing import NDArray
 
 from llmtrace.core.errors import DataError, SourceError, explain_error, needs_extra, suggestion
 from llmtrace.core.flat_row import flat_kinds
+from llmtrace.core.json_values import START_FORMS
 from llmtrace.dataset.columns import FLAGS, IDS, NUMBERS, WORDS, Builder, Columns, as_ids, short
-from llmtrace.dataset.csv_tables import csv_tables
 from llmtrace.dataset.sampling import Sample
+from llmtrace.exporters.row_files.arrow_table import starts_ns
+from llmtrace.exporters.row_files.csv_tables import csv_tables
+from llmtrace.exporters.row_files.forms import (
+    FORMS,
+    LINE_BYTES,
+    Progress,
+    blocks,
+    check_columns,
+    form_of,
+    silent,
+)
 from llmtrace.stats.arrays import Floats
 
-Progress = Callable[[str, float], None]  # what is being done, and how much of it, 0 to 1
-
-_BLOCK_BYTES: Final = 16 << 20
-_LINE_BYTES: Final = 1 << 20
 _PLAIN_LINE: Final = 1 << 16
 _DEPTH: Final = 64  # of brackets: no row nests deeper, and a parser may recurse
-_STDIN: Final = Path("/dev/stdin")
 _PIECE: Final = 500_000  # rows that are added to the sample at once
 _YEAR_NS: Final = 31_557_600_000_000_000
 _NO_TIME_YET_NS: Final = 10**18  # the year 2001: what is earlier counts in another unit
@@ -42,12 +46,8 @@ _ALIKE: Final = 0.75  # keys as alike as `e2e` and `e2e_s`, but not `user` and `
 _SHOWN: Final = 60  # characters of a line
 
 
-def silent(_what: str, _share: float) -> None:
-    """Ignore how far a file has been read."""
-
-
 def read_columns(path: Path, progress: Progress = silent) -> Columns:
-    """Read rows: `.parquet`, `.csv`, else JSON lines, also gzipped (`.gz`); `-` is stdin.
+    """Read rows: `.parquet`, `.csv` or `.tsv`, else JSON lines, also `.gz`; `-` is stdin.
 
     What is no row is counted in the columns' `warnings`. Of more than two million rows a sample
     is kept, each standing for those left out by its `weight`.
@@ -57,8 +57,7 @@ def read_columns(path: Path, progress: Progress = silent) -> Columns:
         DataError: it contains lines, and none of them is a row; or most starts are of other units.
     """
     builder, sample = Builder(), Sample()
-    kind = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
-    read = {".parquet": _parquet, ".csv": _csv}.get(kind, _lines)
+    read = {"parquet": _parquet, "csv": _csv, "jsonl": _lines}[form_of(path)]
     for _ in read(path, builder, progress):
         if builder.n >= _PIECE:
             sample.add(builder.flush())
@@ -102,12 +101,10 @@ def _no_row(first: bytes) -> str:
     """Say what rows are, and what a file's first line is instead."""
     if (row := _object(first)) is None:
         shown = short(first[:_SHOWN].decode("utf-8", "replace"))
-        kinds = "JSON lines (one object per line), Parquet or CSV"
-        wanted = f"rows are {kinds}: docs/on-call/triage.md"
+        wanted = f"rows are {FORMS}: docs/on-call/triage.md"
         return f"its first line is {shown!r}; {wanted}"
     start = f"is {json.dumps(row['start'])[:_SHOWN]}" if "start" in row else "is missing"
-    wanted = "must be a number: Unix time in nanoseconds"
-    return f"`start` {start}, and {wanted}; the first row has {short(', '.join(row))}"
+    return f"`start` {start}, and must be {START_FORMS}; the first row has {short(', '.join(row))}"
 
 
 def write_columns(path: Path, columns: Columns) -> None:
@@ -118,43 +115,24 @@ def write_columns(path: Path, columns: Columns) -> None:
             file.write(b"\n")
 
 
-def blocks(path: Path, progress: Progress = silent) -> Iterator[bytes]:
-    """Yield a file's whole lines, many at once; an overlong line is cut, and so will not parse.
+def objects(path: Path, progress: Progress = silent) -> Iterator[dict[str, Any] | None]:
+    """Yield each line's JSON object; `None` for a line that is none. Empty lines do not count.
 
     Raises:
-        SourceError: the file cannot be read, or is not of the kind that its name implies.
+        SourceError: the file cannot be read.
     """
-    path = _STDIN if str(path) == "-" else path
-    try:
-        size = path.stat().st_size or 1
-        with path.open("rb") as raw:
-            file: BufferedIOBase = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
-            rest = b""
-            while block := file.read(_BLOCK_BYTES):
-                if raw.seekable():  # what is piped has no size
-                    progress(f"reading {path.name}", min(1.0, raw.tell() / size))
-                lines, newline, tail = block.rpartition(b"\n")
-                if newline:
-                    yield rest + lines + newline
-                    rest = tail
-                else:
-                    rest += tail
-                rest = rest[: _LINE_BYTES + 1]
-            if rest:
-                yield rest
-    except (OSError, EOFError, zlib.error) as error:
-        raise SourceError(f"{path}: cannot read it: {explain_error(error)}") from error
+    for block in blocks(path, progress):
+        yield from _objects(block)
 
 
-def objects(block: bytes) -> Iterator[dict[str, Any] | None]:
-    """Yield each line's JSON object; `None` for a line that is none. Empty lines do not count."""
+def _objects(block: bytes) -> Iterator[dict[str, Any] | None]:
     for line in block.split(b"\n"):
         if line.strip():
             yield _object(line)
 
 
 def _object(line: bytes) -> dict[str, Any] | None:
-    if len(line) > _LINE_BYTES or _too_deep(line):
+    if len(line) > LINE_BYTES or _too_deep(line):
         return None
     try:
         value = json.loads(line)
@@ -177,7 +155,7 @@ def _depth(line: bytes) -> int:
 
 def _lines(path: Path, builder: Builder, progress: Progress) -> Iterator[None]:
     for block in blocks(path, progress):
-        builder.first = builder.first or block[:_LINE_BYTES].lstrip().partition(b"\n")[0]
+        builder.first = builder.first or block[:LINE_BYTES].lstrip().partition(b"\n")[0]
         _add_json(block, builder)
         yield
 
@@ -186,7 +164,7 @@ def _add_json(block: bytes, builder: Builder) -> None:
     if _add_json_fast(block, builder):
         return
     rows = []
-    for flat in objects(block):
+    for flat in _objects(block):
         if flat is None:
             builder.kept_out["line: not a row"] += 1
         else:
@@ -209,21 +187,22 @@ def _add_json_fast(block: bytes, builder: Builder) -> bool:
         return False
     kinds = {name: pa.bool_() if name in FLAGS else pa.float64() for name in NUMBERS}
     kinds |= dict.fromkeys((*WORDS, *IDS), pa.string())
-    schema = pa.schema([("start", pa.int64()), *kinds.items()])
+    first = _object(block.lstrip().partition(b"\n")[0]) or {}
+    start = pa.string() if isinstance(first.get("start"), str) else pa.int64()
+    schema = pa.schema([("start", start), *kinds.items()])
     try:
         block.decode()  # pyarrow takes any bytes for text
         table = pa_json.read_json(
             pa.BufferReader(block),
-            pa_json.ReadOptions(block_size=_LINE_BYTES),
+            pa_json.ReadOptions(block_size=LINE_BYTES),
             pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
         )
     except (pa.ArrowException, UnicodeDecodeError, ValueError):
         return False
-    if table["start"].null_count:
+    starts = starts_ns(table["start"])
+    if starts.null_count:
         return False
-    start = table["start"].to_numpy()
-    if start.size and (start.min() <= 0 or start.max() > 2**63 - 1025):
-        return False
+    table = table.set_column(table.column_names.index("start"), "start", starts)
     add_table(table, builder)
     return True
 
@@ -290,6 +269,7 @@ def _parquet(path: Path, builder: Builder, progress: Progress) -> Iterator[None]
     try:
         with parquet.ParquetFile(path) as file:
             wanted = ["start", *NUMBERS, *WORDS, *IDS]
+            check_columns(path, file.schema_arrow.names, wanted)
             columns = [name for name in wanted if name in file.schema_arrow.names]
             total, read = file.metadata.num_rows or 1, 0
             for batch in file.iter_batches(1 << 18, columns=columns):
@@ -304,34 +284,29 @@ def _parquet(path: Path, builder: Builder, progress: Progress) -> Iterator[None]
 
 
 def _csv(path: Path, builder: Builder, progress: Progress) -> Iterator[None]:
-    for names, table in csv_tables(path, builder.kept_out):
-        _quote_first(builder, names, table)
-        _add_started(table, builder)
-        progress(f"reading {path.name}", 0.5)
+    for names, raw, typed in csv_tables(path, builder.kept_out, progress):
+        _quote_first(builder, names, raw)
+        _add_started(typed, builder)
         yield
 
 
 def _quote_first(builder: Builder, names: Sequence[str], table: Any) -> None:
-    if not builder.first and len(table):
-        row = dict.fromkeys(names) | table.slice(0, 1).to_pylist()[0]
+    if not builder.first:
+        row = dict.fromkeys(names)
+        for values in table.slice(0, 1).to_pylist():
+            row |= values
         builder.first = json.dumps(row, default=str).encode()
 
 
 def _add_started(table: Any, builder: Builder) -> None:
-    """Add the rows of a table that have a `start`: a timestamp, or Unix nanoseconds."""
+    """Add the rows of a table that have a `start`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if "start" not in table.column_names:
-        builder.kept_out["row: no usable start"] += len(table)
-        return
-    starts = table["start"]
-    if pa.types.is_timestamp(starts.type):
-        starts = pc.cast(starts, pa.timestamp("ns"), safe=False)
-    starts = pc.cast(starts, pa.int64(), safe=False)
-    usable = pc.fill_null(pc.greater(starts, 0), fill_value=False)
-    odd = len(table) - (pc.sum(usable).as_py() or 0)
-    if odd:
-        builder.kept_out["row: no usable start"] += odd
+        table = table.append_column("start", pa.nulls(len(table)))
+    starts = starts_ns(table["start"])
+    if starts.null_count:
+        builder.kept_out["row: no usable start"] += starts.null_count
     table = table.set_column(table.column_names.index("start"), "start", starts)
-    add_table(table.filter(usable), builder)
+    add_table(table.filter(pc.is_valid(starts)), builder)

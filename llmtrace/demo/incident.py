@@ -29,7 +29,7 @@ from llmtrace.simulator.engine.incidents import healthy
 
 with needs_extra("the demo's triage", "demo"):
     from llmtrace.dataset.case import Facts, Window, write_case
-    from llmtrace.dataset.files import silent
+    from llmtrace.exporters.row_files.forms import silent
     from llmtrace.triage.pipeline import Settings, triage
     from llmtrace.triage.report.html import write_page
     from llmtrace.triage.report.terminal import screen

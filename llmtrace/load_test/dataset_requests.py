@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from llmtrace.core.errors import DataError, SourceError, explain_error
-from llmtrace.dataset.files import blocks, objects
+from llmtrace.dataset.files import objects
 from llmtrace.load_test.endpoint_apis import Api
 from llmtrace.load_test.lengths import Lengths
 from llmtrace.load_test.requests import Message, Request, conversation, user
@@ -43,8 +43,10 @@ def from_dataset(
         DataError: a line is no request; the message names it.
     """
     draws = random.Random(seed)  # noqa: S311 - no secret
-    found = (line for block in blocks(path) for line in objects(block))
-    lines = [_line(f"{path}: line {i}", path.parent, line, api) for i, line in enumerate(found, 1)]
+    lines = [
+        _line(f"{path}: line {i}", path.parent, line, api)
+        for i, line in enumerate(objects(path), 1)
+    ]
     if not lines:
         raise DataError(f"{path}: no request in it")
     requests: list[Request] = []

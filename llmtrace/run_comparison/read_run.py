@@ -11,7 +11,7 @@ from llmtrace.core.errors import SourceError
 from llmtrace.core.json_object import read_object
 from llmtrace.core.sanitize import printable
 from llmtrace.dataset.case import Case, no_signals, read_case
-from llmtrace.dataset.files import blocks, objects, read_columns
+from llmtrace.dataset.files import objects, read_columns
 from llmtrace.run_comparison.runs import Run
 
 ABOUT: Final = "bench.json"
@@ -72,11 +72,10 @@ def _answers(path: Path) -> dict[int, str]:
     if not path.is_file():
         return {}
     answers: dict[int, str] = {}
-    for block in blocks(path):
-        for line in objects(block):
-            if line is None or len(answers) >= _MAX_ANSWERS:
-                continue
-            number, text = line.get("request"), line.get("sha256")
-            if isinstance(number, int) and isinstance(text, str):
-                answers[number] = text
+    for line in objects(path):
+        if line is None or len(answers) >= _MAX_ANSWERS:
+            continue
+        number, text = line.get("request"), line.get("sha256")
+        if isinstance(number, int) and isinstance(text, str):
+            answers[number] = text
     return answers

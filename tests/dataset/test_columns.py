@@ -29,6 +29,7 @@ from llmtrace.dataset.columns import (
 )
 from llmtrace.dataset.files import read_columns, write_columns
 from llmtrace.dataset.sampling import Sample
+from llmtrace.exporters.row_files import forms
 from tests.strategies import requests
 
 START = 1_700_000_000 * 10**9
@@ -335,8 +336,8 @@ def test_a_line_that_is_no_row_costs_no_other(tmp_path, line):
         (b"\x1b[31m\xff", "its first line is '[^\x1b]*'; rows"),
         ({"timestamp": 1, "model": "m"}, "`start` is missing, .* first row has timestamp, model$"),
         (
-            {"start": "2026-09-21T14:13"},
-            '`start` is "2026-09-21T14:13", and must be a number: Unix',
+            {"start": "21/Sep/2026"},
+            '`start` is "21/Sep/2026", and must be an ISO 8601 date and time .* Unix time in nano',
         ),
     ],
 )
@@ -365,7 +366,7 @@ def test_rows_are_read_from_a_pipe(tmp_path, monkeypatch):
     ends = os.pipe()
     os.write(ends[1], b'{"start": %d, "e2e_s": 1.0}\n' % START)
     os.close(ends[1])
-    monkeypatch.setattr(files, "_STDIN", Path(f"/dev/fd/{ends[0]}"))
+    monkeypatch.setattr(forms, "_STDIN", Path(f"/dev/fd/{ends[0]}"))
 
     assert read_columns(Path("-")).n == 1
     os.close(ends[0])
@@ -398,7 +399,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path):
 
 def test_lines_are_whole_however_a_file_is_cut(tmp_path, monkeypatch):
     """Blocks end in the middle of lines, and no row is lost or torn."""
-    monkeypatch.setattr(files, "_BLOCK_BYTES", 100)
+    monkeypatch.setattr(forms, "_BLOCK_BYTES", 100)
     path = lines(tmp_path / "rows.jsonl", *[{"start": START + i, "e2e_s": 1.0} for i in range(99)])
     seen = []
     columns = read_columns(path, lambda what, share: seen.append(share))
@@ -410,7 +411,7 @@ def test_lines_are_whole_however_a_file_is_cut(tmp_path, monkeypatch):
 
 def test_of_very_many_rows_a_sample_is_kept(tmp_path, monkeypatch):
     """Each standing for those left out, and what was kept out counted once."""
-    monkeypatch.setattr(files, "_BLOCK_BYTES", 2000)
+    monkeypatch.setattr(forms, "_BLOCK_BYTES", 2000)
     monkeypatch.setattr(files, "_PIECE", 100)
     monkeypatch.setattr(files, "Sample", lambda: Sample(1000))
     some = [{"start": START + 7 * i, "e2e_s": "x" if i % 10 == 0 else 1.0} for i in range(5000)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from llmtrace.core.errors import needs_extra
 from llmtrace.core.flat_row import flat_kinds
+from llmtrace.core.json_values import MAX_START_NS, start_ns
 from llmtrace.core.row import Row
 from llmtrace.core.sanitize import encodable
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _EXTRA: Final = "triage"
+_WHOLE: Final = r"^[0-9]{1,18}$|^[0-8][0-9]{18}$"
+_UNITS_NS: Final = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 # A mapping or a list is a column of JSON.
 _AS_JSON: Final = object
 
@@ -41,14 +44,48 @@ def from_arrow(table: pa.Table) -> Iterator[dict[str, Any]]:
     for batch in table.to_batches(max_chunksize=10_000):
         for values in batch.to_pylist():
             yield {
-                name: json.loads(value) if _is_json(kinds.get(name), value) else value
+                name: json.loads(value)
+                if kinds.get(name) is _AS_JSON and isinstance(value, str)
+                else value
                 for name, value in values.items()
                 if value is not None
             }
 
 
-def _is_json(kind: Any, value: object) -> bool:
-    return kind is _AS_JSON and isinstance(value, str)
+def starts_ns(column: Any) -> Any:
+    """Return a column of starts in Unix nanoseconds; null where a value is no time after 1970.
+
+    Args:
+        column: an Arrow array of timestamps, dates, numbers, or text as `start_ns` reads it.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyarrow import types
+
+    if types.is_dictionary(column.type):
+        column = pc.cast(column, column.type.value_type)
+    if types.is_date(column.type):
+        column = pc.cast(column, pa.timestamp("ms"))
+    unit_ns = 1
+    if types.is_timestamp(column.type):
+        unit_ns = _UNITS_NS[column.type.unit]
+        column = pc.cast(column, pa.int64())
+    elif types.is_string(column.type) or types.is_large_string(column.type):
+        whole = pc.fill_null(pc.match_substring_regex(column, _WHOLE), fill_value=False)
+        numbers = pc.cast(pc.if_else(whole, column, None), pa.int64())
+        if not pc.all(whole).as_py():
+            read = pa.array([start_ns(text) for text in column.to_pylist()], pa.int64())
+            numbers = pc.coalesce(numbers, read)
+        column = numbers
+    elif types.is_decimal(column.type):
+        column = pc.cast(column, pa.float64())
+    elif not (types.is_integer(column.type) or types.is_floating(column.type)):
+        return pa.nulls(len(column), pa.int64())
+    latest = MAX_START_NS // unit_ns
+    limit = float(latest) if types.is_floating(column.type) else latest
+    past_1970 = pc.and_(pc.greater(column, 0), pc.less_equal(column, limit))
+    counts = pc.cast(pc.if_else(past_1970, column, None), pa.int64(), safe=False)
+    return pc.multiply(counts, unit_ns)
 
 
 def _for_arrow(flat: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:

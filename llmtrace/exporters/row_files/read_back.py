@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import time
-import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from llmtrace.core.errors import ConfigError, DataError, SourceError, explain_error
+from llmtrace.core.flat_row import flat_kinds
 from llmtrace.core.row import Row, from_dict
 from llmtrace.core.row_html import many_rows
-from llmtrace.exporters.row_files.arrow_table import arrow, from_arrow, to_arrow
+from llmtrace.exporters.row_files.arrow_table import arrow, from_arrow, starts_ns, to_arrow
+from llmtrace.exporters.row_files.csv_tables import csv_tables
+from llmtrace.exporters.row_files.forms import (
+    SUFFIXES,
+    blocks,
+    check_columns,
+    form_of,
+    is_row_file,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +32,6 @@ if TYPE_CHECKING:
 
 _HOUR_S: Final = 3600.0
 _MAX_ROWS: Final = 5_000_000
-_FORMS: Final = (".jsonl", ".jsonl.gz", ".parquet")
 # The rows of a saved case; the other files of its folder hold none.
 CASE_ROWS: Final = ("rows.parquet", "rows.jsonl", "rows.jsonl.gz")
 
@@ -72,9 +79,10 @@ def read_rows(
     """Read rows from a file, a folder, the address of a collector, or any flat rows.
 
     Args:
-        source: a file (`.jsonl`, `.jsonl.gz`, `.parquet`), the folder of a saved case, another
-            folder with such files, the address of a running collector (`http://127.0.0.1:4319`),
-            or mappings as `Row.as_dict` makes. Empty lines do not count.
+        source: a file (`.parquet`, `.csv` or `.tsv`, else JSON lines, also `.gz`), the folder of a
+            saved case, another folder with such files, the address of a running collector
+            (`http://127.0.0.1:4319`), or mappings as `Row.as_dict` makes. `start` may be an ISO
+            8601 date and time. Empty lines do not count.
         start: rows that began at or after it; default: all, of a collector those of the last hour.
         end: rows that began before it; default: all.
         token_file: a file with the collector's token.
@@ -82,7 +90,7 @@ def read_rows(
     Raises:
         SourceError: the source cannot be read.
         DataError: it holds what is no row; the message says where.
-        ConfigError: an address is invalid, or Parquet is to be read without pyarrow.
+        ConfigError: an address is invalid, or Parquet or CSV is to be read without pyarrow.
 
     Example:
         >>> rows = read_rows([{"start": 1, "e2e_s": 2.0}])
@@ -115,7 +123,10 @@ def _row(place: str, flat: Mapping[str, Any]) -> Row:
 
 
 def _no_row(place: str, why: object) -> DataError:
-    return DataError(f"{place}: {why}; rows are what the exporter jsonl:FILE writes")
+    return DataError(
+        f"{place}: {why}; rows are what the exporter jsonl:FILE writes, or"
+        " Parquet or CSV in a file of such a name"
+    )
 
 
 def case_rows(folder: Path) -> Path | None:
@@ -138,35 +149,62 @@ def _from_path(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         return
     saved = case_rows(path)
     files = (
-        sorted(file for file in path.iterdir() if file.name.endswith(_FORMS))
-        if saved is None
-        else [saved]
+        sorted(file for file in path.iterdir() if is_row_file(file)) if saved is None else [saved]
     )
     if not files:
-        raise SourceError(f"{path}: contains no file of rows ({', '.join(_FORMS)})")
+        raise SourceError(f"{path}: contains no file of rows ({', '.join(SUFFIXES)})")
     for file in files:
         yield from _from_file(file)
 
 
 def _from_file(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    if path.suffix == ".parquet":
-        pa = arrow("reading Parquet")
-        from pyarrow import parquet
-
-        try:
-            table = parquet.read_table(path)
-        except (OSError, pa.ArrowException) as error:
-            raise SourceError(f"{path}: cannot read it: {explain_error(error)}") from error
-        for number, flat in enumerate(from_arrow(table), 1):
-            yield f"{path}:{number}", flat
+    form = form_of(path)
+    if form == "jsonl":
+        yield from _from_lines(path)
         return
+    flats = _from_parquet(path) if form == "parquet" else _from_csv(path)
+    number = 0
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    yield f"{path}:{number}", _flat(f"{path}:{number}", line)
-    except (OSError, EOFError, zlib.error) as error:
-        raise SourceError(f"{path}: cannot read rows from it: {explain_error(error)}") from error
+        for number, flat in enumerate(flats, 1):
+            yield f"{path}: row {number}", flat
+    except ValueError as error:  # a column of JSON
+        raise _no_row(f"{path}: row {number + 1}", f"not a row: {error}") from error
+
+
+def _from_parquet(path: Path) -> Iterator[dict[str, Any]]:
+    pa = arrow("reading Parquet")
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(path) as file:
+            check_columns(path, file.schema_arrow.names, flat_kinds())
+            table = file.read()
+    except (OSError, pa.ArrowException) as error:
+        raise SourceError(f"{path}: cannot read it: {explain_error(error)}") from error
+    for at, name in enumerate(table.column_names):
+        if pa.types.is_decimal(table[at].type):
+            table = table.set_column(at, name, table[at].cast(pa.float64()))
+        elif name == "start" and pa.types.is_temporal(table[at].type):
+            table = table.set_column(at, name, starts_ns(table[at]))
+    yield from from_arrow(table)
+
+
+def _from_csv(path: Path) -> Iterator[dict[str, Any]]:
+    kept_out: Counter[str] = Counter()
+    for _, raw, typed in csv_tables(path, kept_out):
+        # A number that cannot be read stays text, and the error quotes it.
+        for text, flat in zip(from_arrow(raw), from_arrow(typed), strict=True):
+            yield text | flat
+        for why, count in kept_out.items():
+            if why.startswith("line: "):
+                raise DataError(f"{path}: lines that are no rows: {count}: {why[6:]}")
+
+
+def _from_lines(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    lines = (line for block in blocks(path) for line in block.removesuffix(b"\n").split(b"\n"))
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            yield f"{path}:{number}", _flat(f"{path}:{number}", line)
 
 
 def _flat(place: str, line: bytes) -> Mapping[str, Any]:
