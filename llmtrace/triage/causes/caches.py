@@ -224,9 +224,8 @@ def kv_transfer(e: Evidence) -> Finding:
     """Requests wait for KV blocks to come from another tier or another engine.
 
     Looks like:
-        `queue` is up, and the engine reports requests as *deferred*, not as short of capacity.
-        All models are alike. The engine offloads to memory or disk, or prefill and decode run
-        on separate engines.
+        `queue` is up for all models; the engine reports requests *deferred*, not short of
+        capacity. It offloads to memory or disk, or prefill and decode run on separate engines.
 
     Confirm:
             sum by (instance) (llmtrace_engine_requests_waiting_by_reason{reason="deferred"})

@@ -412,21 +412,19 @@ def frontend_cpu(e: Evidence) -> Finding:
     """The engine's front end (HTTP, template, tokeniser, output) is short of CPU.
 
     Looks like:
-        Time to first chunk and the front end's own time are up; queue and prefill are not. Its
-        process uses a whole core, and the GPU is not busy. Time per token becomes uneven.
+        Time to first chunk and front-end time are up; queue and prefill are not. The front end
+        uses a whole core while the GPU is not busy. Time per token becomes uneven.
 
     Confirm:
             llmtrace_engine_frontend_mean_seconds
             rate(process_cpu_seconds_total[1m])
-        Front-end time alone is not proof: on a real vLLM it includes the wait for the running
-        step.
+        Front-end time is not proof: on a real vLLM it includes the wait for the running step.
 
     Now:
         Add capacity: more front-end processes, or cores for them.
 
     Later:
-        Fix what uses CPU: logprobs, huge JSON, a slow tokeniser. Leave two cores free, plus one
-        per GPU.
+        Fix logprobs, huge JSON, a slow tokeniser. Leave two cores free, plus one per GPU.
     """
     frontend, cpu = e.gauge("frontend_time"), e.gauge("api_cpu")
     rows = e.row("first_chunk_frontend_s")

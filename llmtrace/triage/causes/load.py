@@ -249,9 +249,8 @@ def replica_imbalance(e: Evidence) -> Finding:
     """One replica gets more than its share, and its requests wait while others idle.
 
     Looks like:
-        Traffic is unchanged, but slow on one replica only, which runs and queues more than the
-        others. Routing changed, sticky sessions piled up, or a popular prefix attracts too many
-        requests.
+        Traffic is unchanged, but one replica is slow, and runs and queues more than the others.
+        Routing changed, sticky sessions piled up, or a popular prefix attracts too much.
 
     Confirm:
             sum by (instance) (llmtrace_engine_requests_running)

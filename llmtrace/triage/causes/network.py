@@ -370,9 +370,8 @@ def idle_timeout(e: Evidence) -> Finding:
 
     Confirm:
             sum by (outcome) (rate(llmtrace_requests_total[5m]))
-        Rows with outcome `truncated`: `max_gap_s` or `e2e_s` is the same in all. Look for that
-        value in the configuration of every hop: nginx `proxy_read_timeout`, a load balancer's
-        idle timeout.
+        Rows with outcome `truncated` share one `max_gap_s` or `e2e_s`. Look for that value in
+        every hop's configuration: nginx `proxy_read_timeout`, a load balancer's idle timeout.
 
     Now:
         Fix: raise the idle timeout of that hop, or send SSE comments to keep the stream alive.

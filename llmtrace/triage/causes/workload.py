@@ -158,9 +158,9 @@ def head_of_line(e: Evidence) -> Finding:
     """A few very long prompts delay all other requests while they are computed.
 
     Looks like:
-        Most slow requests are short, and arrived on a replica while it computed a prompt many
-        times longer. Streams in progress stall at the same moment. On a real vLLM, the wait for
-        the running step is in none of the engine's metrics: it is part of `first_chunk`.
+        Most slow requests are short, and arrived while their replica computed a far longer
+        prompt. Streams in progress stall at the same time. On a real vLLM, the wait for the
+        running step is in no engine metric, but in `first_chunk`.
 
     Confirm:
             histogram_quantile(0.99, sum by (le) (rate(llmtrace_engine_step_tokens_bucket[5m])))
@@ -172,8 +172,7 @@ def head_of_line(e: Evidence) -> Finding:
         Reroute very long prompts to their own replica, or cap their length at the gateway.
 
     Later:
-        Keep chunked prefill on, with a smaller token budget per step; separate prefill from
-        decode.
+        Use chunked prefill with a smaller token budget per step; separate prefill from decode.
     """
     found = overlap(e)
     slow = _share_of_slow_long(e, few=True)
