@@ -21,7 +21,7 @@ now and later. `llmtrace triage runbook CAUSE` prints it.
 
 ## How a cause is weighed
 
-Every line of evidence has points, printed before it. Lines that state the same fact count once, and
+Every line of evidence has points, printed before it. Lines that state the same fact count once,
 unknown lines not at all. If a gate or a requirement is unknown, the cause is `unknown`, with the
 data that would settle it.
 
