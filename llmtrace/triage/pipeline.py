@@ -185,7 +185,7 @@ def _search_instead(
     shortest_s = min(given.seconds, searched.seconds)
     if not explains or given.seconds_with(searched) < HALF * shortest_s:
         return found
-    said = (f"the windows given show nothing: a search took "
+    said = (f"the given windows show nothing: a search chose "
             f"{time_span(searched.start, searched.end)} instead")  # fmt: skip
     chosen = other.search.chosen
     chosen = replace(chosen, warnings=(said, *chosen.warnings))

@@ -203,7 +203,7 @@ def splits_of(t: Floats, gaps: Sequence[Window]) -> Iterator[Chosen]:
         before, after = (recorded_part(window, gaps, t)
                          for window in (Window(first, middle), Window(middle, last)))  # fmt: skip
         since = date_and_zone(middle)
-        said = f"nothing dates a change; the time since {since} is compared with the one before"
+        said = f"nothing dates a change; the time since {since} is compared with the time before"
         yield Chosen(before, after, None, searched=False, warnings=(said,),
                      alarm_share=1 / len(_SPLITS), dated=False)  # fmt: skip
 
@@ -232,12 +232,12 @@ def _window_after(
     if gaps:
         later = Window(gaps[-1].end, end)
         if min(inside := count_in(t, later), len(t) - inside) >= _FOR_A_P95:
-            said = "no spike stands out; what was recorded last is compared with what was before"
+            said = "no spike stands out; the time since the last gap is compared with before"
             return later, 0.0, (said,)
     if highest is not None and _is_worth_comparing(t, highest, end):
-        said = "no spike stands out; the slowest stretch is compared with what was before"
+        said = "no spike stands out; the slowest stretch is compared with the time before it"
         return Window(highest.start, highest.end or end), 0.0, (said,)
-    said = "no spike stands out; the last fifth is compared with what was before"
+    said = "no spike stands out; the last fifth is compared with the time before it"
     return _last_fifth(t, end), 0.0, (said,)
 
 
@@ -379,7 +379,7 @@ def _quiet_window(
     last = float(t[-1]) + 1e-3 if len(t) else after.end
     later = Window(after.end + guard_s, min(last, after.end + guard_s + longest))
     if later.seconds > 0 and count_in(t, later) >= wanted:
-        return later, ("nothing quiet before: compared with what came afterwards",)
+        return later, ("no quiet time before: compared with the time afterwards",)
     return all_before or Window(
         min(max(after.start - longest, first), after.start - 1), after.start
     ), ()

@@ -26,17 +26,20 @@ def within_the_data(
         return None, None, [said]
     odd: list[str] = []
     if before is not None and after is not None and before.start >= after.end:
-        odd.append(Doubt("the window before is later than the other: are they swapped?"))
+        odd.append(Doubt("the window before is later than the window after: are they swapped?"))
     if before is not None and after is not None and before.start < after.start < before.end:
         before = replace(before, end=after.start)
-        odd.append(f"the window before ends where the other begins, {date_and_zone(after.start)}")
+        said = (
+            "the windows overlap: the window before was cut to end where the window after begins"
+        )
+        odd.append(f"{said}, {date_and_zone(after.start)}")
     first = min((float(t.min()) for t in (case.rows.start / 1e9, case.signals.t) if len(t)),
                 default=-math.inf)  # fmt: skip
 
     def from_first(name: str, window: Window | None) -> Window | None:
         if window is None or not window.start + _HEAD * window.seconds < first < window.end:
             return window
-        odd.append(f"the data begin {date_and_zone(first)}, and so does the window {name}")
+        odd.append(f"the data begin {date_and_zone(first)}: the window {name} was cut to that")
         return replace(window, start=first)
 
     return from_first("before", before), from_first("after", after), odd

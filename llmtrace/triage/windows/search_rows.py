@@ -198,7 +198,7 @@ def with_time_between(search: Search) -> Search | None:
     if search.chosen.searched or not len(search.rows.within(before.end, after.start)):
         return None
     said = (f"the time between both windows, {time_span(before.end, after.start)}, "
-            "explains more: it is part of the window after")  # fmt: skip
+            "explains more: it was added to the window after")  # fmt: skip
     chosen = replace(search.chosen, after=Window(before.end, after.end),
                      warnings=(*search.chosen.warnings, said))  # fmt: skip
     return with_all_rows(replace(search, chosen=chosen))
