@@ -112,11 +112,8 @@ class Analysis:
     """What a pair of windows shows.
 
     Attributes:
-        search: how the windows were chosen.
-        comparison: how their rows differ.
         divided: the change of the metric to explain, by parts.
         spread: intervals of these parts; `None` = not computed.
-        judged: the verdict.
         cohorts: who is affected.
         causes: a finding for each cause, the best supported first.
         moved: whether something moved, before causes with proof change the verdict.
@@ -199,20 +196,15 @@ def analyse(
     case: Case,
     search: Search,
     metric: Metric | None,
-    *,
     draws: int,
+    *,
     seed: int,
     report: Progress,
 ) -> Analysis:
     """Compare both windows of a search, and judge what moved and which causes are likely.
 
-    Args:
-        case: what happened.
-        search: the windows and their rows.
-        metric: to explain; `None` = whichever moved.
-        draws: how often to resample for intervals; 0 = no intervals.
-        seed: for resampling.
-        report: called with each step and the share done, 0 to 1.
+    `metric` is the one to explain; `None` = whichever moved. The change is resampled `draws` times
+    for intervals; 0 = no intervals.
     """
     comparison = _compare(search, metric)
     report("dividing the change", 0.3)

@@ -28,12 +28,7 @@ def build_result(
 ) -> Result:
     """Build the result; `with_onset_and_impact` then adds the course over time.
 
-    Args:
-        found: the analysis of the windows chosen.
-        case: what happened.
-        duplicates: repeated rows that were removed.
-        intervals: whether intervals were computed, or not requested.
-        seed: for resampling.
+    `intervals` = they were computed, or not requested.
     """
     comparison, parts, judged = found.comparison, found.divided, found.judged
     change, compared = comparison.change, comparison.of_metric
@@ -121,12 +116,9 @@ def _settle(found: Analysis, *, sized: bool) -> tuple[str, ...]:
 
 
 def _longer_before(values: Values, windows: tuple[Window, Window], first: float) -> str:
-    """Say how to compare with a longer window before that has enough requests.
+    """Say how to compare with a longer window before that has enough requests, at the same rate.
 
-    Args:
-        values: of the metric before, whose rate the longer window is assumed to have.
-        windows: before and after.
-        first: start of the data, unix seconds.
+    `values` are those before; `first` is the start of the data, unix seconds.
     """
     before, after = windows
     if not len(values):

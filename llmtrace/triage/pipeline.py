@@ -7,10 +7,10 @@ random number, so the same case gives the same result.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from llmtrace.core.errors import ConfigError
 from llmtrace.dataset.case import Case, Window
@@ -83,10 +83,8 @@ class Settings:
                 )
 
 
-class _Analyse(Protocol):
-    """Analyses the windows of a search, for one metric or whichever moved."""
-
-    def __call__(self, search: Search, metric: Metric | None, *, draws: int) -> Analysis: ...
+# Analyses the windows of a search for a metric (`None` = whichever moved); the number = draws.
+_Analyse = Callable[[Search, Metric | None, int], Analysis]
 
 
 def triage(
@@ -139,7 +137,7 @@ def _find(case: Case, settings: Settings, rows: Columns, report: Progress) -> An
     report("looking for the spike", 0.1)
     search = _search(case, settings, rows)
     report("comparing", 0.2)
-    found = analyse_case(search, settings.metric, draws=settings.bootstrap)
+    found = analyse_case(search, settings.metric, settings.bootstrap)
     blip = found.is_blip and settings.at is None
     # A cause that always has proof began at some other time, and varying load makes blips.
     if not found.explains or search.found_nothing or blip:
@@ -151,7 +149,7 @@ def _find(case: Case, settings: Settings, rows: Columns, report: Progress) -> An
             again = analyse_case(
                 search if same_windows else with_all_rows(best.search),
                 best.comparison.metric if same_windows else settings.metric,
-                draws=settings.bootstrap,
+                settings.bootstrap,
             )
             sure = again.explains_as_one_of_several or again.is_possible_when_dated
             found = again if sure else _at_most_possible(again, found)
@@ -217,16 +215,16 @@ def _others(
         for name in STAGED:
             comparison = found.comparison
             if name != comparison.metric and comparison.compared[name].change.rose:
-                yield analyse_case(found.search, name, draws=0)
+                yield analyse_case(found.search, name, 0)
     between = with_time_between(found.search)
     if between is not None:
-        yield analyse_case(between, settings.metric, draws=0)
+        yield analyse_case(between, settings.metric, 0)
     if settings.before is not None or settings.after is not None:
         return
     nothing = found.nothing_moved or widely
     for search in search_elsewhere(found.search, case, nothing=nothing):
         if settings.at is None or widely or search.chosen.is_near(settings.at):
-            yield analyse_case(search, settings.metric, draws=0)
+            yield analyse_case(search, settings.metric, 0)
 
 
 def _best_of(others: Iterable[Analysis], found: Analysis) -> Analysis | None:

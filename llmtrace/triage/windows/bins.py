@@ -35,11 +35,7 @@ def max_bins(count: int) -> int:
 def bins_for(t: Floats) -> Bins | None:
     """Choose bins of five requests each, or of more if that would be over `MAX_BINS` bins.
 
-    Args:
-        t: when the requests started, unix seconds, ascending.
-
-    Returns:
-        `None` if there are too few requests to search.
+    `t` is ascending. `None` = there are too few requests to search.
     """
     per = max(PER_BIN, math.ceil(len(t) / MAX_BINS))
     if len(t) < MIN_BINS * PER_BIN or t[-1] <= t[0]:

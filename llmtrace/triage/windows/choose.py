@@ -151,12 +151,8 @@ def choose_at(at: float, t: Floats, choose_for: Callable[..., Chosen]) -> Chosen
     """Choose the windows for a time inside the incident.
 
     What stands out from all the data is preferred if the time is in it. It is also used if nothing
-    stands out at that time, or if too few requests came before.
-
-    Args:
-        at: the time, unix seconds.
-        t: when requests started, unix seconds, ascending.
-        choose_for: chooses the windows for `at`, a time or `None`.
+    stands out at that time, or if too few requests came before. `choose_for` chooses the windows
+    for a time `at`, or for `None`.
     """
     anywhere = choose_for(at=None)
     if anywhere.spike is not None and anywhere.is_near(at):
@@ -259,13 +255,8 @@ def _after_high_beginning(spike: Spike, t: Floats) -> Spike | None:
 def quiet_time(t: Floats, incidents: Sequence[Incident], end: float, wanted: int) -> Window:
     """Return the latest time before `end` in which nothing rose and enough requests started.
 
-    An incident with too few requests before it is ignored: there is nothing else to compare with.
-
-    Args:
-        t: when requests started, unix seconds, ascending.
-        incidents: every stretch that stands out.
-        end: unix seconds.
-        wanted: how many requests are enough.
+    `wanted` requests are enough. An incident with too few requests before it is ignored: there is
+    nothing else to compare with.
     """
     ends = {
         one: math.inf if one.end is None else one.end
@@ -289,12 +280,7 @@ def _clearest_spike(
 ) -> Spike | None:
     """Return the clearest spike of any metric and of failures, or of one `metric` alone.
 
-    Args:
-        rows: to search, by start.
-        series: returns the series in which a change of a metric is searched.
-        since: end of a given window before; the spike is after it. `None` = not given.
-        at: a time in the spike, unix seconds; `None` = anywhere.
-        metric: `None` = all.
+    It begins at `since` or later, and contains the time `at`, if they are not `None`.
     """
     best: Spike | None = None
     bins = bins_for(rows.start / 1e9)

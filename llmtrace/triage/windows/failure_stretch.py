@@ -24,12 +24,7 @@ _THRESHOLD: Final = 13.0
 
 
 def stretch_of_failures(t: Floats, failed: Mask) -> Spike | None:
-    """Return the stretch in which failures begin most clearly more often; `None` = there is none.
-
-    Args:
-        t: when requests started, unix seconds, ascending.
-        failed: whether each of them failed.
-    """
+    """Return the stretch in which failures begin more often, most clearly; `None` = none."""
     counted = ~np.append(False, failed[:-1])  # a request after a failure is not independent of it
     t, failed = t[counted], failed[counted]
     bins = bins_for(t) if len(t) else None

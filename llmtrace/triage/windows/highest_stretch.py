@@ -258,13 +258,8 @@ def _edge_sharpness(
     """Return how much larger the steps at a stretch's edges are than the steps elsewhere.
 
     A drifting series makes stretches, but no edges. So a stretch with edges counts even if too few
-    bins are known to say how the series drifts.
-
-    Args:
-        x: the series.
-        stretch: its edges, as indexes of bins.
-        edges: those of all stretches: steps near them are not compared with.
-        variance: of the noise of a bin.
+    bins are known to say how the series drifts. Steps near the `edges` of all stretches are left
+    out; `variance` is that of the noise of a bin.
     """
     cumulative = np.append(0.0, np.cumsum(x))
     best = 0.0

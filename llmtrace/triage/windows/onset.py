@@ -37,13 +37,8 @@ def date_onset(
 
     That is the clearest of what moved, unless something else clearly moved earlier: its interval
     ends before the likeliest date of the clearest. Failures, and the slowness that follows from
-    them, do not begin together.
-
-    Args:
-        moved: what moved, the clearest first.
-        chosen: the windows.
-        incidents: those in the window after.
-        ramp: when a gradual rise began; `None` = it was a step.
+    them, do not begin together. The `incidents` are those in the window after; `ramp` is when a
+    gradual rise began.
     """
     before, after, slack = chosen.before, chosen.after, _slack(chosen)
     first: Onset | None = None
@@ -125,14 +120,8 @@ def state_at_the_end(
 
     It is over only if that is shown: later requests differ from those of the incident beyond
     chance and are nearer to those before, by what moved most clearly, and nothing else that moved
-    still shows. With too few later requests it is open.
-
-    Args:
-        moved: what moved, the clearest first.
-        chosen: the windows.
-        began: when the incident began, unix seconds.
-        incidents: every stretch that stands out.
-        last: end of the data, unix seconds.
+    still shows. With too few later requests it is open. `began` and `last` are the beginning of
+    the incident and the end of the data, unix seconds.
 
     Returns:
         The state; when it ended, or may have ended; and, if that is open, the number of requests

@@ -99,18 +99,18 @@ def since_others_rose(incidents: Sequence[Incident], spike: Spike, t: Floats) ->
     if spike.start > float(t[0]) or spike.end is None:
         return spike
     near = max(_AT_ONCE * spike.bin_s, _SOON * float(t[-1] - t[0]))
+
+    def requests_stopped(one: Incident) -> bool:
+        return one.direction == "down" and one.end is None
+
     began_then = [
         one
         for one in incidents
-        if (_requests_stopped(one) if one.metric == "traffic" else one.direction == "up")
+        if (one.direction == "up" if one.metric != "traffic" else requests_stopped(one))
         and abs(one.start - spike.end) <= near
     ]
     best = min(began_then, key=lambda one: one.p_value, default=None)
     return spike if best is None else replace(spike, start=best.start, end=best.end)
-
-
-def _requests_stopped(one: Incident) -> bool:
-    return one.direction == "down" and one.end is None
 
 
 def with_bursts(incidents: Sequence[Incident], spike: Spike, t: Floats) -> Spike:

@@ -52,15 +52,9 @@ class Ramp:
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """The best fit of a rise.
+    """The best fit of a rise, and the sum of squares that it explains.
 
-    Attributes:
-        explained: sum of squares that it explains.
-        residuals: of each bin.
-        start: when the rise begins, unix seconds.
-        seconds: how long it takes.
-        height: of the rise, in the unit of what is fitted.
-        earliest, latest: 95 % interval of `start`.
+    `earliest` and `latest` are the 95 % interval of `start`, unix seconds.
     """
 
     explained: float
@@ -73,12 +67,7 @@ class _Fit:
 
 
 def find_ramp(t: Floats, value: Floats) -> Ramp | None:
-    """Return the clearest rise that takes a quarter of the time or more; `None` = there is none.
-
-    Args:
-        t: unix seconds, ascending.
-        value: the metric, above 0.
-    """
+    """Return the clearest rise that takes a quarter of the time or more; `None` = none."""
     ramps = [_scored_ramp(*_binned(t, value, plain=plain)) for plain in (False, True)]
     covered = [one for one in ramps if one is not None and _is_covered(t, one.start, one.seconds)]
     return max(covered, key=lambda one: one.score, default=None)
@@ -178,15 +167,8 @@ def _best_fit(x: Floats, y: Floats, fewest: float, most: float = np.inf) -> _Fit
     margin = _CHI_SQUARE * _variance(residuals) * autocorrelation_time(residuals)
     similar = low[explained >= highest - margin]
     earliest, latest = x[[max(similar.min() - 1, 0), min(similar.max() + 1, len(x) - 1)]]
-    return _Fit(
-        highest,
-        residuals,
-        start,
-        seconds=float(x[high[best]]) - start,
-        height=float(height[best]),
-        earliest=earliest,
-        latest=latest,
-    )
+    seconds = float(x[high[best]]) - start
+    return _Fit(highest, residuals, start, seconds, float(height[best]), earliest, latest)
 
 
 def _variance(residuals: Floats) -> float:

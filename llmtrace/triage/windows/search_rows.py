@@ -133,16 +133,9 @@ def search_rows(
     metric: Metric | None,
     gaps: Sequence[Window] = (),
 ) -> Search:
-    """Find every stretch that stands out, and choose the windows.
+    """Find every stretch that stands out, and choose the windows; see `choose`.
 
-    Args:
-        rows: of the time searched and of earlier days, by start.
-        searched: the time to search; `None` = all of the rows.
-        before: as the user gave it; `None` = to be found.
-        after: the same.
-        at: a time inside the incident, unix seconds.
-        metric: the only metric to search; `None` = all, and failures and traffic.
-        gaps: times for which nothing was recorded.
+    The rows may include earlier days, outside the time `searched`; `None` = all is searched.
     """
     inside = rows if searched is None else rows.within(searched.start, searched.end)
     span = _span(inside, searched)

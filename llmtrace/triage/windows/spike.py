@@ -119,14 +119,7 @@ def find_failures(t: Floats, failed: Mask, bins: Bins, at: float | None = None) 
 
 
 def find_traffic(t: Floats, start: float, end: float, *, more: bool) -> Spike | None:
-    """Find the stretch in which requests come much more often than otherwise, or much less.
-
-    Args:
-        t: when requests started, unix seconds, ascending.
-        start: of the time to search, unix seconds,
-        end: and its end.
-        more: whether to look for more requests, or for fewer.
-    """
+    """Find the stretch with far `more` requests, or else far fewer, from `start` to `end`."""
     count = min(MAX_BINS, len(t) // PER_BIN)
     if count < MIN_BINS or end <= start:
         return None

@@ -21,12 +21,7 @@ _MIN_SAMPLES: Final = 20  # different times of samples, from which the usual tim
 
 
 def recording_gaps(t: Floats, signals: Signals) -> tuple[Window, ...]:
-    """Return the times for which nothing was recorded, in order.
-
-    Args:
-        t: when requests started, unix seconds, ascending.
-        signals: samples of engines, GPUs and gateways.
-    """
+    """Return the times with neither a request (`t`) nor a sample, in order."""
     samples = np.unique(signals.t)
     if len(samples) < _MIN_SAMPLES or not len(t):
         return ()
