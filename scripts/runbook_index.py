@@ -14,23 +14,28 @@ from llmtrace.triage.report.runbooks import INDEX, page, title
 _INDEX: Final = """\
 # Runbooks
 
-One page for every cause that `llmtrace triage` knows: what it looks like, how to confirm it, what
-to do now and later.
+One page per cause that `llmtrace triage` knows: what it looks like, how to confirm it, what to do
+now and later. `llmtrace triage runbook CAUSE` prints it.
 
 {causes}
 
 ## How a cause is weighed
 
-Every line of evidence counts points, printed before it; lines that state the same fact count once.
-A line that is unknown counts nothing; a gate or a requirement that is unknown leaves the cause
-`unknown`, with the data that would settle it.
+Every line of evidence has points, printed before it. Lines that state the same fact count once,
+unknown lines not at all. If a gate or a requirement is unknown, the cause is `unknown`, with the
+data that would settle it.
 
 {table}
 
-From {confirmed} on a cause is `confirmed` if one of its lines is proof, from {likely} `likely`,
-from {possible} `possible`; at {ruled_out} or below, or if a gate or requirement fails, it is
-`ruled_out`. A cause that would follow from another, well supported one is at most `possible`; of
-causes of the same change all but the first lose 6. How often each status is right:
+| points | status |
+|---|---|
+| {confirmed} or more, and one line is proof | `confirmed` |
+| {likely} or more | `likely` |
+| {possible} or more | `possible` |
+| {ruled_out} or less, or a gate or requirement fails | `ruled_out` |
+
+A cause that would follow from another, well supported one is at most `possible`. Of several causes
+of the same change, all but the first lose 6. How often each status is right:
 [benchmarks](../../reference/benchmarks.md).
 
 ```{{toctree}}
@@ -51,9 +56,9 @@ def index() -> str:
     kinds = {
         "gate": "the latency rose where the cause would raise it",
         "required": "without it the cause is impossible",
-        "proof": "a counter or mark that is the cause itself",
+        "proof": "a counter or state that is the cause itself",
         "support": "the cause would make it likely",
-        "note": "how the other lines come about",
+        "note": "explains the other lines",
         "against": "unlikely under the cause",
         "strongly_against": "very unlikely under the cause",
     }

@@ -40,7 +40,10 @@ def add_explain(commands: Commands) -> None:
     )
     command.add_argument("id", metavar="ID", help="request, response or trace id of the request")
     command.add_argument(
-        "--rows", type=Path, metavar="FILE", help="file of rows to use instead of a collector"
+        "--rows",
+        type=Path,
+        metavar="FILE",
+        help="rows (JSON lines, Parquet or CSV) to use instead of a collector",
     )
     add_collector(command)
     add_json(command, "lines")

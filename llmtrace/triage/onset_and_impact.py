@@ -19,31 +19,31 @@ from llmtrace.triage.over_time import Impact, Onset
 from llmtrace.triage.result import NAMED, NOTHING_FOUND, Metric, Result
 from llmtrace.triage.windows.changepoint import Dated
 from llmtrace.triage.windows.moved import Moved, what_moved
-from llmtrace.triage.windows.onset import course, date_onset
+from llmtrace.triage.windows.onset import date_onset, state_at_the_end
 from llmtrace.triage.windows.ramp import date_ramp
-from llmtrace.triage.windows.search_rows import Look
+from llmtrace.triage.windows.search_rows import Search
 
 
 def with_onset_and_impact(
-    result: Result, case: Case, look: Look, compared: Mapping[Metric, Compared], about: Metric
+    result: Result, case: Case, search: Search, compared: Mapping[Metric, Compared], about: Metric
 ) -> Result:
     """Return the result with onset, state, end, impact and events near the onset."""
-    data = Window(look.span.start, max(look.span.end, look.chosen.after.end))
-    result = replace(result, incidents=look.incidents, data=data)
-    if result.verdict in NOTHING_FOUND or look.alike_days is not None:
+    data = Window(search.span.start, max(search.span.end, search.chosen.after.end))
+    result = replace(result, incidents=search.incidents, data=data)
+    if result.verdict in NOTHING_FOUND or search.alike_days is not None:
         return result
-    moved = what_moved(*_requests_that_moved(look, result, compared))
-    onset = date_onset(moved, look.chosen, look.mine, _ramp(look, moved))
-    onset = onset and replace(onset, gap_s=_longest_gap(look.rows, onset))
-    began = onset.best if onset is not None else look.chosen.after.start
-    last = max(look.span.end, look.chosen.after.end)
-    state, back, since = course(moved, look.chosen, began, look.incidents, last)
+    moved = what_moved(*_requests_that_moved(search, result, compared))
+    onset = date_onset(moved, search.chosen, search.incidents_after, _ramp(search, moved))
+    onset = onset and replace(onset, gap_s=_longest_gap(search.rows, onset))
+    began = onset.best if onset is not None else search.chosen.after.start
+    last = max(search.span.end, search.chosen.after.end)
+    state, back, since = state_at_the_end(moved, search.chosen, began, search.incidents, last)
     recovered = back if since is None else None
-    incident, of = Window(began, recovered or last), look.of(about)
+    incident, of = Window(began, recovered or last), search.values_of(about)
     impact = None
     if result.verdict != "improvement":
         impact = impact_of(
-            look.rows, of, incident, compared[about].threshold, case.budget,
+            search.rows, of, incident, compared[about].threshold, case.budget,
             gave_up="cancelled" in result.moved, usual_rate=_usual_rate(result),
         )  # fmt: skip
     size = last_requests(of, incident)
@@ -56,7 +56,7 @@ def with_onset_and_impact(
         recovered_at=recovered,
         quiet_since=None if since is None else back,
         requests_since=since,
-        events=events_near(case, look.rows, look.span, began),
+        events=events_near(case, search.rows, search.span, began),
         impact=impact,
     )
 
@@ -76,20 +76,20 @@ def _is_as_before(result: Result, impact: Impact | None) -> bool:
 
 
 def _requests_that_moved(
-    look: Look, result: Result, compared: Mapping[Metric, Compared]
-) -> tuple[Look, Result, Mapping[Metric, Compared]]:
+    search: Search, result: Result, compared: Mapping[Metric, Compared]
+) -> tuple[Search, Result, Mapping[Metric, Compared]]:
     """Return what to date the change on: all requests, or the one kind that moved."""
     first = next((one for one in result.causes if one.status == "confirmed"), None)
     group = first.group if first is not None else {}
     group = result.cohorts[0].attributes if result.cohorts else group
     if result.moved or not group or result.verdict != "regression":
-        return look, result, compared
-    rows = of_kind(look.rows, group)
-    sides = (of_kind(look.whole[0], group), of_kind(look.whole[1], group))
-    windows = (look.chosen.before, look.chosen.after)
+        return search, result, compared
+    rows = of_kind(search.rows, group)
+    sides = (of_kind(search.window_rows[0], group), of_kind(search.window_rows[1], group))
+    windows = (search.chosen.before, search.chosen.after)
     alone = {name: compare(measured(sides, windows, name)) for name in METRICS}
     rose = [name for name, one in alone.items() if one.change.rose]
-    mine = replace(look, rows=rows, of=lambda name: values(rows, name), incidents=())
+    mine = replace(search, rows=rows, values_of=lambda name: values(rows, name), incidents=())
     return mine, replace(result, moved=tuple(rose)), alone
 
 
@@ -103,11 +103,11 @@ def _usual_rate(result: Result) -> float | None:
     return before if after < before and (lost or result.verdict == "traffic") else None
 
 
-def _ramp(look: Look, moved: Sequence[Moved]) -> Dated | None:
+def _ramp(search: Search, moved: Sequence[Moved]) -> Dated | None:
     """Return when the metric that moved began to rise, if it did so gradually."""
-    for one in look.mine:
+    for one in search.incidents_after:
         if moved and one.metric == moved[0].metric and one.shape == "ramp":
-            mine = next(look.of(name) for name in METRICS if name == one.metric)
+            mine = next(search.values_of(name) for name in METRICS if name == one.metric)
             before = mine.t < (one.end or math.inf)
             dated = date_ramp(mine.t[before], mine.value[before])
             return dated and replace(

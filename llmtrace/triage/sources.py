@@ -21,7 +21,7 @@ from llmtrace.dataset import case as cases
 from llmtrace.dataset.columns import Columns, Words, concatenate, from_dicts, from_rows
 from llmtrace.dataset.files import read_columns
 from llmtrace.display.summary_tables import date_and_zone, time_span
-from llmtrace.triage.windows.choose import earlier
+from llmtrace.triage.windows.choose import same_hours_earlier
 
 Progress = Callable[[str, float], None]
 Filters = Mapping[str, tuple[str, ...]]
@@ -128,7 +128,7 @@ def with_earlier_days(read: Read) -> Read:
     def more(window: cases.Window, progress: Progress, filters: Filters) -> cases.Case:
         case = read(window, progress, filters)
         parts = [case.rows]
-        for _, back in earlier(window):
+        for _, back in same_hours_earlier(window):
             with suppress(LlmtraceError):
                 parts.insert(0, read(back, progress, filters).rows)
         if len(parts) == 1:

@@ -19,7 +19,7 @@ import numpy as np
 from llmtrace.dataset.arrivals import read_arrivals
 from llmtrace.dataset.columns import Floats
 from llmtrace.triage.windows.bins import bins_for
-from llmtrace.triage.windows.highest_stretch import CERTAIN, Spike
+from llmtrace.triage.windows.highest_stretch import MIN_SCORE, Spike
 from llmtrace.triage.windows.spike import find_slow, find_traffic
 
 # How strongly requests remember the one before, and how often the search may be wrong then.
@@ -58,7 +58,7 @@ def searched(t: Floats, value: Floats) -> Spike | None:
     """Return the spike, if one stands out."""
     bins = bins_for(t)
     found = None if bins is None else find_slow(t, value, bins)
-    return found if found is not None and found.score >= CERTAIN else None
+    return found if found is not None and found.score >= MIN_SCORE else None
 
 
 def false_alarms(memory: float, n: int, draws: int, *, own: bool) -> float:
@@ -88,7 +88,7 @@ def traffic_changes(t: Floats) -> bool:
     found = (
         find_traffic(t, float(t[0]), float(t[-1]) + 1e-3, more=more) for more in (True, False)
     )
-    return any(one is not None and one.score >= CERTAIN for one in found)
+    return any(one is not None and one.score >= MIN_SCORE for one in found)
 
 
 def changing_pieces(t: Floats, n: int) -> tuple[int, int]:

@@ -12,8 +12,8 @@ from llmtrace.dataset.columns import Columns, concatenate
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.result import NAMED, NOTHING_FOUND, OF_TRAFFIC, SURE
 from llmtrace.triage.windows.candidates import Candidate, candidates
-from llmtrace.triage.windows.choose import around
-from llmtrace.triage.windows.highest_stretch import Spike, memory_of
+from llmtrace.triage.windows.choose import windows_of
+from llmtrace.triage.windows.highest_stretch import Spike, autocorrelation_time
 from tests.triage.days import START, Kind, requests
 
 QUICK = Settings(bootstrap=0)
@@ -49,7 +49,7 @@ def of_engine(name: str, values: np.ndarray, step_s: float = 3.0) -> Signals:
 
 def shown(found: list[Candidate], by: str) -> list[Candidate]:
     """Return those that something shows."""
-    return [one for one in found if by in one.by]
+    return [one for one in found if by in one.shown_by]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -82,7 +82,7 @@ def test_a_deploy_ends_where_what_began_with_it_ended():
     later = requests(60, Kind(rate=RATE), 7, rows.start[-1] / 1e9 + 0.2)
     first = dated(concatenate([rows, later]), events=(Event(since - 2, "config", ""),))[0]
 
-    assert first.by == "an event, config"
+    assert first.shown_by == "an event, config"
     assert first.sure
     assert first.spike.start == pytest.approx(since, abs=4)
     assert first.spike.end == pytest.approx(later.start[0] / 1e9, abs=4)
@@ -183,17 +183,17 @@ def test_a_stretch_shares_the_chance_of_a_false_alarm_with_those_it_was_chosen_o
     """The more there were to choose from, the less is left to each."""
     t = np.arange(100.0)
     spike = Spike(30.0, end, 5.0, 0.8)
-    chosen = around(t, Candidate("x", spike, sure=sure), (), 100.0, among=4)
+    chosen = windows_of(t, Candidate("x", spike, sure=sure), (), 100.0, among=4)
 
-    assert chosen.share == pytest.approx(share)
+    assert chosen.alarm_share == pytest.approx(share)
     assert (chosen.before, chosen.after) == (Window(0, 30), Window(30, end or 100))
     assert (chosen.searched, chosen.dated) == (True, sure)
 
 
 def test_what_rounding_leaves_of_two_levels_is_no_memory():
     """Else a kind of which all requests are inside a stretch would stand out less than others."""
-    assert memory_of(np.full(34, 1e-17)) == 1.0
-    assert memory_of(np.full(34, 1e-3)) > 10
+    assert autocorrelation_time(np.full(34, 1e-17)) == 1.0
+    assert autocorrelation_time(np.full(34, 1e-3)) > 10
 
 
 @pytest.mark.parametrize("seed", [100, 200])

@@ -20,7 +20,7 @@ from llmtrace.triage.report.naming import verdict_words
 from llmtrace.triage.report.sentences import event_text, when
 from llmtrace.triage.result import NAMED
 from llmtrace.triage.windows.changepoint import date_change
-from llmtrace.triage.windows.choose import earlier, quiet_time
+from llmtrace.triage.windows.choose import quiet_time, same_hours_earlier
 from llmtrace.triage.windows.highest_stretch import Spike
 from llmtrace.triage.windows.other_changes import with_bursts
 from llmtrace.triage.windows.ramp import ramp_of
@@ -401,8 +401,8 @@ def test_two_days_are_not_compared_with_a_day_that_is_one_of_them():
     """The hours of earlier days are over when those in question begin."""
     two_days = Window(START, START + 2 * DAY_S)
 
-    assert [days for days, _ in earlier(two_days)] == [7]
-    assert [days for days, _ in earlier(Window(START, START + DAY_S))] == [1, 7]
+    assert [days for days, _ in same_hours_earlier(two_days)] == [7]
+    assert [days for days, _ in same_hours_earlier(Window(START, START + DAY_S))] == [1, 7]
 
 
 # --- p-values ------------------------------------------------------------------------------------

@@ -8,9 +8,9 @@ import pytest
 from llmtrace.dataset.columns import from_dicts
 from llmtrace.triage.attribution.components import values
 from llmtrace.triage.windows.bins import bins_for
-from llmtrace.triage.windows.highest_stretch import CERTAIN
+from llmtrace.triage.windows.highest_stretch import MIN_SCORE
 from llmtrace.triage.windows.same_work import (
-    find_other_work,
+    find_workload_change,
     relative_to_work,
     searched_series,
 )
@@ -49,14 +49,14 @@ def test_a_step_hidden_by_what_people_send_is_found_relative_to_it(seed):
     """Prompts of 30 and of 4,000 tokens, all of which take twice as long."""
     (whole, _), (relative, start) = scores(requests(seed, 2.0))
 
-    assert whole < CERTAIN < relative
+    assert whole < MIN_SCORE < relative
     assert start == pytest.approx(40.0, abs=1.0)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_nothing_is_found_where_only_chance_chose_the_work(seed):
     """Neither in the metric nor relative to the work."""
-    assert max(score for score, _ in scores(requests(seed, 1.0))) < CERTAIN
+    assert max(score for score, _ in scores(requests(seed, 1.0))) < MIN_SCORE
 
 
 def test_rows_without_lengths_are_searched_as_they_are():
@@ -78,5 +78,5 @@ def test_requests_that_became_longer_are_found_as_other_work():
             for i in range(300)
         )
 
-    assert find_other_work(of(1)) is None
-    assert find_other_work(of(3)).start == pytest.approx(1_700_000_180.0, abs=2.0)
+    assert find_workload_change(of(1)) is None
+    assert find_workload_change(of(3)).start == pytest.approx(1_700_000_180.0, abs=2.0)

@@ -17,7 +17,7 @@ from llmtrace.triage.windows.bins import bins_for
 from llmtrace.triage.windows.changepoint import date_change
 from llmtrace.triage.windows.choose import Chosen, choose
 from llmtrace.triage.windows.failure_stretch import stretch_of_failures
-from llmtrace.triage.windows.highest_stretch import CERTAIN
+from llmtrace.triage.windows.highest_stretch import MIN_SCORE
 from llmtrace.triage.windows.spike import find_failures, find_slow
 from tests.bench.bench_search import BARS, PLACES, false_alarms, finds
 from tests.triage.days import Kind, requests
@@ -41,7 +41,7 @@ def test_a_spike_is_found_with_its_start_and_its_end(seed, factor):
     bins = bins_for(t)
     found = find_slow(t, value, bins)
 
-    assert found.score > CERTAIN
+    assert found.score > MIN_SCORE
     assert found.start == pytest.approx(0.6 * HOURS, abs=3 * bins.width)
     assert found.end == pytest.approx(0.8 * HOURS, abs=3 * bins.width)
 
@@ -59,7 +59,7 @@ def test_a_quiet_series_has_none(seed):
     t, value = series(seed)
     found = find_slow(t, value, bins_for(t))
 
-    assert found is None or found.score < CERTAIN
+    assert found is None or found.score < MIN_SCORE
 
 
 def test_of_two_spikes_the_one_asked_for_is_found():
@@ -82,7 +82,7 @@ def test_failures_are_found():
 
     found = find_failures(t, failed, bins_for(t))
 
-    assert found.score > CERTAIN
+    assert found.score > MIN_SCORE
     assert found.start == pytest.approx(0.5 * HOURS, abs=120)
 
 
@@ -150,7 +150,7 @@ def test_of_the_bursts_of_a_queue_the_highest_is_seldom_a_spike():
     """Load that comes and goes makes them all the time, each higher than any other noise."""
     found = [find_slow(t, value, bins_for(t)).score for t, value in map(busy, range(20))]
 
-    assert np.mean(np.array(found) >= CERTAIN) <= 0.3
+    assert np.mean(np.array(found) >= MIN_SCORE) <= 0.3
 
 
 def test_a_rise_beyond_the_bursts_of_a_queue_is_found():
@@ -160,7 +160,7 @@ def test_a_rise_beyond_the_bursts_of_a_queue_is_found():
         value = value + 5.0 * ((t >= 1000) & (t < 1600))
         found = find_slow(t, value, bins_for(t))
 
-        assert found.score > CERTAIN
+        assert found.score > MIN_SCORE
         assert found.start == pytest.approx(1000, abs=30)
 
 
@@ -171,7 +171,7 @@ def test_two_spikes_alike_are_no_noise_to_each_other():
 
     found = find_slow(t, value, bins_for(t))
 
-    assert found.score > CERTAIN
+    assert found.score > MIN_SCORE
     assert min(abs(found.start / HOURS - at) for at in (0.2, 0.7)) < 0.02
 
 
@@ -200,7 +200,7 @@ def test_few_failures_where_there_were_none_are_a_stretch():
     found = find_failures(t, failed, bins_for(t))
 
     assert 15 <= failed.sum() <= 30
-    assert found.score > CERTAIN
+    assert found.score > MIN_SCORE
     assert found.start == pytest.approx(begin, abs=10.0)
     assert found.end is None
 
@@ -209,7 +209,7 @@ def test_failures_that_follow_one_another_are_one_event():
     """Four requests of one burst say no more than one."""
     t, failed, _ = failing(0.0, burst=4)
 
-    assert find_failures(t, failed, bins_for(t)).score < CERTAIN
+    assert find_failures(t, failed, bins_for(t)).score < MIN_SCORE
     assert stretch_of_failures(t, failed) is None
 
 
@@ -222,7 +222,7 @@ def test_independent_failures_make_no_stretch(share):
         t = np.sort(r.uniform(0, HOURS, 400))
         found.append(stretch_of_failures(t, r.random(400) < share))
 
-    assert not [one for one in found if one is not None and one.score > CERTAIN]
+    assert not [one for one in found if one is not None and one.score > MIN_SCORE]
 
 
 def windows(head: int, slow: int, tail: int, after: Window | None = None) -> tuple[Chosen, list]:
@@ -245,7 +245,7 @@ def windows(head: int, slow: int, tail: int, after: Window | None = None) -> tup
 @pytest.mark.parametrize(("head", "found"), [(24, False), (200, True)])
 def test_a_level_that_the_data_begin_with_is_the_normal_one(head, found):
     """Three requests in a hundred before it are a start; a fourth of them were another time."""
-    assert (windows(head, 800 - head, 0)[0].found is not None) is found
+    assert (windows(head, 800 - head, 0)[0].spike is not None) is found
 
 
 def test_the_end_of_a_level_that_the_data_begin_with_is_what_is_new():

@@ -7,11 +7,11 @@ import numpy as np
 from llmtrace.dataset.case import Signals, Window, signals_from
 from llmtrace.stats.arrays import Floats
 from llmtrace.triage.windows.unrecorded import (
-    closed_up,
     from_gap,
-    opened,
     recorded_part,
-    unrecorded,
+    recording_gaps,
+    with_gaps,
+    without_gaps,
 )
 
 FIRST, SECOND = np.arange(0.0, 60.0), np.arange(300.0, 360.0)
@@ -32,24 +32,24 @@ def test_time_without_samples_or_requests_was_not_recorded():
     """It says nothing of traffic."""
     both = np.concatenate([FIRST[::2], SECOND[::2]])
 
-    assert unrecorded(ROWS, sampled(both)) == (GAP,)
+    assert recording_gaps(ROWS, sampled(both)) == (GAP,)
 
 
 def test_time_with_samples_was_recorded():
     """The pages were read, and no request came."""
-    assert unrecorded(ROWS, sampled(np.arange(0.0, 360.0, 2.0))) == ()
+    assert recording_gaps(ROWS, sampled(np.arange(0.0, 360.0, 2.0))) == ()
 
 
 def test_each_target_is_read_at_times_of_its_own():
     """Two engines read one right after the other are not read every few milliseconds."""
     every = np.arange(0.0, 360.0, 2.0)
 
-    assert unrecorded(ROWS, sampled(every, every + 0.01)) == ()
+    assert recording_gaps(ROWS, sampled(every, every + 0.01)) == ()
 
 
 def test_requests_alone_show_no_gap():
     """Without signals it is not known what was recorded."""
-    assert unrecorded(ROWS, sampled()) == ()
+    assert recording_gaps(ROWS, sampled()) == ()
 
 
 def test_no_window_that_is_found_holds_a_gap():
@@ -63,10 +63,10 @@ def test_no_window_that_is_found_holds_a_gap():
     assert from_gap(Window(300.0, 310.0), Window(320.0, 350.0), [GAP]).start == 320.0
 
 
-def test_time_is_closed_up_and_opened_again():
+def test_gaps_are_left_out_and_put_back():
     """As often as there are gaps."""
     gaps = [GAP, Window(310.0, 320.0)]
-    closed = closed_up(np.array([10.0, 300.0, 330.0]), gaps)
+    closed = without_gaps(np.array([10.0, 300.0, 330.0]), gaps)
 
     assert closed.tolist() == [10.0, 59.0, 79.0]
-    assert [opened(float(t), gaps) for t in closed] == [10.0, 300.0, 330.0]
+    assert [with_gaps(float(t), gaps) for t in closed] == [10.0, 300.0, 330.0]

@@ -82,7 +82,9 @@ def test_windows_that_share_a_little_are_cut_apart():
     wide = replace(case.before, end=case.after.start + 0.05 * case.after.seconds)
     found = triage(case, replace(SETTINGS, before=wide))
     assert found.before.window.end == case.after.start
-    assert any("before ends where the other begins" in text for text in found.quality.warnings)
+    assert any(
+        "cut to end where the window after begins" in text for text in found.quality.warnings
+    )
     assert found.causes[0].id == triage(case, SETTINGS).causes[0].id
 
 

@@ -48,10 +48,10 @@ def prefix_cache_collapse(e: Evidence) -> Finding:
     """Prompts that the prefix cache used to serve are computed again.
 
     Looks like:
-        Fewer cached tokens a request at the same prompt length; hits over queries falls. Prefill
-        per computed token is what it was, there are only more to compute. Other requests' streams
-        slow down as well: on a real vLLM more than prefill itself. Often after a deploy: a time
-        stamp in the system prompt, a new template, a router that scatters prefixes.
+        Fewer cached tokens per request at the same prompt length; hits over queries falls.
+        Prefill per computed token is unchanged, but there are more tokens to compute. Other
+        streams slow down too: on a real vLLM, more than prefill itself. Often after a deploy: a
+        timestamp in the system prompt, a new template, a router that scatters prefixes.
 
     Confirm:
             sum(rate(llmtrace_engine_prefix_cache_hits_tokens_total[5m]))
@@ -60,11 +60,11 @@ def prefix_cache_collapse(e: Evidence) -> Finding:
               sum by (le) (rate(llmtrace_stage_duration_seconds_bucket{stage="prefill"}[5m])))
 
     Now:
-        Fix what changed: roll the template or the routing back. Diff the first kilobyte of two
-        prompts of the same route.
+        Fix what changed: roll back the template or the routing. To find it, diff the first
+        kilobyte of two prompts of the same route.
 
     Later:
-        Keep what varies at the end of the prompt; route by prefix; give the cache room; watch the
+        Put what varies at the end of the prompt; route by prefix; enlarge the cache; watch the
         hit ratio like an SLO.
     """
     tokens, prompts = e.row("found_prefix_tokens"), e.row("prompt_tokens")
@@ -179,8 +179,9 @@ def low_spec_acceptance(e: Evidence) -> Finding:
     """Drafted tokens are rejected, so speculation costs more than it saves.
 
     Looks like:
-        Accepted over drafted falls, or drafts give fewer of the output tokens; time per token
-        rises at the same batch. Below about 40 % accepted, speculation is slower than none.
+        Accepted over drafted tokens falls, or fewer output tokens come from drafts. Time per
+        token rises at the same batch size. Below about 40 % accepted, speculation slows the
+        engine down.
 
     Confirm:
             sum(rate(llmtrace_engine_spec_decode_accepted_tokens_total[5m]))
@@ -230,8 +231,8 @@ def kv_transfer(e: Evidence) -> Finding:
     """Requests wait for KV blocks to come from another tier or another engine.
 
     Looks like:
-        `queue` is up while the engine reports requests *deferred*, not short of capacity; all
-        models alike. Offloading to memory or disk, or prefill and decode on separate engines.
+        `queue` is up for all models; the engine reports requests *deferred*, not short of
+        capacity. It offloads to memory or disk, or prefill and decode run on separate engines.
 
     Confirm:
             sum by (instance) (llmtrace_engine_requests_waiting_by_reason{reason="deferred"})
@@ -242,7 +243,7 @@ def kv_transfer(e: Evidence) -> Finding:
             sum by (instance, reason) (rate(llmtrace_engine_kv_transfer_failures_total[5m]))
 
     Now:
-        Reroute round the slow link or tier; or fall back to computing prompts locally.
+        Reroute around the slow link or tier; or fall back to computing prompts locally.
 
     Later:
         Fix the network between the engines; alert on transfer time and on expired requests.
@@ -346,12 +347,12 @@ def _steps_held_by_loads(e: Evidence) -> tuple[str, bool]:
 
 
 def disaggregated_kv(e: Evidence) -> Finding:
-    """Prefill and decode run apart, and the KV blocks take longer from one to the other.
+    """Prefill and decode run on separate engines, and KV blocks take longer between them.
 
     Looks like:
-        Requests wait for the engine that decodes, after a prefill as fast as ever: the first chunk
-        is late by the transfer. One pair of engines or one link, or all at once where the network
-        between them is full.
+        Prefill is as fast as before, but the first chunk is late by the transfer to the engine
+        that decodes. One pair of engines or one link is slow, or all are if the network between
+        them is full.
 
     Confirm:
             sum by (instance) (rate(llmtrace_engine_kv_transfer_seconds_sum[5m]))
@@ -361,11 +362,11 @@ def disaggregated_kv(e: Evidence) -> Finding:
         Rows: `first_chunk_kv_transfer_s`, the queue of the engine that decodes.
 
     Now:
-        Reroute round the slow link or pair; or serve prefill and decode on one engine until it is
-        well. Transfers that fail are computed again: look at failures first.
+        Look at failures first: failed transfers are computed again. Reroute around the slow
+        link or pair, or serve prefill and decode on one engine until it recovers.
 
     Later:
-        Place both on one fast network; alert on the time and on failures of transfers.
+        Place both on one fast network; alert on the time and the failures of transfers.
     """
     wait = e.row("first_chunk_kv_transfer_s")
     failures = e.counted_in_equal_time("kv_transfer_failures")
@@ -426,11 +427,11 @@ def _transfer_time(e: Evidence) -> Ratio | None:
 
 
 def lora_slots(e: Evidence) -> Finding:
-    """More adapters are in demand than fit at once, so their requests wait for a slot.
+    """More adapters are in demand than fit at once, so requests wait for a slot.
 
     Looks like:
-        `queue` is up for some models (adapters) and not for others on the same engine; the engine
-        reports requests deferred.
+        `queue` is up for some models (adapters) but not for others on the same engine. The
+        engine reports requests as deferred.
 
     Confirm:
             sum by (instance) (llmtrace_engine_requests_waiting_by_reason{reason="deferred"})
@@ -489,8 +490,8 @@ def grammar_compilation(e: Evidence) -> Finding:
     """Requests for structured answers wait until their grammar is compiled.
 
     Looks like:
-        First content is late for requests with a JSON schema or a grammar, and not for others.
-        The engine's queue is short; requests wait for their grammar.
+        First content is late only for requests with a JSON schema or a grammar. The engine's
+        queue is short; requests wait for their grammar.
 
     Confirm:
             sum by (instance) (llmtrace_engine_requests_waiting_by_reason{reason="grammar"})
@@ -498,11 +499,11 @@ def grammar_compilation(e: Evidence) -> Finding:
               / sum by (instance) (rate(llmtrace_engine_grammar_compile_seconds_count[5m]))
 
     Now:
-        Fix: send the same schema for the same work, so that the compiled grammar is found again;
-        or roll back the schema that changes with every request.
+        Fix: send the same schema for the same work, so that its compiled grammar is cached; or
+        roll back the schema that changes with every request.
 
     Later:
-        Keep generated values out of schemas; alert on the time that grammars take to compile.
+        Keep generated values out of schemas; alert on grammar compile time.
     """
     waiting = e.gauge("waiting_grammar")
     spent = e.counted_in_equal_time("grammar_compile_sum")

@@ -35,8 +35,8 @@ def slow_renderer(e: Evidence) -> Finding:
     """The consumer takes its time between chunks: painting, parsing, writing elsewhere.
 
     Looks like:
-        `render` carries the change; the server had finished earlier. One client version or
-        browser, as a rule.
+        `render` has the change; the server had finished earlier. Usually one client version or
+        browser.
 
     Confirm:
             histogram_quantile(0.95,
@@ -87,19 +87,20 @@ def serial_tools(e: Evidence) -> Finding:
     """Tool calls that do not need each other's results run one after another.
 
     Looks like:
-        A turn's tools take as long as all of them together, far more than their dependencies
-        demand. More calls a turn than before, or calls that used to overlap.
+        A turn's tools take as long as the sum of all calls, far longer than their dependencies
+        require. There are more calls per turn than before, or calls that used to overlap.
 
     Confirm:
         Rows of turns: `tool_serial_s` is near `tool_wall_s`, `tool_critical_path_s` far below.
         `llmtrace waterfall` of a slow turn shows them end to end.
 
     Now:
-        Fix: run independent calls together (the row says how much that saves), with a time-out.
+        Fix: run independent calls concurrently (`tool_serial_loss_s` is what that saves), with
+        a timeout.
 
     Later:
-        Prompt the model for parallel tool calls; cache what tools return. Calls that use another's
-        result have to wait: do not force them.
+        Prompt the model for parallel tool calls; cache tool results. Calls that use another's
+        result must wait.
     """
     wall, waste = e.turn("tool_wall_s"), e.turn("tool_waste_s")
     calls, path = e.turn("tool_calls"), e.turn("tool_critical_path_s")
@@ -134,21 +135,21 @@ def client_gate(e: Evidence) -> Finding:
     """Requests wait in the client for a connection or a semaphore before they are sent.
 
     Looks like:
-        `client_s` or `network_client_wait_s` is up; the server sees nothing unusual, or even less
-        load. More concurrency in one client than its pool allows.
+        `client_s` or `network_client_wait_s` is up. The server sees nothing unusual, or even
+        less load. One client has more concurrency than its pool allows.
 
     Confirm:
-        Rows: `client_s` (the application's own time before the request is handed over, a semaphore
-        included) and `network_client_wait_s` (waiting for a connection). In the client: pool size
-        (httpx: 100 connections by default, 20 kept alive), semaphores, thread pools.
+        Rows: `client_s` (the application's own time before the request, semaphores included)
+        and `network_client_wait_s` (waiting for a connection). In the client: pool size (httpx:
+        100 connections by default, 20 kept alive), semaphores, thread pools.
 
     Now:
-        Raise the client's pool or semaphore; rebalance work over more clients. It is not the
-        server.
+        Raise the client's pool or semaphore, or rebalance work over more clients. The server is
+        fine.
 
     Later:
-        Record when work was meant to start, so that waiting in the client is seen; cap concurrency
-        where the engine's limit is, not lower.
+        Record when work was meant to start, to make waiting in the client visible. Cap
+        concurrency at the engine's limit, not below.
     """
     wait, whole = e.row("client_delay_s"), e.row("network_and_client_s")
     local = e.local("client", "client_delay_s") or e.local("service", "client_delay_s")
@@ -193,24 +194,24 @@ def client_cold(e: Evidence) -> Finding:
     """The first requests of a client's process wait for imports, connection pools and TLS.
 
     Looks like:
-        Time before a request is on a connection is up, of the first requests of a new version or
-        right after a deployment or a scaling, and gone a little later; or for as long as each
-        request makes a client of its own. Engines are as ever.
+        The time before a request is on a connection is up, for the first requests after a
+        deploy or scaling, and normal a little later. It stays up if each request creates its
+        own client. Engines are unchanged.
 
     Confirm:
             histogram_quantile(0.95,
               sum by (le, version) (
                 rate(llmtrace_stage_duration_seconds_bucket{stage="network"}[5m])))
-        Rows: `client_s`, `network_client_wait_s`, `network_connect_s` and `network_tls_s` of the
-        first requests of each process beside those that follow.
+        Rows: compare `client_s`, `network_client_wait_s`, `network_connect_s` and
+        `network_tls_s` of each process's first requests with later ones.
 
     Now:
-        Wait, if it was one roll-out. Where processes start all day (serverless, scaling to zero),
+        Wait, if it was one rollout. If processes start all day (serverless, scaling to zero),
         keep some of them warm.
 
     Later:
-        Import and make the client when the process starts, send one request before it is ready,
-        and keep connections alive for longer than the pauses between requests.
+        Import and create the client when the process starts, send one request before it is
+        ready, and keep connections alive for longer than the pauses between requests.
     """
     setup, pool = e.row("client_setup_s"), e.row("network_client_wait_s")
     floor, versions = e.floor("network_s"), e.new_values("version")
@@ -357,20 +358,20 @@ def busy_client(e: Evidence) -> Finding:
     """The client is too busy to read what has arrived: a starved event loop, a full machine.
 
     Looks like:
-        Data had been on the client's machine for a while when it was read (`client_lag_s`). The
-        wait is charged to whatever stage it fell into; engines report nothing unusual.
+        Data had been on the client's machine for a while before it was read (`client_lag_s`).
+        That time is in whichever stage it fell into. Engines report nothing unusual.
 
     Confirm:
-        Rows: `client_lag_s`, which the kernel's socket times bound from below, beside the wait.
-        In the client: an event loop's slow callbacks (asyncio's debug mode names them), CPU
-        throttling of its container, work of many milliseconds between two awaits.
+        Rows: `client_lag_s`, a lower bound from the kernel's socket times. In the client: an
+        event loop's slow callbacks (asyncio's debug mode names them), CPU throttling of its
+        container, many milliseconds of work between two awaits.
 
     Now:
-        Take the work off the event loop (a thread, a process), or give the client more CPU. It is
-        not the server.
+        Move the work off the event loop (to a thread or a process), or give the client more
+        CPU. The server is fine.
 
     Later:
-        Alert on the loop's own lag; keep parsing, templating and model code out of the loop.
+        Alert on the loop's lag; keep parsing, templating and model code out of the loop.
     """
     lag = e.row("client_lag_s")
     local = (e.local("client", "client_lag_s") or e.local("service", "client_lag_s")
@@ -449,9 +450,9 @@ def client_give_ups(e: Evidence) -> Finding:
 
     Looks like:
         The share of outcome `cancelled` rises, or of `timeout` after no longer than responses
-        usually take: a deadline that was made shorter. The other requests look *better*: those
-        that waited longest are gone from the percentiles, and vLLM counts none of them. A time-out
-        after longer than nearly all responses took before is the server's: it hangs.
+        usually take (a shortened deadline). The other requests look *better*: the longest waits
+        are missing from the percentiles, and vLLM does not count them. If timeouts come after
+        longer than nearly all responses used to take, the server hangs instead.
 
     Confirm:
             sum by (outcome) (rate(llmtrace_requests_total[5m]))
@@ -459,12 +460,12 @@ def client_give_ups(e: Evidence) -> Finding:
               / sum(rate(llmtrace_engine_ttft_seconds_count[5m]))
 
     Now:
-        Find the stage that clients waited for when they cancelled, and fix its cause. Until then
-        read p95 together with the share of cancelled requests.
+        Find the stage in which clients cancelled, and fix its cause. Until then, read the p95
+        together with the share of cancelled requests.
 
     Later:
-        Count cancelled requests in the objective: a cancelled request is not a fast one. Cancel
-        upstream too, so that engines do not finish responses that have no consumer.
+        Count cancelled requests in the objective. Cancel upstream too, so that engines do not
+        finish responses without a consumer.
     """
     whole, left = e.row("e2e_s"), partial(_gave_up, e)
     gone = e.share("gave up", left)

@@ -67,8 +67,8 @@ def gpu_throttle(e: Evidence) -> Finding:
 
     Looks like:
         Prefill per token and time per token rise together at the same load, usually on one
-        replica. The clock falls, a throttle reason is set, or an XID error appears. A GPU with
-        more to compute lowers its clock at its power limit, too: then the work is the cause.
+        replica. The clock falls, a throttle reason is set, or an XID error appears. More work
+        also lowers the clock of a GPU at its power limit; then the work is the cause.
 
     Confirm:
             min by (instance, gpu) (llmtrace_gpu_sm_clock_hertz)
@@ -194,20 +194,21 @@ def cold_start(e: Evidence) -> Finding:
     """Requests went to an engine that had only just started.
 
     Looks like:
-        Slow first chunks in the first minutes of a replica's life (loading, compiling, graph
-        capture, an empty cache), getting better by themselves; other replicas are as ever. Behind
-        a gateway without a readiness gate the wait shows in `first_chunk`.
+        First chunks are slow in a replica's first minutes (loading, compiling, graph capture,
+        an empty cache), and recover by themselves. Other replicas are unchanged. Behind a
+        gateway without a readiness check, the wait is in `first_chunk`.
 
     Confirm:
             time() - max by (instance) (process_start_time_seconds)
-        And the engine's log: what it did before it said it was ready.
+        In the engine's log: what it did before it reported ready.
 
     Now:
-        Reroute until it is warm: mark it unready, send it a few requests of every shape yourself.
+        Reroute until it is warm: mark it unready, and send it a few requests of every shape
+        yourself.
 
     Later:
-        Gate readiness on a real response and not on a port; keep compiled kernels on a volume;
-        keep a minimum of replicas, and scale up ahead of the hour at which it is always needed.
+        Make readiness depend on a real response, not a port; keep compiled kernels on a volume;
+        keep a minimum of replicas, and scale up before the daily peak.
     """
     started = starts(e)
     again = restarted(e)
@@ -251,23 +252,23 @@ def cold_start(e: Evidence) -> Finding:
 
 
 def engine_paused(e: Evidence) -> Finding:
-    """An engine stood still and went on: put to sleep, updating weights, or stuck.
+    """An engine paused and continued: put to sleep, updating weights, or stuck.
 
     Looks like:
-        For a while nothing leaves a replica though requests are open; then all of them go on at
-        once. No failures, no restart. A request that arrived in it waited its rest: `first_chunk`,
-        because a stopped engine does not see them come.
+        For a while a replica with open requests sends nothing; then all of them continue at
+        once. There are no failures and no restart. Requests that arrive during the pause wait
+        in `first_chunk`, because a stopped engine does not see them arrive.
 
     Confirm:
             min by (instance) (llmtrace_engine_awake)
             sum by (instance) (rate(llmtrace_engine_generation_tokens_total[1m]))
-        Tokens at 0 while requests run; the engine's log at that minute.
+        Tokens are at 0 while requests run. Read the engine's log of that minute.
 
     Now:
-        Reroute while it sleeps: take it out of the router before its weights are swapped.
+        Reroute: take it out of the router while it sleeps, and before its weights are swapped.
 
     Later:
-        Fix the schedule of updates; have the router watch `awake`.
+        Fix the schedule of updates; let the router watch `awake`.
     """
     asleep, long = slept(e), _stood_still(e)
     (before, quiet), others = engine_halts.engine_gaps(e), long_prompts_of_others(e)
@@ -326,20 +327,20 @@ def engine_down(e: Evidence) -> Finding:
     """An engine process died or was restarted while requests were on it.
 
     Looks like:
-        Connection errors and 5xx from one replica, streams truncated at one instant, a new
-        start time. The others take its load, and may queue for it.
+        Connection errors and 5xx from one replica, streams truncated at the same instant, a new
+        start time. The other replicas take its load, and may queue.
 
     Confirm:
             min by (instance) (llmtrace_target_up)
             changes(process_start_time_seconds[30m])
-        And the last lines of the engine's log: out of memory, CUDA error, a fatal exception.
+        In the last lines of the engine's log: out of memory, a CUDA error, a fatal exception.
 
     Now:
-        Reroute: take it out of the router; add capacity for its share before it is back.
+        Reroute: take it out of the router, and add capacity for its share.
 
     Later:
-        Fix what killed it. Let clients resume or retry what had not begun; health checks that
-        check a response, not a port.
+        Fix what killed it. Let clients resume, or retry requests that had not begun. Check
+        health by a response, not a port.
     """
     again, gone = restarted(e), gone_engines.vanished(e)
     new, down = sorted({*starts(e)} - {*again}), list(dict.fromkeys((*again, *gone)))
@@ -411,19 +412,19 @@ def frontend_cpu(e: Evidence) -> Finding:
     """The engine's front end (HTTP, template, tokeniser, output) is short of CPU.
 
     Looks like:
-        Time to first chunk is up, queue and prefill are not; the front end's own time is, and its
-        process uses a whole core. The GPU has time to spare. Time per token becomes uneven.
+        Time to first chunk and front-end time are up; queue and prefill are not. The front end
+        uses a whole core while the GPU is not busy. Time per token becomes uneven.
 
     Confirm:
             llmtrace_engine_frontend_mean_seconds
             rate(process_cpu_seconds_total[1m])
-        Front-end time alone is no proof: on a real vLLM the wait for the running step is in it.
+        Front-end time is not proof: on a real vLLM it includes the wait for the running step.
 
     Now:
         Add capacity: more front-end processes, or cores for them.
 
     Later:
-        Fix what costs: logprobs, huge JSON, a slow tokeniser; leave two cores and one a GPU free.
+        Fix logprobs, huge JSON, a slow tokeniser. Leave two cores free, plus one per GPU.
     """
     frontend, cpu = e.gauge("frontend_time"), e.gauge("api_cpu")
     rows = e.row("first_chunk_frontend_s")

@@ -45,25 +45,26 @@ def queue_saturation(e: Evidence) -> Finding:
     """More requests come than the engines take on at once, so they wait in the scheduler.
 
     Looks like:
-        `queue` carries the change; prefill and time per token at the same batch stay. Requests
-        wait in the engine for minutes on end while as many run as `max_num_seqs` (or the token
-        budget of a step) allows. KV cache is not full. Everybody is hit.
+        `queue` has the change; prefill, and time per token at the same batch size, do not.
+        Requests wait in the engine for minutes while as many run as `max_num_seqs` (or a step's
+        token budget) allows. The KV cache is not full. All requests are affected.
 
     Confirm:
             sum by (instance) (llmtrace_engine_requests_waiting)
             sum by (instance) (llmtrace_engine_requests_running)
             sum(rate(llmtrace_requests_total[5m]))
-        Running must sit at its limit while waiting is above 0. If running is well below it, look
-        at [KV exhaustion](kv_exhaustion.md); if only one instance waits, at
-        [replica imbalance](replica_imbalance.md).
+        Running must be at its limit while waiting is above 0. If running is well below it, look
+        at [KV exhaustion](kv_exhaustion.md); if only one instance waits, at [replica
+        imbalance](replica_imbalance.md).
 
     Now:
-        Add capacity: start replicas. Until they are up, shed requests that can wait
-        (batch jobs, retries), at the gateway or at the engine's door.
+        Add capacity: start replicas. Until they are up, shed requests that can wait (batch
+        jobs, retries), at the gateway or the engine.
 
     Later:
-        Scale on waiting requests or queue time, not on GPU utilisation, which reads 100 % long
-        before. Set a limit at the door, so that overload is a fast 503 and not a slow response.
+        Scale on waiting requests or queue time, not on GPU utilisation, which reaches 100 %
+        long before. Limit queued requests, so that overload is a fast 503 and not a slow
+        response.
     """
     waiting, kv = map(e.gauge, ("waiting", "kv_usage"))
     full_batch, limit = at_limit(e)
@@ -116,26 +117,26 @@ def _load_delays_first_chunk(e: Evidence) -> bool:
 
 
 def kv_exhaustion(e: Evidence) -> Finding:
-    """The KV cache is full: requests wait for blocks, and running ones are put back.
+    """The KV cache is full: requests wait for blocks, and running ones are preempted.
 
     Looks like:
-        KV usage near 1, preemptions counted, requests waiting although fewer run than
-        `max_num_seqs` allows. vLLM counts a preempted request's second wait as `decode`; on a real
-        one most of it showed as `queue`, with running far below its limit.
+        KV usage is near 1, there are preemptions, and requests wait although fewer run than
+        `max_num_seqs` allows. vLLM counts a preempted request's second wait as `decode`; on a
+        real one most of the time was in `queue`.
 
     Confirm:
             max by (instance) (llmtrace_engine_kv_cache_usage_ratio)
             sum by (instance) (rate(llmtrace_engine_preemptions_total[5m]))
-        Preemptions are the proof. Usage near 1 alone is what a well-used engine looks like.
+        Preemptions are the proof. Usage near 1 alone is normal for a busy engine.
 
     Now:
-        Add capacity, or lower the number of sequences, so that those that run can finish. Cap
-        `max_tokens` where responses run away.
+        Add capacity, or lower the number of sequences, so that running ones can finish. Cap
+        `max_tokens` if responses run away.
 
     Later:
-        Give the cache more room (GPU memory share, FP8 KV, tensor parallelism), and admit by
-        tokens and not by requests. `llmtrace kv` works out how many requests of today's lengths
-        fit, before and after such a change.
+        Enlarge the cache (GPU memory share, FP8 KV, tensor parallelism), and limit tokens
+        instead of requests. `llmtrace kv` calculates how many requests of today's lengths fit,
+        before and after such a change.
     """
     kv, preemptions = e.gauge("kv_usage"), e.counted_in_equal_time("preemptions")
     full_batch, limit = at_limit(e)
@@ -180,20 +181,20 @@ def batch_size(e: Evidence) -> Finding:
     """More requests share each decode step, so every token takes longer; no request queues.
 
     Looks like:
-        Time per token is up and follows `running` along the same line as before; the queue is
-        short. Volume grew, at the same mix.
+        Time per token is up, in the same relation to `running` as before. The queue is short.
+        There are more requests, with the same mix.
 
     Confirm:
             sum by (instance) (llmtrace_engine_requests_running)
             histogram_quantile(0.95, sum by (le) (rate(llmtrace_tpot_seconds_bucket[5m])))
-        Plot one over the other: points of today must lie on the line of last week. Above it, look
-        at [GPU throttling](gpu_throttle.md) or [speculation](low_spec_acceptance.md).
+        Plot one over the other: today's points must lie on last week's line. If they are above
+        it, look at [GPU throttling](gpu_throttle.md) or [speculation](low_spec_acceptance.md).
 
     Now:
-        Rebalance or add capacity; or cap the batch, and let some wait instead.
+        Rebalance or add capacity; or cap the batch size, and let some requests wait.
 
     Later:
-        Choose the batch limit from the time per token that users were promised.
+        Derive the batch limit from the time per token that users were promised.
     """
     running, tokens = e.gauge("running"), e.row("output_tokens")
     curve, slow = tpot_over_expected(e), slow_tpot_over_expected(e)
@@ -252,15 +253,16 @@ def replica_imbalance(e: Evidence) -> Finding:
     """One replica gets more than its share, and its requests wait while others idle.
 
     Looks like:
-        The same traffic as ever, slow on one replica only. It runs and queues more than the
-        others. Routing changed, sticky sessions piled up, or a hot prefix draws everybody.
+        Traffic is unchanged, but one replica is slow, and runs and queues more than the others.
+        Routing changed, sticky sessions piled up, or a popular prefix attracts too much.
 
     Confirm:
             sum by (instance) (llmtrace_engine_requests_running)
             sum by (instance) (llmtrace_engine_requests_waiting)
             sum by (instance) (rate(llmtrace_engine_prompt_tokens_total[5m]))
-        The slow replica must get more. If it gets its share and is slow all the same, it is ill:
-        look at [GPU throttling](gpu_throttle.md), and at its host where the clock is as ever.
+        The slow replica must get more than its share. If it does not, the replica itself is
+        slow: look at [GPU throttling](gpu_throttle.md), and, if its clock is normal, at its
+        host.
 
     Now:
         Rebalance: take the replica out for a minute, or lower its weight; check the router's

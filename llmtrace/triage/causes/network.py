@@ -61,15 +61,15 @@ def network_path(e: Evidence) -> Finding:
     """The network path to the server got longer: routing, region, DNS, no connection reuse.
 
     Looks like:
-        `network` is up without a wait for a connection of one's own pool, often from one region
-        or client only. Round trip, connect or TLS says which part. Engines are as ever.
+        `network` is up without a wait for the client's own pool, often from one region or
+        client only. Round trip, connect or TLS shows which part. Engines are unchanged.
 
     Confirm:
             histogram_quantile(0.95,
               sum by (le, region) (
                 rate(llmtrace_stage_duration_seconds_bucket{stage="network"}[5m])))
-        From a client of the slow cohort: `mtr` to the server, `curl -w` with its timings.
-        A proxy that ends TCP hides what lies behind it: its delay shows as `first_chunk`.
+        From a client of the slow cohort: `mtr` to the server, `curl -w` with its timings. A
+        proxy that ends TCP hides the path behind it: that delay is in `first_chunk`.
 
     Now:
         Reroute: pin the region, undo the DNS or load balancer change, keep connections alive.
@@ -152,9 +152,10 @@ def gateway_overhead(e: Evidence) -> Finding:
     """The gateway itself takes longer: CPU, auth, guardrails, a database.
 
     Looks like:
-        The gateway's own time is up, with no more attempts than before; engines behind it are as
-        ever. The time of a gateway that reports nothing is in `first_chunk`: there it is found by
-        exclusion (of the engine's front end, bursts, a restart), and may be any hop on the path.
+        The gateway's self time is up, with no more attempts than before. Engines behind it are
+        unchanged. If a gateway reports nothing, its time is in `first_chunk`; it is then found
+        by excluding the engine's front end, bursts and restarts, and may be any hop on the
+        path.
 
     Confirm:
             histogram_quantile(0.95,
@@ -163,11 +164,11 @@ def gateway_overhead(e: Evidence) -> Finding:
               sum by (le) (rate(llmtrace_gateway_overhead_seconds_bucket[5m])))
 
     Now:
-        Add capacity to the gateway, or roll back its last change; take guardrails off the path
-        of streams that do not need them.
+        Add capacity to the gateway, or roll back its last change. Bypass guardrails for streams
+        that do not need them.
 
     Later:
-        Profile it under load; cache authorisation; give guardrails a time-out.
+        Profile it under load; cache authorisation; give guardrails a timeout.
     """
     own = e.row("gateway_once_s")
     whole = e.row("gateway_s")
@@ -207,9 +208,9 @@ def rate_limit_retries(e: Evidence) -> Finding:
     """Requests are rejected for a limit: they fail, or users wait until they are sent again.
 
     Looks like:
-        429 or words for a quota, or more attempts a request after 5xx; time in `gateway` (failed
-        attempts and backoff count there). Often one tenant or key. 5xx that are not sent again are
-        no quota: the provider or an upstream fails.
+        Responses with 429 or a quota message, or more attempts per request after 5xx. Failed
+        attempts and backoff are in `gateway`. Often one tenant or key. 5xx without retries are
+        not a quota: the provider or an upstream fails.
 
     Confirm:
             sum by (reason) (rate(llmtrace_engine_requests_rejected_total[5m]))
@@ -220,7 +221,8 @@ def rate_limit_retries(e: Evidence) -> Finding:
         After 5xx alone: look at the provider's status page, and fail over.
 
     Later:
-        Shed at the client before the provider does; hedge carefully: retries are load too.
+        Limit requests in the client before the provider does. Hedge carefully: retries are load
+        too.
     """
     retried = e.share("retried", sent_again)
     by_status = _share_ended_by_status(e)
@@ -271,15 +273,15 @@ _UNBUFFERED = (
 
 
 def proxy_buffering(e: Evidence) -> Finding:
-    """A proxy on the path gathers chunks, and passes them on in bursts.
+    """A proxy on the path collects chunks, and passes them on in bursts.
 
     Looks like:
-        The first chunk comes late, the rest all but at once: `first_chunk` up, time per token
-        *down*, chunks in bursts, end to end as ever. Compression of event streams does it, and
+        The first chunk is late and the rest come in bursts: `first_chunk` is up, time per token
+        *down*, end-to-end time unchanged. Compression of event streams causes it, and so does
         buffering, depending on how the server writes.
 
     Confirm:
-        `curl -N` through the proxy and past it, side by side, and with `accept-encoding: gzip`.
+        Compare `curl -N` through the proxy and past it, also with `accept-encoding: gzip`.
             histogram_quantile(0.5,
               sum by (le) (rate(llmtrace_inter_chunk_gap_seconds_bucket[5m])))
 
@@ -288,7 +290,8 @@ def proxy_buffering(e: Evidence) -> Finding:
         `text/event-stream`, or `X-Accel-Buffering: no` from upstream.
 
     Later:
-        A synthetic stream through every proxy, alarming when the first chunk comes with the last.
+        Run a synthetic stream through every proxy; alert when the first chunk comes with the
+        last.
     """
     per_token, decode = e.row("wait_per_token_s") or e.row("tpot_s"), e.row("decode_s")
     bursts, chunks = e.row("burst_share"), e.row("chunks_per_token")
@@ -359,23 +362,23 @@ def _chunk_pace_text(per_token: Shift | None, bursts: Shift | None, chunks: Shif
 
 
 def idle_timeout(e: Evidence) -> Finding:
-    """A hop on the path closes streams after a fixed time: of silence, or in all.
+    """A hop on the path closes streams after a fixed time, of silence or in total.
 
     Looks like:
-        Streams end without a finish reason, after the same gap each time (30, 60, 100 s ...),
-        however long they had run; or all at the same age. The engine counts no failure.
+        Streams end without a finish reason, all after the same gap (30, 60, 100 s ...) or all
+        at the same age. The engine counts no failure.
 
     Confirm:
             sum by (outcome) (rate(llmtrace_requests_total[5m]))
-        Rows with outcome `truncated`: `max_gap_s` sits at one value, or `e2e_s`. Then look for
-        that value in the configuration of every hop: nginx `proxy_read_timeout`, load balancer
-        idle time-out.
+        Rows with outcome `truncated` share one `max_gap_s` or `e2e_s`. Look for that value in
+        every hop's configuration: nginx `proxy_read_timeout`, a load balancer's idle timeout.
 
     Now:
-        Fix: raise the idle time-out of that hop, or send comments to keep the stream alive.
+        Fix: raise the idle timeout of that hop, or send SSE comments to keep the stream alive.
 
     Later:
-        Heartbeats shorter than the shortest idle time-out on the path; let clients resume.
+        Send heartbeats more often than the shortest idle timeout on the path; let clients
+        resume.
     """
     cut = e.share("failed", failed)
     before, found = broken(e)
@@ -432,19 +435,20 @@ def _only_silence_limited(e: Evidence, idle: float | None) -> bool:
 
 
 def midstream_errors(e: Evidence) -> Finding:
-    """Streams break after their first chunk, at no fixed silence.
+    """Streams break after their first chunk, not after a fixed silence.
 
     Looks like:
-        Outcomes `truncated` or `error` with content already delivered; some are sent again, and
-        their prompt computed twice. An error event inside a 200, or a connection that just ends.
+        Outcomes `truncated` or `error` with content already delivered: an error event inside a
+        200, or a connection that just ends. Some requests are retried, and their prompts
+        computed twice.
 
     Confirm:
             sum by (outcome) (rate(llmtrace_requests_total[5m]))
             sum by (reason) (rate(llmtrace_engine_requests_finished_total[5m]))
-        The engine's log at the `request_id` of a broken row.
+        Search the engine's log for the `request_id` of a broken row.
 
     Now:
-        Reroute away from the replica or version the broken rows share; roll back.
+        Reroute away from the replica or version that the broken rows share, or roll back.
 
     Later:
         Let clients resume, or retry what is idempotent; fix the engine.

@@ -29,26 +29,26 @@ _REST: Final = 0.1  # share of the requests before that other values need for a 
 
 
 def traffic_lost(e: Evidence) -> Finding:
-    """Requests stop coming, or far fewer come: they are lost before they get here.
+    """Requests stop coming, or far fewer come: they are lost on their way here.
 
     Looks like:
-        Requests a second fall while those that arrive are answered as ever; or all those of one
-        kind stop, and others come as before. A route, a region, a
-        tenant or a client that is gone altogether says where; all of them at once is in front of
-        all: DNS, a load balancer, a certificate, a release.
+        The request rate falls, and requests that arrive are served as before. If one route,
+        region, tenant or client is gone, look there. If all are, look in front of everything:
+        DNS, a load balancer, a certificate, a release.
 
     Confirm:
             sum by (service, route) (rate(llmtrace_requests_total[5m]))
             sum by (service, route) (rate(llmtrace_requests_total[5m] offset 1d))
-        Is it recorded less, and not sent less? `llmtrace doctor`, and the engines' own counts.
+        To see whether requests are only not recorded, use `llmtrace doctor` and the engines'
+        own counts.
 
     Now:
-        Check what is in front: DNS, certificates, the load balancer's targets, the last release of
-        the clients that went quiet. Users see errors that no engine counts.
+        Check what is in front: DNS, certificates, the load balancer's targets, the last release
+        of the silent clients. Users see errors that no engine counts.
 
     Later:
-        Alert on the rate of requests of each route beside the same hour of yesterday; run a
-        synthetic request through the front door.
+        Alert on each route's request rate compared with the same hour yesterday; run synthetic
+        requests from outside.
     """
     before, after = e.request_rate
     group, where = _where(e)
@@ -86,21 +86,21 @@ def traffic_surge(e: Evidence) -> Finding:
     """Far more requests come than before.
 
     Looks like:
-        Requests a second rise by a factor. One tenant, route or client as a rule: a batch job, a
-        retry loop, a release that asks twice. Nothing is slower yet, or all wait for that one;
-        where more come of every kind and wait, look for a
-        [saturated queue](queue_saturation.md) or a [larger batch](batch_size.md).
+        The request rate multiplies, usually from one tenant, route or client: a batch job, a
+        retry loop, a release that sends requests twice. Nothing is slower yet, or all wait for
+        that one. If every kind of request increased and waits, look for a [saturated
+        queue](queue_saturation.md) or a [larger batch](batch_size.md).
 
     Confirm:
             topk(5, sum by (service, tenant) (rate(llmtrace_requests_total[5m])))
             sum by (instance) (llmtrace_engine_requests_running)
 
     Now:
-        Ask who it is whether it is meant. If not, limit that tenant or client; if so, add replicas
+        Ask the tenant or client whether it is intended. If not, limit it; if so, add replicas
         before the queue fills.
 
     Later:
-        Limits for each tenant; an alert on a tenant's share of all requests.
+        Set limits per tenant; alert on a tenant's share of all requests.
     """
     before, after = e.request_rate
     group, where = _where(e)

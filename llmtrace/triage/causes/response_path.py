@@ -33,9 +33,9 @@ def response_cache_misses(e: Evidence) -> Finding:
     """Requests that a response cache used to serve are computed again.
 
     Looks like:
-        The share of requests with `cache_hit` falls. Requests that miss take as long as misses
-        always did, there are only more of them: the p95 becomes that of the misses. Engines get
-        more to do, and may queue.
+        The share of requests with `cache_hit` falls. Misses take as long as before, but there
+        are more of them, so the p95 becomes that of the misses. Engines get more work, and may
+        queue.
 
     Confirm:
             sum by (route) (rate(llmtrace_cache_hits_total[5m]))
@@ -43,11 +43,11 @@ def response_cache_misses(e: Evidence) -> Finding:
         Also check the cache's own log: evictions, errors, a namespace or a key that changed.
 
     Now:
-        Fix: roll back what changed the cache's key, or bring its store back. Add capacity for as
-        long as the engines have to compute what the cache served.
+        Fix: roll back what changed the cache's key, or restore its store. Add capacity until
+        the cache serves again.
 
     Later:
-        Alert on the share of hits; keep the key free of time stamps and request ids.
+        Alert on the share of hits; keep timestamps and request ids out of the key.
     """
     missed = e.share("cache_miss", _missed)
     known = e.before.known("cache_hit") or e.after.known("cache_hit")
@@ -110,26 +110,27 @@ def streaming_off(e: Evidence) -> Finding:
 
 
 def provider_errors(e: Evidence) -> Finding:
-    """The provider answers with errors, refuses connections, or does not answer in time.
+    """The provider responds with errors, refuses connections, or does not respond in time.
 
     Looks like:
-        5xx without a word of a quota, connections that are refused or time out, or requests that
-        wait for longer than nearly all responses took and then time out. No engine can be seen,
-        as with a hosted API, of which only one region or model fails, as a rule; or every engine
-        goes on, and what is before them answers: a circuit breaker, a limit of connections.
+        5xx without a quota message, connections that are refused or time out, or requests that
+        time out after longer than nearly all responses used to take. Either no engine is seen,
+        as with a hosted API (usually one region or model fails); or every engine continues, and
+        something in front of them answers, such as a circuit breaker or a connection limit.
 
     Confirm:
             sum by (provider, model, outcome) (rate(llmtrace_requests_total[5m]))
-        The provider's status page; `http_status` and `error_type` of the rows that failed. Send
-        one of them by hand, and from another network: if that works, it is the way there.
+        Read the provider's status page, and `http_status` and `error_type` of the failed rows.
+        Send one of the requests by hand, and from another network: if that works, the path is
+        the problem.
 
     Now:
-        Reroute: fail over to another provider, region or model. Time out on the first chunk, so
-        that no user waits for what does not come; back off before sending again.
+        Reroute: fail over to another provider, region or model. Set a timeout for the first
+        chunk, and back off before retrying.
 
     Later:
-        Keep a second provider in use, with a circuit breaker for each; alert on the share of
-        requests of each provider that fail.
+        Keep a second provider in use, with a circuit breaker for each; alert on each provider's
+        share of failures.
     """
     seen_engines = bool(e.series("running") or e.series("started"))
     failed, counts = _not_served(e, seen_engines=seen_engines)

@@ -29,11 +29,11 @@ _MANY_LONG = 0.15  # share of prompts above the p90 before; 0.10 = as before
 
 
 def long_prompts(e: Evidence) -> Finding:
-    """Prompts got longer, and computing them takes the time it always took.
+    """Prompts got longer, and computing them takes as long per token as before.
 
     Looks like:
-        Prompt tokens are up; prefill per token is what it was. The slow requests are the long
-        ones. The verdict is `workload`: the system does what it did.
+        Prompt tokens are up; prefill per token is unchanged. The slow requests are the long
+        ones. The verdict is `workload`: the system did not change.
 
     Confirm:
             sum(rate(llmtrace_tokens_total{type="input"}[5m]))
@@ -41,12 +41,12 @@ def long_prompts(e: Evidence) -> Finding:
         Compare TTFT within a class of prompt length: it must not have moved.
 
     Now:
-        Find who sends them (tenant, route) and whether it is meant. Reroute long prompts to
-        replicas of their own, or cap them at the gateway.
+        Find out which tenant or route sends them, and whether it is intended. Reroute long
+        prompts to their own replicas, or cap them at the gateway.
 
     Later:
-        Cap history and retrieved documents; compress prompts; make prefixes stable, so that the
-        cache serves them; give long prompts a budget of their own.
+        Cap history and retrieved documents; compress prompts; keep prefixes stable, so that the
+        cache serves them; give long prompts their own budget.
     """
     tokens = e.computed_row("prompt_tokens")
     per_token = e.prefill_ratio
@@ -96,8 +96,8 @@ def longer_outputs(e: Evidence) -> Finding:
     """Responses got longer, at the same time per token.
 
     Looks like:
-        Output tokens and end-to-end time are up, time to first chunk and per token are not. The
-        verdict is `workload`.
+        Output tokens and end-to-end time are up; time to first chunk and time per token are
+        not. The verdict is `workload`.
 
     Confirm:
             sum(rate(llmtrace_tokens_total{type="output"}[5m]))
@@ -105,12 +105,12 @@ def longer_outputs(e: Evidence) -> Finding:
             histogram_quantile(0.5, sum by (le) (rate(llmtrace_tpot_seconds_bucket[5m])))
 
     Now:
-        Find the origin of the longer responses: a prompt's wording, a model, reasoning turned on,
-        stop sequences lost. Cap `max_tokens`.
+        Find out why: a prompt's wording, a model, reasoning turned on, missing stop sequences.
+        Cap `max_tokens`.
 
     Later:
-        Budget by tokens: an end-to-end target without a length is a target for other clients'
-        prompts.
+        Set targets per token: an end-to-end target without a length depends on what clients
+        send.
     """
     # Without token counts (not every client requests usage), count chunks.
     counted = e.computed_row("output_tokens") is not None
@@ -158,21 +158,21 @@ def head_of_line(e: Evidence) -> Finding:
     """A few very long prompts delay all other requests while they are computed.
 
     Looks like:
-        Most slow requests are short, and arrived on a replica while a prompt many times longer
-        was being worked on. Streams in progress stall at the same moment. On a real vLLM the wait
-        for the running step is in no metric of the engine: it is part of `first_chunk`.
+        Most slow requests are short, and arrived while their replica computed a far longer
+        prompt. Streams in progress stall at the same time. On a real vLLM, the wait for the
+        running step is in no engine metric, but in `first_chunk`.
 
     Confirm:
             histogram_quantile(0.99, sum by (le) (rate(llmtrace_engine_step_tokens_bucket[5m])))
             histogram_quantile(0.99,
               sum by (le) (rate(llmtrace_inter_chunk_gap_seconds_bucket[5m])))
-        Steps as large as the token budget, and a gap's p99 far from its p50.
+        Steps are as large as the token budget, and the p99 of gaps is far above their p50.
 
     Now:
-        Reroute very long prompts to a replica of their own; or cap their length at the gateway.
+        Reroute very long prompts to their own replica, or cap their length at the gateway.
 
     Later:
-        Keep chunked prefill on, with a smaller budget a step; separate prefill from decode.
+        Use chunked prefill with a smaller token budget per step; separate prefill from decode.
     """
     found = overlap(e)
     slow = _share_of_slow_long(e, few=True)

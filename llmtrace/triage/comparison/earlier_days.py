@@ -11,7 +11,7 @@ from llmtrace.triage.attribution.components import METRICS
 from llmtrace.triage.comparison.outcomes import ENDINGS, compare_outcomes
 from llmtrace.triage.comparison.p95_change import LEAST, Compared, compare, measured
 from llmtrace.triage.over_time import Incident
-from llmtrace.triage.windows.choose import earlier
+from llmtrace.triage.windows.choose import same_hours_earlier
 from llmtrace.triage.windows.spike import TRAFFIC_RATIO
 
 _FEWEST: Final = 20  # requests in those hours
@@ -26,7 +26,7 @@ def alike_day(
     and those hours have enough requests to show such a change.
     """
     mine = rows.within(after.start, after.end)
-    for days, back in earlier(after):
+    for days, back in same_hours_earlier(after):
         then = rows.within(back.start, back.end)
         if len(then) < _FEWEST:
             continue

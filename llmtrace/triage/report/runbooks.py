@@ -31,7 +31,7 @@ def title(cause: str) -> str:
         'KV exhaustion'
     """
     words = cause.replace("_", " ").capitalize()
-    for short in ("Kv", "Gpu", "cpu", "Lora"):
+    for short in ("Kv", "kv", "Gpu", "cpu", "Lora"):
         words = re.sub(rf"\b{short}\b", short.upper() if short != "Lora" else "LoRA", words)
     return words
 
@@ -71,7 +71,7 @@ def page(cause: str) -> str:
     behind = may_be_behind(cause)
     if behind and len(behind) < len(RULES) - 1:
         links = ", ".join(f"[{title(name)}]({name}.md)" for name in behind)
-        parts += ["## Look behind it", f"It may be the mere effect of: {links}."]
+        parts += ["## Look behind it", f"It may be an effect of: {links}."]
     return "\n\n".join(parts) + "\n"
 
 

@@ -1,7 +1,7 @@
 """Find every stretch in which a metric, failures or traffic differed, not only the clearest.
 
-The clearest of a metric is taken out and the rest searched again. A stretch is slower or quicker,
-a step or a ramp; one that reaches back to the first request began before the data.
+The clearest stretch of a metric is taken out and the rest searched again. A stretch is slower or
+faster, and a step or a ramp. One that reaches back to the first request began before the data.
 """
 
 from __future__ import annotations
@@ -9,38 +9,38 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
 from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import Columns
-from llmtrace.stats.arrays import Floats, Mask
+from llmtrace.stats.arrays import Floats
 from llmtrace.triage.attribution.components import METRICS
 from llmtrace.triage.comparison.outcomes import ENDINGS
 from llmtrace.triage.over_time import Incident, Searched
 from llmtrace.triage.result import Metric
 from llmtrace.triage.windows.bins import Bins, bins_for
-from llmtrace.triage.windows.highest_stretch import CERTAIN, MIN_INSIDE, Spike, chance_of
+from llmtrace.triage.windows.highest_stretch import MIN_REQUESTS, MIN_SCORE, Spike, p_value_of
 from llmtrace.triage.windows.ramp import Ramp, find_ramp, ramp_of
 from llmtrace.triage.windows.same_work import Series
 from llmtrace.triage.windows.spike import find_failures, find_slow, find_traffic
-from llmtrace.triage.windows.unrecorded import closed_up, opened
+from llmtrace.triage.windows.unrecorded import with_gaps, without_gaps
 
-_MOST: Final = 4  # of one metric and direction
-_TOUCHES: Final = 2.0  # bins between two stretches that are one
+_MAX_STRETCHES: Final = 4  # of one metric and direction
+_TOUCHES: Final = 2.0  # bins: stretches with less between them are one
 _KINDS: Final = ("region", "tenant", "model", "route", "provider", "gateway", "client")
-_LARGE, _WHOLE = 0.1, 0.9  # of the requests: a kind of which there is a rest
-_GONE: Final = 0.1  # of the requests of a kind that stopped, at most, still come
-_MOSTLY: Final = 0.5  # of the time: what lasts longer is the usual level
-_SHARED: Final = 0.5
+_MIN_KIND, _MAX_KIND = 0.1, 0.9  # share of the requests that are of a kind
+_GONE: Final = 0.1  # of its usual rate, at most: then a kind of request has stopped
+_MOSTLY: Final = 0.5  # of the time: a level that lasts longer is the usual one
+_SHARED: Final = 0.5  # of the shorter of an incident and a window
 
 Find = Callable[[Floats, Floats, Bins], Spike | None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Watched:
-    """A quantity of each request, by time, and how its stretches are looked for."""
+class _Searched:
+    """A metric of each request, by time, and the function that finds its clearest stretch."""
 
     metric: Searched
     t: Floats
@@ -55,85 +55,80 @@ def find_all(
     metric: Metric | None = None,
     gaps: Sequence[Window] = (),
 ) -> tuple[Incident, ...]:
-    """Find every stretch that stands out, by start."""
+    """Find every stretch that stands out, by start.
+
+    Args:
+        rows: to search, by start.
+        series: returns the series in which a change of a metric is searched.
+        span: the time that the rows cover.
+        metric: the only metric to search; `None` = all, and failures and traffic.
+        gaps: times for which nothing was recorded.
+    """
     found: list[Incident] = []
     for name in METRICS if metric is None else (metric,):
         found += _clearest(
-            _of_metric(_Watched(name, t, value, find_slow), span) for t, value in series(name)
+            _of_metric(_Searched(name, t, value, find_slow), span) for t, value in series(name)
         )
     t = rows.start / 1e9
     if metric is None and len(t):
         for ending, outcomes in ENDINGS.items():
             ended = rows.words["outcome"].where(*outcomes).astype(np.float64)
-            watched = _Watched(ending, t, ended, _find_counted)
-            found += [_described(watched, one, "up", span) for one in _merged(_each(watched))]
-        found += _traffic(t, span, gaps) or _stopped(rows, span, gaps)
+            searched = _Searched(ending, t, ended, _find_failures)
+            found += [_incident(searched, one, "up", span) for one in _all_spikes(searched)]
+        found += _traffic_changes(t, span, gaps) or _stopped_kind(rows, span, gaps)
     return tuple(sorted(found, key=lambda one: (one.start, one.metric)))
 
 
-def _find_counted(t: Floats, mask: Floats, bins: Bins) -> Spike | None:
-    return find_failures(t, mask > 0, bins)
+def _find_failures(t: Floats, failed: Floats, bins: Bins) -> Spike | None:
+    return find_failures(t, failed > 0, bins)
 
 
-def overlapping(incidents: Sequence[Incident], after: Window) -> list[Incident]:
-    """Return the stretches that share half of the window after or half of themselves with it.
+def overlapping(incidents: Sequence[Incident], window: Window) -> list[Incident]:
+    """Return the incidents that share half of a window with it, or half of themselves.
 
     The most certain comes first.
     """
     found = []
     for one in incidents:
-        end = max(after.end, one.start) if one.end is None else one.end
-        common = min(end, after.end) - max(one.start, after.start)
-        if common >= _SHARED * min(end - one.start, after.seconds):
+        end = max(window.end, one.start) if one.end is None else one.end
+        common = min(end, window.end) - max(one.start, window.start)
+        if common >= _SHARED * min(end - one.start, window.seconds):
             found.append(one)
     return sorted(found, key=lambda one: one.p_value)
 
 
-def _clearest(found: Iterable[list[Incident]]) -> list[Incident]:
-    """Return the stretches of the series whose clearest one is the most certain."""
-    return min(found, key=lambda one: min((i.p_value for i in one), default=1.0), default=[])
+def _clearest(by_series: Iterable[list[Incident]]) -> list[Incident]:
+    """Return the incidents of the series that has the most certain one."""
+    return min(
+        by_series, key=lambda found: min((one.p_value for one in found), default=1.0), default=[]
+    )
 
 
-def _of_metric(series: _Watched, span: Window) -> list[Incident]:
-    # A few requests are no stretch: one whose tokens came in one chunk seems infinitely quick.
-    fewest = min(MIN_INSIDE, len(series.t) / 4)
-    return [one for one in _stretches(series, span) if one.requests >= fewest]
-
-
-def _stretches(series: _Watched, span: Window) -> list[Incident]:
-    slower = [_described(series, one, "up", span) for one in _merged(_each(series))]
+def _of_metric(searched: _Searched, span: Window) -> list[Incident]:
+    """Return the incidents of a metric: rises, else a ramp, else improvements."""
+    slower = [_incident(searched, one, "up", span) for one in _all_spikes(searched)]
+    ramp = None if slower else find_ramp(searched.t, searched.value)
     if slower:
-        return [_turned(one, series, span) for one in slower]
-    ramp = find_ramp(series.t, series.value)
-    if ramp is not None and ramp.score >= CERTAIN:
-        return [_gradual(series, ramp)]
-    quick = replace(series, value=1 / np.maximum(series.value, 1e-9))
-    found = [_described(series, one, "down", span) for one in _merged(_each(quick))]
-    return [one for one in found if not one.began_before]  # of those it is the rest that rose
+        found = [_as_improvement(one, searched, span) for one in slower]
+    elif ramp is not None and ramp.score >= MIN_SCORE:
+        found = [_ramp_incident(searched, ramp)]
+    else:
+        inverse = replace(searched, value=1 / np.maximum(searched.value, 1e-9))
+        faster = [_incident(searched, one, "down", span) for one in _all_spikes(inverse)]
+        # If requests were faster from the beginning of the data, it is the rest that rose.
+        found = [one for one in faster if not one.began_before]
+    # A few requests are no stretch: one whose tokens came in one chunk seems infinitely fast.
+    fewest = min(MIN_REQUESTS, len(searched.t) / 4)
+    return [one for one in found if one.requests >= fewest]
 
 
-def _each(series: _Watched) -> Iterator[Spike]:
-    """Yield the clearest stretch, then that of the rest, as long as they stand out."""
-    t, value = series.t, series.value
-    taken: list[Spike] = []
-    for _ in range(_MOST):
-        bins = bins_for(t) if len(t) else None
-        found = None if bins is None else series.find(t, value, bins)
-        if found is None or found.score < CERTAIN:
-            return
-        later = [one.start for one in taken if one.start > found.start]
-        if found.end is None and later:
-            found = replace(found, end=min(later))
-        yield found
-        taken.append(found)
-        inside = _inside(t, found)
-        t, value = t[~inside], value[~inside]
+def _all_spikes(searched: _Searched) -> list[Spike]:
+    """Return all spikes by start; those that touch are joined.
 
-
-def _merged(stretches: Iterator[Spike]) -> list[Spike]:
-    """Join stretches that touch: a level that falls back in two steps is one incident."""
+    A level that falls back in two steps is one incident.
+    """
     joined: list[Spike] = []
-    for one in sorted(stretches, key=lambda one: one.start):
+    for one in sorted(_spikes(searched), key=lambda one: one.start):
         last = joined[-1] if joined else None
         near = last is not None and one.start - (last.end or math.inf) <= _TOUCHES * one.bin_s
         if last is not None and near:
@@ -144,64 +139,90 @@ def _merged(stretches: Iterator[Spike]) -> list[Spike]:
     return joined
 
 
-def _described(series: _Watched, found: Spike, direction: str, span: Window) -> Incident:
-    t, value = series.t, series.value
-    inside = _inside(t, found)
-    end = found.end if found.end is not None else span.end
+def _spikes(searched: _Searched) -> Iterator[Spike]:
+    """Yield the clearest spike, then the clearest of the rest, as long as they stand out."""
+    t, value = searched.t, searched.value
+    found: list[Spike] = []
+    for _ in range(_MAX_STRETCHES):
+        bins = bins_for(t) if len(t) else None
+        spike = None if bins is None else searched.find(t, value, bins)
+        if spike is None or spike.score < MIN_SCORE:
+            return
+        later = [one.start for one in found if one.start > spike.start]
+        if spike.end is None and later:
+            spike = replace(spike, end=min(later))
+        yield spike
+        found.append(spike)
+        rest = ~spike.contains(t)
+        t, value = t[rest], value[rest]
+
+
+def _incident(
+    searched: _Searched, spike: Spike, direction: Literal["up", "down"], span: Window
+) -> Incident:
+    """Describe a spike: its shape, its level, and the usual level."""
+    t, value = searched.t, searched.value
+    inside = spike.contains(t)
+    end = spike.end if spike.end is not None else span.end
+    is_share = searched.metric in ENDINGS
     ramp = None
-    shares = series.metric in ENDINGS
-    if not shares and direction == "up":
-        ramp = ramp_of(t, value, found.start, end)
-    middle = np.mean if shares else np.median
+    if not is_share and direction == "up":
+        ramp = ramp_of(t, value, spike.start, end)
+    average = np.mean if is_share else np.median
     return Incident(
-        metric=series.metric, direction="up" if direction == "up" else "down",
+        metric=searched.metric, direction=direction,
         shape="step" if ramp is None else "ramp",
-        start=found.start if ramp is None else ramp.start, end=found.end,
-        began_before=bool(len(t)) and found.start <= float(t[0]),
-        usual=float(middle(value[~inside])) if (~inside).any() else None,
-        level=float(middle(value[inside])) if inside.any() else None,
-        requests=int(inside.sum()), p_value=found.p_value,
+        start=spike.start if ramp is None else ramp.start, end=spike.end,
+        began_before=bool(len(t)) and spike.start <= float(t[0]),
+        usual=float(average(value[~inside])) if (~inside).any() else None,
+        level=float(average(value[inside])) if inside.any() else None,
+        requests=int(inside.sum()), p_value=spike.p_value,
         rise_s=0.0 if ramp is None else ramp.seconds,
     )  # fmt: skip
 
 
-def _gradual(series: _Watched, ramp: Ramp) -> Incident:
-    """Return the incident of a rise without an edge, from when half of it was reached."""
-    high = series.t >= ramp.middle
+def _ramp_incident(searched: _Searched, ramp: Ramp) -> Incident:
+    """Describe a gradual rise that lasts; its level is that since half of it was reached."""
+    high = searched.t >= ramp.middle
     return Incident(
-        metric=series.metric, direction="up", shape="ramp", start=ramp.start, end=None,
+        metric=searched.metric, direction="up", shape="ramp", start=ramp.start, end=None,
         began_before=False,
-        usual=float(np.median(series.value[~high])), level=float(np.median(series.value[high])),
-        requests=int(high.sum()), p_value=chance_of(ramp.score), rise_s=ramp.seconds,
+        usual=float(np.median(searched.value[~high])),
+        level=float(np.median(searched.value[high])),
+        requests=int(high.sum()), p_value=p_value_of(ramp.score), rise_s=ramp.seconds,
     )  # fmt: skip
 
 
-def _turned(one: Incident, series: _Watched, span: Window) -> Incident:
-    """Return an improvement for a high level from the first request on, for most of the time."""
+def _as_improvement(one: Incident, searched: _Searched, span: Window) -> Incident:
+    """If a high level lasts from the first request for most of the time, return its end instead.
+
+    The high level is then the usual one, and what followed is an improvement.
+    """
     if not one.began_before or one.end is None:
         return one
     if one.end - span.start < _MOSTLY * span.seconds:
         return one
-    later = int(np.count_nonzero(series.t >= one.end))
+    later = int(np.count_nonzero(searched.t >= one.end))
     return replace(
         one, direction="down", shape="step", start=one.end, end=None, began_before=False,
         usual=one.level, level=one.usual, requests=later, rise_s=0.0,
     )  # fmt: skip
 
 
-def _traffic(t: Floats, whole: Window, gaps: Sequence[Window]) -> list[Incident]:
-    """Return where requests came in other numbers; what begins with the data is the usual.
+def _traffic_changes(t: Floats, whole: Window, gaps: Sequence[Window]) -> list[Incident]:
+    """Return the stretches with more or fewer requests.
 
-    Times of which nothing was recorded are left out, as if they had not been.
+    The rate at the beginning of the data is the usual one. Gaps in the recording are left out, as
+    if no time had passed in them.
     """
-    t = closed_up(t, gaps)
-    span = Window(*closed_up(np.array([whole.start, whole.end]), gaps))
+    t = without_gaps(t, gaps)
+    span = Window(*without_gaps(np.array([whole.start, whole.end]), gaps))
     found: dict[float, Incident] = {}
     for more in (True, False):
-        one = find_traffic(t, span.start, span.end, more=more)
-        if one is None or one.score < CERTAIN:
+        spike = find_traffic(t, span.start, span.end, more=more)
+        if spike is None or spike.score < MIN_SCORE:
             continue
-        start, end, up = one.start, one.end, more
+        start, end, up = spike.start, spike.end, more
         if start <= span.start and end is not None:
             start, end, up = end, None, not more
         stop = span.end if end is None else end
@@ -210,8 +231,8 @@ def _traffic(t: Floats, whole: Window, gaps: Sequence[Window]) -> list[Incident]
             start,
             Incident(
                 metric="traffic", direction="up" if up else "down", shape="step",
-                start=opened(start, gaps), end=None if end is None else opened(end, gaps),
-                began_before=False, p_value=one.p_value, requests=inside,
+                start=with_gaps(start, gaps), end=None if end is None else with_gaps(end, gaps),
+                began_before=False, p_value=spike.p_value, requests=inside,
                 usual=(len(t) - inside) / max(span.seconds - (stop - start), 1e-9),
                 level=inside / max(stop - start, 1e-9),
             ),
@@ -219,22 +240,21 @@ def _traffic(t: Floats, whole: Window, gaps: Sequence[Window]) -> list[Incident]
     return list(found.values())
 
 
-def _stopped(rows: Columns, span: Window, gaps: Sequence[Window]) -> list[Incident]:
-    """Return since when all requests of one kind stopped, that had come for most of the time."""
+def _stopped_kind(rows: Columns, span: Window, gaps: Sequence[Window]) -> list[Incident]:
+    """Return since when all requests of one kind stopped, after they came for most of the time.
+
+    Of several kinds the most certain; its rates are those of all requests.
+    """
     t, found = rows.start / 1e9, []
     for column in _KINDS:
         words = rows.words[column]
         counts = np.bincount(words.codes[words.codes >= 0])
-        for code in np.flatnonzero((counts >= _LARGE * len(t)) & (counts < _WHOLE * len(t))):
-            for one in _traffic(t[words.codes == code], span, gaps):
-                lasts = span.end - one.start
+        for code in np.flatnonzero((counts >= _MIN_KIND * len(t)) & (counts < _MAX_KIND * len(t))):
+            for one in _traffic_changes(t[words.codes == code], span, gaps):
+                seconds = span.end - one.start
                 gone = (one.level or 0.0) <= _GONE * (one.usual or 0.0)
-                if one.end is None and gone and lasts <= _MOSTLY * span.seconds:
+                if one.end is None and gone and seconds <= _MOSTLY * span.seconds:
                     later = int(np.count_nonzero(t >= one.start))
-                    usual = (len(t) - later) / (span.seconds - lasts)
-                    found.append(replace(one, usual=usual, level=later / lasts, requests=later))
+                    usual = (len(t) - later) / (span.seconds - seconds)
+                    found.append(replace(one, usual=usual, level=later / seconds, requests=later))
     return sorted(found, key=lambda one: one.p_value)[:1]
-
-
-def _inside(t: Floats, found: Spike) -> Mask:
-    return (t >= found.start) & (t < (math.inf if found.end is None else found.end))

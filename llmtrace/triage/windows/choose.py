@@ -1,7 +1,8 @@
-"""Choose the window of the incident and the one before it to compare it with.
+"""Choose the window of the incident, and the quiet window before it to compare it with.
 
-What the user gives is taken as given. What is left open is found: the spike in the rows, and for
-it the quiet stretch before, with a gap between them so that a date off by seconds spoils neither.
+Windows that the user gives are used as they are. Others are found: the window after is the spike
+in the rows. The window before is a quiet time, with a gap up to the spike so that a start dated
+some seconds too late or too early spoils neither window.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
-
-import numpy as np
 
 from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import Columns
@@ -22,60 +21,60 @@ from llmtrace.triage.comparison.outcomes import ENDINGS
 from llmtrace.triage.over_time import Incident
 from llmtrace.triage.result import Metric
 from llmtrace.triage.rows_in_order import thinned
-from llmtrace.triage.windows import other_changes as others
-from llmtrace.triage.windows.bins import bins_for, max_bins
+from llmtrace.triage.windows import other_changes
+from llmtrace.triage.windows.bins import bins_for, count_in, max_bins
 from llmtrace.triage.windows.candidates import Candidate
-from llmtrace.triage.windows.highest_stretch import CERTAIN, Spike
-from llmtrace.triage.windows.same_work import Series, find_in_parts, find_other_work
+from llmtrace.triage.windows.highest_stretch import MIN_SCORE, Spike
+from llmtrace.triage.windows.same_work import Series, find_in_stages, find_workload_change
 from llmtrace.triage.windows.spike import find_failures, find_slow
 from llmtrace.triage.windows.unrecorded import from_gap, recorded_part
 
-_LONGER: Final = 8.0  # times the incident that the window before may be long
+_LONGER: Final = 8.0  # times the window after that the window before may be long
 _HOUR_S: Final = 3600.0
 _DAY_S: Final = 86_400.0
-_ENOUGH: Final = 200
-_AT_S: Final = (300.0, 900.0, 1800.0)
-_QUIET_SHARE: Final = 0.2
-_FOR_A_P95: Final = 72
-_PARTS: Final = (0.5, 0.4, 0.6, 0.25, 0.75)  # of the time searched
-_MOSTLY: Final = 0.5  # of the time
-_HEAD: Final = 0.05  # of the requests: with fewer before it a level is what the data begin with
-_NEAR: Final = 3.0  # bins
-_CLEARER: Final = 1.5  # times the score from which on another is clearer by far
-EARLIER_DAYS: Final = (1, 7)
-FEW: Final = 1000  # rows, from which a search that finds nothing is to be believed
+_EARLIER_DAYS: Final = (1, 7)
+_ENOUGH: Final = 200  # requests, for a window
+_FOR_A_P95: Final = 72  # requests that a p95 with an interval needs
+_AROUND_S: Final = (300.0, 900.0, 1800.0)  # on either side of a given time
+_LAST_SHARE: Final = 0.2  # of the time searched
+_SPLITS: Final = (0.5, 0.4, 0.6, 0.25, 0.75)  # of the time searched
+_MOSTLY: Final = 0.5  # of the time searched
+_HEAD: Final = 0.05  # of the requests: with fewer before it, the data begin with the spike
+_NEAR_BINS: Final = 3.0
+_MUCH_CLEARER: Final = 1.5  # times the score
+TRUSTED_SEARCH: Final = 1000  # rows; with more, a search that finds nothing is believed
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The windows to compare, and how they were come by.
+    """The windows to compare, and how they were chosen.
 
     Attributes:
-        found: the spike, where the windows were searched for and one was there.
-        searched: whether they were; then chance had many attempts, and must be trusted less.
-        share: what part of the chance of a false alarm is theirs, where several were weighed, each
-            as if it had been given; `None` = these alone.
-        dated: they are sure, or as if given,
-        by: and what dates them, where it is no metric.
+        spike: what a search found; `None` = nothing, or the window after was given.
+        searched: whether the window after was searched for. Then chance had many attempts.
+        alarm_share: the part of the allowed chance of a false alarm that these windows have, if
+            they are one of several pairs, each compared as if given; `None` = they are the only.
+        dated: whether the time of the incident is sure, or given.
+        dated_by: what dates it other than a metric; empty = a metric, or given.
     """
 
     before: Window
     after: Window
-    found: Spike | None
+    spike: Spike | None
     searched: bool
     warnings: tuple[str, ...] = ()
-    share: float | None = None
+    alarm_share: float | None = None
     dated: bool = True
-    by: str = ""
+    dated_by: str = ""
 
     @property
-    def known(self) -> bool:
-        """Whether the windows are given, or dated for sure by something else than a metric."""
-        return not self.searched or (bool(self.by) and self.dated)
+    def given_or_surely_dated(self) -> bool:
+        """Whether the windows are given, or surely dated by something other than a metric."""
+        return not self.searched or (bool(self.dated_by) and self.dated)
 
-    def near(self, at: float) -> bool:
-        """Return whether a time is of the incident, or as near as an edge may be off."""
-        slack = _NEAR * (self.after.seconds if self.found is None else self.found.bin_s)
+    def is_near(self, at: float) -> bool:
+        """Return whether a time is in the incident, or as near to it as its edges are exact."""
+        slack = _NEAR_BINS * (self.after.seconds if self.spike is None else self.spike.bin_s)
         return self.after.start - slack <= at <= self.after.end + slack
 
 
@@ -88,145 +87,163 @@ def choose(
     at: float | None,
     metric: Metric | None,
     incidents: Sequence[Incident] = (),
-    every: Floats | None = None,
+    all_starts: Floats | None = None,
     gaps: Sequence[Window] = (),
 ) -> Chosen:
     """Choose the windows.
 
     Args:
-        rows: that are searched, by start.
-        series: in which a change of a metric is searched.
+        rows: to search, by start.
+        series: returns the series in which a change of a metric is searched.
         before: as the user gave it; `None` = to be found.
         after: the same.
         at: a time inside the incident, unix seconds.
-        metric: the metric the spike is looked for in; `None` = any, and failures.
-        incidents: all stretches of these rows.
-        every: when all requests began, those of earlier days included; `None` = as of `rows`.
-        gaps: times of which nothing was recorded; no window that is found holds one.
+        metric: to look for the spike in; `None` = any metric, and failures.
+        incidents: every stretch of these rows that stands out.
+        all_starts: start of all requests, with those of earlier days; `None` = only these rows.
+        gaps: times for which nothing was recorded; no window that is found contains one.
     """
     if before is not None and after is not None:
         return Chosen(before, after, None, searched=False)
     t = rows.start / 1e9
-    every = t if every is None else every
+    all_starts = t if all_starts is None else all_starts
     if after is not None:
-        found, warning = _before(t, every, after, 0.0)
-        return Chosen(found, after, None, searched=False, warnings=warning)
-    since = None if before is None else before.end
-    highest = _search(rows, series, since, at, metric)
-    spike = highest if highest is not None and highest.score >= CERTAIN else None
-    fewer = thinned(rows)
-    if spike is not None and since is None and at is None:
-        spike = others.weightier(incidents, spike, t) or spike
-        spike = others.since_others_rose(incidents, spike, t)
-        spike = others.with_bursts(incidents, spike, t)
-        spike = others.since_other_work(spike, find_other_work(fewer))
-    if spike is None and since is None and at is None:
-        end = float(t[-1]) + 1e-3 if len(t) else 1.0
-        few = highest is not None and _carries(t, highest, end)
-        spike = others.other_change(incidents, t, find_other_work(fewer), few=few)
+        found, warnings = _quiet_window(t, all_starts, after, 0.0)
+        return Chosen(found, after, None, searched=False, warnings=warnings)
+    end = float(t[-1]) + 1e-3 if len(t) else 1.0
+    highest = _clearest_spike(rows, series, None if before is None else before.end, at, metric)
+    spike = highest if highest is not None and highest.score >= MIN_SCORE else None
+    if before is None and at is None:
+        spike = _with_other_changes(rows, spike, incidents)
+        if spike is None:
+            few = highest is not None and _is_worth_comparing(t, highest, end)
+            workload = find_workload_change(thinned(rows))
+            spike = other_changes.other_change(incidents, t, workload, few=few)
         if spike is None and metric in (None, "ttft"):
-            spike = find_in_parts(fewer)
-    spike = spike and _since_it_fell(spike, t)
-    after, guard, warnings = _after(t, (spike, highest), before, at, gaps)
+            spike = find_in_stages(thinned(rows))
+    spike = spike and _after_high_beginning(spike, t)
+    after, guard_s, warnings = _window_after(
+        t, end, spike=spike, highest=highest, before=before, at=at, gaps=gaps
+    )
     after = recorded_part(after, gaps, t)
     if before is None:
-        before, more = _before(t, every, after, guard, incidents)
+        before, more = _quiet_window(t, all_starts, after, guard_s, incidents)
         before = recorded_part(before, gaps, t)
         after = from_gap(before, after, gaps)
         warnings += more
     return Chosen(before, after, spike, searched=True, warnings=warnings)
 
 
-def choose_at(at: float, t: Floats, found: Callable[..., Chosen]) -> Chosen:
-    """Choose the windows for a time inside the incident, of what `found` finds for a time or none.
+def _with_other_changes(
+    rows: Columns, spike: Spike | None, incidents: Sequence[Incident]
+) -> Spike | None:
+    """Correct the spike that a search found by the other stretches of the same rows."""
+    if spike is None:
+        return None
+    t = rows.start / 1e9
+    spike = other_changes.weightier(incidents, spike, t) or spike
+    spike = other_changes.since_others_rose(incidents, spike, t)
+    spike = other_changes.with_bursts(incidents, spike, t)
+    return other_changes.since_workload_changed(spike, find_workload_change(thinned(rows)))
 
-    What stands out of all that there is is preferred, if it is of that time; and so it is where
-    nothing is that stands out by itself then, or nothing came before.
+
+def choose_at(at: float, t: Floats, choose_for: Callable[..., Chosen]) -> Chosen:
+    """Choose the windows for a time inside the incident.
+
+    What stands out from all the data is preferred if the time is in it. It is also used if nothing
+    stands out at that time, or if too few requests came before. `choose_for` chooses the windows
+    for a time `at`, or for `None`.
     """
-    alone = found(at=None)
-    if alone.found is not None and alone.near(at):
-        return alone
-    mine = found(at=at)
-    stands_out = mine.found is not None and mine.after.seconds_with(alone.after) <= 0
-    if stands_out or (alone.found is None and _count(t, mine.before) >= _FOR_A_P95):
-        return mine
+    anywhere = choose_for(at=None)
+    if anywhere.spike is not None and anywhere.is_near(at):
+        return anywhere
+    then = choose_for(at=at)
+    stands_out = then.spike is not None and then.after.seconds_with(anywhere.after) <= 0
+    if stands_out or (anywhere.spike is None and count_in(t, then.before) >= _FOR_A_P95):
+        return then
     said = f"nothing stands out at {date_and_zone(at)}; all of the time was searched"
-    return replace(alone, warnings=(said, *alone.warnings))
+    return replace(anywhere, warnings=(said, *anywhere.warnings))
 
 
-def around(
-    t: Floats, found: Candidate, gaps: Sequence[Window], end: float, *, among: int
+def windows_of(
+    t: Floats, candidate: Candidate, gaps: Sequence[Window], end: float, *, among: int
 ) -> Chosen:
-    """Choose the windows of a time that something else than the metrics points to.
+    """Return the windows for a time that something other than a metric points to.
 
-    One that is not sure is the clearest of all that there are: of those that last to the end of
-    the data each bin may be the first, and of others each two may be the edges.
+    Each of `among` candidates has an equal share of the allowed chance of a false alarm. One that
+    is not sure was chosen as the clearest of many stretches, so its share is divided by their
+    number: a stretch up to the end of the data can begin in any bin, and any other stretch can
+    have any two bins as its edges.
     """
-    spike = found.spike
+    spike = candidate.spike
     after = recorded_part(Window(spike.start, spike.end or end), gaps, t)
-    long = max(_LONGER * after.seconds, _HOUR_S)
-    before = recorded_part(Window(max(after.start - long, float(t[0])), after.start), gaps, t)
+    longest = max(_LONGER * after.seconds, _HOUR_S)
+    before = recorded_part(Window(max(after.start - longest, float(t[0])), after.start), gaps, t)
     bins = max_bins(len(t))
     stretches = bins if spike.end is None else bins**2 / 2
-    share = 1 / among / (1 if found.sure else stretches)
-    said = f"no spike of a metric explains it; the windows are dated by {found.by}"
-    return Chosen(before, after, spike, searched=True, warnings=(said,), share=share,
-                  dated=found.sure, by=found.by)  # fmt: skip
+    share = 1 / among / (1 if candidate.sure else stretches)
+    said = f"no spike of a metric explains it; the windows are dated by {candidate.shown_by}"
+    return Chosen(before, after, spike, searched=True, warnings=(said,), alarm_share=share,
+                  dated=candidate.sure, dated_by=candidate.shown_by)  # fmt: skip
 
 
-def since_each_part(t: Floats, gaps: Sequence[Window]) -> Iterator[Chosen]:
-    """Yield what followed on a part of the time searched, and that part to compare it with.
+def splits_of(t: Floats, gaps: Sequence[Window]) -> Iterator[Chosen]:
+    """Yield a few splits of the time searched into before and after, at fixed shares of it.
 
-    Where nothing dates a change, as of what comes and goes, or grows little by little, it is still
-    in all that came later. These windows are a few that could be any, as if given.
+    Some incidents have no date: they come and go, or grow little by little. They still show in
+    later requests. As these windows do not depend on the data, they are compared as if given.
     """
     first, last = float(t[0]), float(t[-1]) + 1e-3
-    for part in _PARTS:
-        middle = first + part * (last - first)
-        before, after = (recorded_part(one, gaps, t)
-                         for one in (Window(first, middle), Window(middle, last)))  # fmt: skip
+    for share in _SPLITS:
+        middle = first + share * (last - first)
+        before, after = (recorded_part(window, gaps, t)
+                         for window in (Window(first, middle), Window(middle, last)))  # fmt: skip
         since = date_and_zone(middle)
-        said = f"nothing dates a change; the time since {since} is compared with the one before"
+        said = f"nothing dates a change; the time since {since} is compared with the time before"
         yield Chosen(before, after, None, searched=False, warnings=(said,),
-                     share=1 / len(_PARTS), dated=False)  # fmt: skip
+                     alarm_share=1 / len(_SPLITS), dated=False)  # fmt: skip
 
 
-def _after(
+def _window_after(
     t: Floats,
-    found: tuple[Spike | None, Spike | None],
+    end: float,
+    *,
+    spike: Spike | None,
+    highest: Spike | None,
     before: Window | None,
     at: float | None,
     gaps: Sequence[Window],
 ) -> tuple[Window, float, tuple[str, ...]]:
-    """Return the window of the incident, the gap to leave before it, and what to warn of."""
-    spike, highest = found
-    end = float(t[-1]) + 1e-3 if len(t) else 1.0
+    """Return the window after, the gap to leave before it in seconds, and warnings.
+
+    `highest` is the highest stretch, which is used without a spike if there are few requests.
+    """
     if spike is not None:
         return Window(spike.start, spike.end or max(end, spike.start + 1)), spike.bin_s, ()
-    if gaps and before is None and at is None:
-        later = Window(gaps[-1].end, end)
-        if min(inside := _count(t, later), len(t) - inside) >= _FOR_A_P95:
-            said = "no spike stands out; what was recorded last is compared with what was before"
-            return later, 0.0, (said,)
-    if highest is not None and before is None and at is None and _carries(t, highest, end):
-        said = "no spike stands out; the slowest stretch is compared with what was before"
-        return Window(highest.start, highest.end or end), 0.0, (said,)
     if before is not None:
         return Window(before.end, max(end, before.end + 1)), 0.0, ()
     if at is not None:
         said = "no spike stands out at this time; the time around it is compared"
-        return _around(t, at), 0.0, (said,)
-    said = "no spike stands out; the last fifth is compared with what was before"
-    return _last(t, end), 0.0, (said,)
+        return _window_around(t, at), 0.0, (said,)
+    if gaps:
+        later = Window(gaps[-1].end, end)
+        if min(inside := count_in(t, later), len(t) - inside) >= _FOR_A_P95:
+            said = "no spike stands out; the time since the last gap is compared with before"
+            return later, 0.0, (said,)
+    if highest is not None and _is_worth_comparing(t, highest, end):
+        said = "no spike stands out; the slowest stretch is compared with the time before it"
+        return Window(highest.start, highest.end or end), 0.0, (said,)
+    said = "no spike stands out; the last fifth is compared with the time before it"
+    return _last_fifth(t, end), 0.0, (said,)
 
 
-def _since_it_fell(spike: Spike, t: Floats) -> Spike | None:
-    """Return the time after a high level that the data begin with, if that lasted longer.
+def _after_high_beginning(spike: Spike, t: Floats) -> Spike | None:
+    """If the data begin with the spike and it lasts for most of the time, return what follows it.
 
-    What most requests met with is the usual: the news is that it is better now. `None` = it is all
-    that there is.
+    A level that most requests have is the usual one, and the change is that it improved. `None` =
+    the spike is all of the data.
     """
-    if _count(t, Window(-math.inf, spike.start)) >= min(_HEAD * len(t), _FOR_A_P95):
+    if count_in(t, Window(-math.inf, spike.start)) >= min(_HEAD * len(t), _FOR_A_P95):
         return spike
     if spike.end is None:
         return None if spike.start > float(t[0]) else spike
@@ -236,10 +253,10 @@ def _since_it_fell(spike: Spike, t: Floats) -> Spike | None:
 
 
 def quiet_time(t: Floats, incidents: Sequence[Incident], end: float, wanted: int) -> Window:
-    """Return the latest time before `end` in which nothing rose, if enough requests are of it.
+    """Return the latest time before `end` in which nothing rose and enough requests started.
 
-    Stretches before which too few requests came count for none: there is nothing else to compare
-    with.
+    `wanted` requests are enough. An incident with too few requests before it is ignored: there is
+    nothing else to compare with.
     """
     ends = {
         one: math.inf if one.end is None else one.end
@@ -247,21 +264,24 @@ def quiet_time(t: Floats, incidents: Sequence[Incident], end: float, wanted: int
         if one.direction == "up" and one.metric != "traffic"
     }
     for one in sorted(ends, key=ends.__getitem__, reverse=True):
-        if ends[one] < end and _count(t, Window(ends[one], end)) >= wanted:
+        if ends[one] < end and count_in(t, Window(ends[one], end)) >= wanted:
             return Window(ends[one], end)
-        if one.start < end and _count(t, Window(-math.inf, one.start)) >= _ENOUGH:
+        if one.start < end and count_in(t, Window(-math.inf, one.start)) >= _ENOUGH:
             end = one.start
     return Window(-math.inf, end)
 
 
-def _search(
+def _clearest_spike(
     rows: Columns,
     series: Callable[[Metric], Sequence[Series]],
     since: float | None,
     at: float | None,
     metric: Metric | None,
 ) -> Spike | None:
-    """Find the most certain spike of any metric; one of first tokens or tokens goes first."""
+    """Return the clearest spike of any metric and of failures, or of one `metric` alone.
+
+    It begins at `since` or later, and contains the time `at`, if they are not `None`.
+    """
     best: Spike | None = None
     bins = bins_for(rows.start / 1e9)
     if bins is None:
@@ -283,82 +303,89 @@ def _search(
 
 
 def _clearer(best: Spike | None, spike: Spike | None) -> Spike | None:
-    """Return the more certain of two spikes; one that noise can make shadows none.
+    """Return the clearer of two spikes, or the first if both are about as clear.
 
-    Of two as certain the one that says more is taken, which is the earlier one: what fails is
-    also quick or slow, and a longer response is a longer e2e.
+    The first says more: requests that fail are also fast or slow, and a longer response also has a
+    longer e2e. One that noise can make does not hide one that counts.
     """
     if spike is None:
         return best
-    if best is None or spike.score > _CLEARER * best.score:  # scores are logarithms of chances
+    if best is None or spike.score > _MUCH_CLEARER * best.score:
         return spike
-    return spike if spike.score >= CERTAIN > best.score else best
+    return spike if spike.score >= MIN_SCORE > best.score else best
 
 
-def _carries(t: Floats, spike: Spike, end: float) -> bool:
-    """Return whether a stretch is worth comparing though noise may have made it.
+def _is_worth_comparing(t: Floats, spike: Spike, end: float) -> bool:
+    """Return whether to compare a stretch although noise may have made it.
 
-    It is where the search had few requests to go by, and stretch and rest have as many as a p95
-    needs.
+    The search had few requests, and a p95 can be computed inside and outside the stretch.
     """
-    inside = _count(t, Window(spike.start, spike.end or end))
-    if len(t) > FEW:
-        return False  # the search has seen enough to be believed
+    if len(t) > TRUSTED_SEARCH:
+        return False
+    inside = count_in(t, Window(spike.start, spike.end or end))
     return min(inside, len(t) - inside) >= _FOR_A_P95
 
 
-def _last(t: Floats, end: float) -> Window:
-    """Return the last fifth, or as much as a p95 needs, and half at most."""
+def _last_fifth(t: Floats, end: float) -> Window:
+    """Return the last fifth of the time, extended for a p95 up to half of the requests."""
     if not len(t):
         return Window(end - 1.0, end)
     first = float(t[0])
-    start = end - _QUIET_SHARE * (end - first)
+    start = end - _LAST_SHARE * (end - first)
     wanted = min(_FOR_A_P95, len(t) // 2)
     return Window(min(start, float(t[len(t) - max(wanted, 1)])), end)
 
 
-def _before(
-    t: Floats, every: Floats, after: Window, guard: float, incidents: Sequence[Incident] = ()
+def _quiet_window(
+    t: Floats,
+    all_starts: Floats,
+    after: Window,
+    guard_s: float,
+    incidents: Sequence[Incident] = (),
 ) -> tuple[Window, tuple[str, ...]]:
-    """Choose the quiet window: the hours before, else the same hours a day or a week ago."""
-    wanted = min(_ENOUGH, max(_count(t, after), 1))
-    quiet = quiet_time(t, incidents, after.start - guard, wanted)
+    """Choose the quiet window to compare with, and return warnings about it.
+
+    The first with enough requests of: the hours before; the same hours a day or a week ago; all of
+    the time before; the time afterwards.
+    """
+    wanted = min(_ENOUGH, max(count_in(t, after), 1))
+    quiet = quiet_time(t, incidents, after.start - guard_s, wanted)
     end = quiet.end
-    long = max(_LONGER * after.seconds, _HOUR_S)
+    longest = max(_LONGER * after.seconds, _HOUR_S)
     first = float(t[0]) if len(t) else end
-    near = Window(max(end - long, first, quiet.start), end) if end > first else None
-    if near is not None and _count(t, near) >= wanted:
+    near = Window(max(end - longest, first, quiet.start), end) if end > first else None
+    if near is not None and count_in(t, near) >= wanted:
         return near, ()
-    for days, back in earlier(after):
-        if _count(every, back) >= wanted:
+    for days, back in same_hours_earlier(after):
+        if count_in(all_starts, back) >= wanted:
             return back, (f"too few requests just before: compared with {days} d earlier",)
     all_before = Window(first, end) if end > first else None
-    if all_before is not None and _count(t, all_before) >= wanted:
+    if all_before is not None and count_in(t, all_before) >= wanted:
         return all_before, ()
     last = float(t[-1]) + 1e-3 if len(t) else after.end
-    later = Window(after.end + guard, min(last, after.end + guard + long))
-    if later.seconds > 0 and _count(t, later) >= wanted:
-        return later, ("nothing quiet before: compared with what came afterwards",)
+    later = Window(after.end + guard_s, min(last, after.end + guard_s + longest))
+    if later.seconds > 0 and count_in(t, later) >= wanted:
+        return later, ("no quiet time before: compared with the time afterwards",)
     return all_before or Window(
-        min(max(after.start - long, first), after.start - 1), after.start
+        min(max(after.start - longest, first), after.start - 1), after.start
     ), ()
 
 
-def earlier(window: Window) -> Iterator[tuple[int, Window]]:
-    """Yield the same hours of earlier days, over when these begin, and how many days ago."""
-    for days in EARLIER_DAYS:
+def same_hours_earlier(window: Window) -> Iterator[tuple[int, Window]]:
+    """Yield the same hours of a day and a week ago, each with how many days ago.
+
+    A window longer than that is skipped, since it would overlap itself.
+    """
+    for days in _EARLIER_DAYS:
         if window.seconds <= days * _DAY_S:
             yield days, Window(window.start - days * _DAY_S, window.end - days * _DAY_S)
 
 
-def _around(t: Floats, at: float) -> Window:
+def _window_around(t: Floats, at: float) -> Window:
+    """Return the shortest of a few windows around a time that has enough requests."""
     first, end = (float(t[0]), float(t[-1]) + 1e-3) if len(t) else (-math.inf, math.inf)
-    for half in _AT_S:
+    for half in _AROUND_S:
         window = Window(max(at - half, first), min(at + half, end))
-        if _count(t, window) >= _ENOUGH:
+        if count_in(t, window) >= _ENOUGH:
             break
     return window
-
-
-def _count(t: Floats, window: Window) -> int:
-    return int(np.diff(np.searchsorted(t, (window.start, window.end)))[0])

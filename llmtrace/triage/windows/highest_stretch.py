@@ -1,7 +1,7 @@
-"""Find the stretch of a series that stands highest above the rest for its length.
+"""Find the stretch of a binned series that stands highest above the rest, for its length.
 
-The ratio of likelihoods of all stretches, compared with what the series does without the highest:
-its spread, how long it remembers itself, and how large its steps are.
+All stretches are compared by their likelihood ratio. It is scored against the noise that the rest
+of the series shows: its variance, its autocorrelation, and the size of its steps.
 """
 
 from __future__ import annotations
@@ -13,44 +13,47 @@ from typing import Final
 
 import numpy as np
 
-from llmtrace.stats.arrays import Floats
+from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.windows.bins import MIN_BINS, Bins
 
-MIN_INSIDE: Final = 10  # requests of a stretch
-_MAX_STRETCHES: Final = 4
-_ALSO: Final = 0.3  # of what the highest stretch stands out by, from which another is no noise
-_MAX_GAPS: Final = 4
-_NEAR: Final = 2  # bins
-_CLEAR: Final = 30.0  # times the spread, from which a gap within a stretch is one
-# Bars that noise reaches seldom, by bins: tests.bench.bench_search measures them. Few bins say
-# little of how noise wanders, so that the bars are higher there.
-_ABRUPT: Final = 25.0  # of the ratio, for a stretch with edges
-_EDGE: Final = (3.5, 80.0, 6.5)  # at least, and by how much more for one over the bins, at most
-WANDERS: Final = (20.0, 1600.0, 60.0)  # of the ratio, for a stretch without
-_MAX_MEMORY: Final = 30  # bins
-_STEPS: Final = (1, 2, 4, 8)  # bins on either side of an edge
-_MIN_STEPS: Final = 3
-CERTAIN: Final = 1.0  # of a score
-SURE: Final = 1e-3  # a search so sure has paid for its many attempts: its windows are as if given
-# How often noise reaches `CERTAIN` in one search, and how fast that falls with the score.
-_BY_CHANCE: Final = 0.01
-_STEEP: Final = 6.0
+MIN_REQUESTS: Final = 10  # in a stretch
+MIN_SCORE: Final = 1.0  # from which a stretch counts: noise reaches it in one search of a hundred
+# A stretch with a smaller p-value than this is trusted like a window that the user gave.
+SURE_P: Final = 1e-3
+_CHANCE_OF_MIN_SCORE: Final = 0.01  # p-value of `MIN_SCORE`
+_DECAY: Final = 6.0  # how fast the p-value falls with the score: exp(-6 * score)
 _SMALLEST: Final = 1e-300
-_ROUNDING: Final = 1e-20  # of a sum of squares: what is left of a level is no noise
-_OTHERS: Final = 10  # stretches whose heights are compared
-_KNOWN_BY: Final = 4  # between their heights, from which those say something
-_OF_TWO: Final = 4.0  # of a logarithm of chances: two bursts alike are no rarity, either
+
+# Thresholds that noise reaches in one search of a hundred, as measured by
+# tests.bench.bench_search: (a, b, max) = min(a + b / bins, max). They are higher for few bins,
+# which show little of how the noise drifts.
+DRIFT_THRESHOLD: Final = (20.0, 1600.0, 60.0)  # of the likelihood ratio; noise that drifts
+_EDGE_THRESHOLD: Final = (3.5, 80.0, 6.5)  # of the sharpness of the edges
+_RATIO_WITH_EDGES: Final = 25.0  # of the likelihood ratio, for a stretch with sharp edges
+
+_MAX_STRETCHES: Final = 4  # left out of the noise
+_SIMILAR: Final = 0.3  # of the highest stretch's sum of squares: another such stretch is no noise
+_MAX_GAPS: Final = 4
+_QUIET_GAP: Final = 30.0  # times the variance: a lower part of a stretch that splits it in two
+_NEAR: Final = 2  # bins
+_MAX_LAG: Final = 30  # bins
+_STEP_WIDTHS: Final = (1, 2, 4, 8)  # bins on either side of an edge
+_MIN_STEPS: Final = 3  # elsewhere, to compare those at the edges with
+_ROUNDING: Final = 1e-20  # a smaller sum of squares is rounding error of a constant
+_OTHERS: Final = 10  # stretches whose heights are compared, at most
+_MIN_OTHERS: Final = 4
+_PENALTY_FOR_TWO: Final = 4.0  # log likelihood, since two similar incidents are not rare
 
 
 @dataclass(frozen=True, slots=True)
 class Spike:
-    """A stretch of slow requests.
+    """A stretch of time in which requests were slow, failed, or differed otherwise.
 
     Attributes:
-        start, end: unix seconds; `end` is `None` where it lasts to the end of the data.
-        bin_s: how finely it was looked for.
-        score: how far it stands out, as a multiple of what noise of any kind does in one search
-            of a hundred; above `CERTAIN` to count, and twice that is far from any noise.
+        start, end: unix seconds; `end` is `None` if it lasts to the end of the data.
+        bin_s: width of the bins that it was found with, seconds.
+        score: how far it stands out; 1 = what noise reaches in one search of a hundred, so below
+            `MIN_SCORE` it is ignored; at 2 noise is out of the question.
     """
 
     start: float
@@ -60,13 +63,18 @@ class Spike:
 
     @property
     def p_value(self) -> float:
-        """How often noise of any kind makes a stretch that stands out as far, in one search."""
-        return chance_of(self.score)
+        """How often noise makes a stretch that stands out as far, in one search."""
+        return p_value_of(self.score)
+
+    def contains(self, t: Floats) -> Mask:
+        """Return which times are within the stretch."""
+        return (t >= self.start) & (t < (math.inf if self.end is None else self.end))
 
 
-def chance_of(score: float) -> float:
-    """Return how often noise of any kind reaches a score, in one search."""
-    return max(min(_BY_CHANCE * math.exp(_STEEP * (CERTAIN - score)), 1.0), _SMALLEST)
+def p_value_of(score: float) -> float:
+    """Return how often noise reaches a score in one search."""
+    chance = _CHANCE_OF_MIN_SCORE * math.exp(_DECAY * (MIN_SCORE - score))
+    return max(min(chance, 1.0), _SMALLEST)
 
 
 def highest_stretch(
@@ -75,137 +83,138 @@ def highest_stretch(
     bins: Bins,
     at: float | None,
     *,
-    floor: float,
-    least: float,
-    abrupt: bool = True,
-    memory: float = 1.0,
+    min_variance: float,
+    min_rise: float,
+    sharp_edges: bool = True,
+    autocorrelation: float = 1.0,
 ) -> tuple[Spike | None, float]:
     """Find the stretch of a series that is highest above the rest, for its length.
 
     Args:
         x: the series.
         weight: requests in each bin.
-        bins: their times.
-        at: a time in the stretch.
-        floor: the least spread of one request's worth of it.
-        least: by how much the stretch must be higher to be one.
-        abrupt: whether sharp edges count.
-        memory: the least that it is taken to remember itself; with the result comes what it does.
+        bins: the times of the series.
+        at: a time in the stretch, unix seconds; `None` = anywhere.
+        min_variance: the least variance to assume, for one request.
+        min_rise: how much higher than the rest the stretch must be.
+        sharp_edges: whether sharp edges raise the score.
+        autocorrelation: the least autocorrelation time to assume, bins.
+
+    Returns:
+        The stretch, or `None`, and the autocorrelation time of the series.
     """
     used = weight > 0
     if np.count_nonzero(used) < MIN_BINS:
-        return None, memory
+        return None, autocorrelation
     x, weight = x[used], weight[used]
     starts, ends = bins.edges[:-1][used], bins.edges[1:][used]
-    pairs = _Pairs(weight)
-    found = pairs.highest(x) if at is None else _at(x, weight, starts, at)
-    if found is None:
-        return None, memory
-    apart, i, j = found
+    stretches = _Stretches(weight)
+    highest = stretches.highest(x) if at is None else _stretch_around(x, weight, starts, at)
+    if highest is None:
+        return None, autocorrelation
+    squares, i, j = highest
     inside, outside = _levels(x, weight, i, j)
-    # Shares cross their bound again and again where a metric wanders: that is their noise.
-    noise, edges = _noise(x, weight, pairs, (i, j), _MAX_STRETCHES if abrupt else 1)
-    spread = max(float((noise**2).mean()), floor)
-    memory = max(memory, memory_of(noise))
-    if inside - outside < least or spread <= 0:
-        return None, memory
-    score = apart / spread / memory**2 / bar(WANDERS, len(x))
-    if abrupt:
-        edge = _edge(x, (i, j), edges, spread / float(weight.mean()))
-        score = max(score, min(apart / spread / memory / _ABRUPT, edge / bar(_EDGE, len(x))))
-    if at is None and score >= CERTAIN:
-        score = min(score, _beyond_others(x, weight, (i, j), apart))
+    # A drifting metric crosses a bound again and again: without sharp edges, its other stretches
+    # are noise.
+    noise, edges = _noise(x, weight, stretches, (i, j), _MAX_STRETCHES if sharp_edges else 1)
+    variance = max(float((noise**2).mean()), min_variance)
+    autocorrelation = max(autocorrelation, autocorrelation_time(noise))
+    if inside - outside < min_rise or variance <= 0:
+        return None, autocorrelation
+    score = squares / variance / autocorrelation**2 / threshold(DRIFT_THRESHOLD, len(x))
+    if sharp_edges:
+        sharpness = _edge_sharpness(x, (i, j), edges, variance / float(weight.mean()))
+        sharpness /= threshold(_EDGE_THRESHOLD, len(x))
+        ratio = squares / variance / autocorrelation / _RATIO_WITH_EDGES
+        score = max(score, min(ratio, sharpness))
+    if at is None and score >= MIN_SCORE:
+        score = min(score, _score_against_others(x, weight, (i, j), squares))
     if at is None:
-        i, j = _without_gaps(x, weight, spread, (i, j))
-        i, j = _to_the_ends(weight, (i, j))
+        i, j = _without_gaps(x, weight, variance, (i, j))
+        i, j = _extended_to_ends(weight, (i, j))
     end = None if j == len(x) else float(ends[j - 1])
-    return Spike(float(starts[i]), end, bins.width, score), memory
+    return Spike(float(starts[i]), end, bins.width, score), autocorrelation
 
 
-class _Pairs:
-    """All stretches [i, j) of a series of these weights that leave enough inside and outside."""
+class _Stretches:
+    """All stretches [i, j) of a series that have enough requests inside and outside."""
 
     def __init__(self, weight: Floats) -> None:
         self._weight = weight
         self._total = total = float(weight.sum())
-        reached = np.append(0.0, np.cumsum(weight))
-        low, high = np.triu_indices(len(reached), 1)
-        inside = reached[high] - reached[low]
-        fewest = min(MIN_INSIDE, total / 4)
+        cumulative = np.append(0.0, np.cumsum(weight))
+        low, high = np.triu_indices(len(cumulative), 1)
+        inside = cumulative[high] - cumulative[low]
+        fewest = min(MIN_REQUESTS, total / 4)
         fits = (inside >= fewest) & (total - inside >= fewest)
         self.low, self.high, inside = low[fits], high[fits], inside[fits]
         self._scale = 1 / (inside * (1 - inside / total))
 
     def highest(self, x: Floats) -> tuple[float, int, int] | None:
-        """Return the stretch that is highest above the rest for its length.
-
-        With it comes how far it is above the rest: a sum of squares, to be compared with the
-        noise. Which stretch is the highest does not depend on that.
-        """
+        """Return the highest stretch for its length: the sum of squares it explains, i, and j."""
         if not self.low.size:
             return None
-        sums = self._sums(x)
-        score = np.where(sums > 0, sums**2 * self._scale, 0.0)
-        best = int(np.argmax(score))
-        if score[best] <= 0:
-            return None
-        return float(score[best]), int(self.low[best]), int(self.high[best])
-
-    def _sums(self, x: Floats) -> Floats:
         mean = float((x * self._weight).sum()) / self._total
-        reached = np.append(0.0, np.cumsum((x - mean) * self._weight))
-        found: Floats = reached[self.high] - reached[self.low]
-        return found
+        cumulative = np.append(0.0, np.cumsum((x - mean) * self._weight))
+        sums = cumulative[self.high] - cumulative[self.low]
+        squares = np.where(sums > 0, sums**2 * self._scale, 0.0)
+        best = int(np.argmax(squares))
+        if squares[best] <= 0:
+            return None
+        return float(squares[best]), int(self.low[best]), int(self.high[best])
 
 
 def _noise(
-    x: Floats, weight: Floats, pairs: _Pairs, found: tuple[int, int], most: int
+    x: Floats, weight: Floats, stretches: _Stretches, highest: tuple[int, int], most: int
 ) -> tuple[Floats, list[int]]:
-    """Return what is left of a series without its highest stretches (at most so many).
+    """Return the residuals of a series without its highest stretches, and those stretches' edges.
 
-    It is scaled to one request. An incident is no noise, nor is another one that stands out nearly
-    as far. Their edges come with it.
+    At most `most` stretches are taken out: the highest, and others that stand out almost as far,
+    since an incident is no noise. Residuals are scaled to one request.
     """
-    rest = _levelled(x, weight, *found)
-    edges = [*found]
+    rest = _residuals(x, weight, *highest)
+    edges = [*highest]
     total = float(weight.sum())
     first = float(((x - rest - (x * weight).sum() / total) ** 2 * weight).sum())
     for _ in range(most - 1):
-        other = pairs.highest(rest)
-        if other is None or other[0] < _ALSO * first:
+        other = stretches.highest(rest)
+        if other is None or other[0] < _SIMILAR * first:
             break
-        rest = _levelled(rest, weight, *other[1:])
+        rest = _residuals(rest, weight, *other[1:])
         edges += other[1:]
     free = len(x) - 1 - len(edges)
-    left: Floats = rest * np.sqrt(weight * (len(x) / max(free, len(x) / 2)))
-    return left, edges
+    scaled: Floats = rest * np.sqrt(weight * (len(x) / max(free, len(x) / 2)))
+    return scaled, edges
 
 
-def _beyond_others(x: Floats, weight: Floats, found: tuple[int, int], apart: float) -> float:
-    """Return the score of a stretch by how far it stands out beyond others of the same series.
+def _score_against_others(
+    x: Floats, weight: Floats, highest: tuple[int, int], squares: float
+) -> float:
+    """Score a stretch by how far it stands out beyond the other stretches of the series.
 
-    Load that comes and goes makes stretches all the time, and one of them is the highest. Of many
-    heights that chance makes, the steps between the highest are exponential, the k-th on average
-    a k-th of the first: an incident, or two that are alike, stand out beyond that.
+    Load that comes and goes makes stretches all the time, and one of them is the highest. The
+    differences between the highest of many such heights are exponentially distributed, the k-th
+    with a k-th of the first one's mean. One incident, or two similar ones, stand out from that.
     """
-    heights = [apart]
+    heights = [squares]
     while len(heights) < _OTHERS and len(x) >= MIN_BINS:
-        around = slice(max(found[0] - 1, 0), found[1] + 1)
+        around = slice(max(highest[0] - 1, 0), highest[1] + 1)
         x, weight = np.delete(x, around), np.delete(weight, around)
-        other = _Pairs(weight).highest(x)
+        other = _Stretches(weight).highest(x)
         if other is None:
             break
         heights.append(other[0])
-        found = other[1:]
+        highest = other[1:]
     steps = np.maximum(-np.diff(heights), 0.0) * np.arange(1, len(heights))
     best = 0.0
-    for alike in (1, 2):
-        usual = steps[alike:]
-        if len(usual) < _KNOWN_BY:
+    for incidents in (1, 2):
+        usual = steps[incidents:]
+        if len(usual) < _MIN_OTHERS:
             return math.inf
-        further = steps[alike - 1] / max(float(usual.sum()), _SMALLEST)
-        best = max(best, len(usual) * math.log1p(further) - _OF_TWO * (alike - 1))
-    return CERTAIN + (best + math.log(_BY_CHANCE)) / _STEEP
+        relative = steps[incidents - 1] / max(float(usual.sum()), _SMALLEST)
+        log_ratio = len(usual) * math.log1p(relative) - _PENALTY_FOR_TWO * (incidents - 1)
+        best = max(best, log_ratio)
+    return MIN_SCORE + (best + math.log(_CHANCE_OF_MIN_SCORE)) / _DECAY
 
 
 def _levels(x: Floats, weight: Floats, i: int, j: int) -> tuple[float, float]:
@@ -215,55 +224,65 @@ def _levels(x: Floats, weight: Floats, i: int, j: int) -> tuple[float, float]:
     return inside / n, (total - inside) / max(float(weight.sum()) - n, 1e-9)
 
 
-def _levelled(x: Floats, weight: Floats, i: int, j: int) -> Floats:
-    """Return a series less its mean, inside a stretch and outside."""
+def _residuals(x: Floats, weight: Floats, i: int, j: int) -> Floats:
+    """Return a series less its mean inside a stretch and its mean outside."""
     inside, outside = _levels(x, weight, i, j)
     level = np.full(len(x), outside)
     level[i:j] = inside
-    left: Floats = x - level
-    return left
+    residuals: Floats = x - level
+    return residuals
 
 
-def bar(by_bins: tuple[float, float, float], bins: int) -> float:
+def threshold(by_bins: tuple[float, float, float], bins: int) -> float:
     """Return what noise in so many bins reaches in one search of a hundred."""
     least, more, most = by_bins
     return min(least + more / bins, most)
 
 
-def memory_of(noise: Floats) -> float:
-    """Return how many bins say as much as one independent one: 1 and twice the correlations."""
-    whole = float((noise**2).sum())
-    found = 1.0
-    for lag in range(1, min(len(noise) // 3, _MAX_MEMORY)):
-        alike = float((noise[lag:] * noise[:-lag]).sum()) / whole if whole > _ROUNDING else 0.0
-        if alike <= 0:
+def autocorrelation_time(noise: Floats) -> float:
+    """Return how many bins are worth one independent bin: 1 + 2 * the sum of autocorrelations."""
+    squares = float((noise**2).sum())
+    time = 1.0
+    for lag in range(1, min(len(noise) // 3, _MAX_LAG)):
+        product = float((noise[lag:] * noise[:-lag]).sum())
+        correlation = product / squares if squares > _ROUNDING else 0.0
+        if correlation <= 0:
             break
-        found += 2 * alike
-    return found
+        time += 2 * correlation
+    return time
 
 
-def _edge(x: Floats, found: tuple[int, int], edges: Sequence[int], spread: float) -> float:
-    """Return how much larger the steps at a stretch's edges are than steps elsewhere.
+def _edge_sharpness(
+    x: Floats, stretch: tuple[int, int], edges: Sequence[int], variance: float
+) -> float:
+    """Return how much larger the steps at a stretch's edges are than the steps elsewhere.
 
-    A series that wanders makes stretches of its own, but no edges; so a stretch that has them
-    counts even where few bins say little of how the series wanders.
+    A drifting series makes stretches, but no edges. So a stretch with edges counts even if too few
+    bins are known to say how the series drifts. Steps near the `edges` of all stretches are left
+    out; `variance` is that of the noise of a bin.
     """
-    reached = np.append(0.0, np.cumsum(x))
+    cumulative = np.append(0.0, np.cumsum(x))
     best = 0.0
-    for m in _STEPS:
-        steps = np.abs(reached[2 * m :] - 2 * reached[m:-m] + reached[: -2 * m])
+    for m in _STEP_WIDTHS:
+        steps = np.abs(cumulative[2 * m :] - 2 * cumulative[m:-m] + cumulative[: -2 * m])
         place = np.arange(len(steps)) + m
-        mine = [steps[edge - m] for edge in found if m <= edge <= len(x) - m and 0 < edge < len(x)]
-        quiet = np.all([np.abs(place - edge) >= m for edge in edges], axis=0)
-        if not mine or np.count_nonzero(quiet) < _MIN_STEPS:
+        at_edges = [steps[edge - m] for edge in stretch
+                    if m <= edge <= len(x) - m and 0 < edge < len(x)]  # fmt: skip
+        elsewhere = np.all([np.abs(place - edge) >= m for edge in edges], axis=0)
+        if not at_edges or np.count_nonzero(elsewhere) < _MIN_STEPS:
             continue
-        usual = max(float((steps[quiet] ** 2).mean()), m * spread)
-        best = max(best, float(min(mine)) / math.sqrt(usual))
+        usual = max(float((steps[elsewhere] ** 2).mean()), m * variance)
+        best = max(best, float(min(at_edges)) / math.sqrt(usual))
     return best
 
 
-def _at(x: Floats, weight: Floats, starts: Floats, at: float) -> tuple[float, int, int] | None:
-    """Return the stretch around a time that is nearer to its level than to the usual one."""
+def _stretch_around(
+    x: Floats, weight: Floats, starts: Floats, at: float
+) -> tuple[float, int, int] | None:
+    """Return the stretch around a time in which the series is nearer to its level then than usual.
+
+    With it, as `_Stretches.highest` does, the sum of squares that it explains.
+    """
     place = int(np.clip(np.searchsorted(starts, at, side="right") - 1, 0, len(x) - 1))
     usual = float(np.median(x))
     near = slice(max(place - _NEAR, 0), place + _NEAR + 1)
@@ -275,37 +294,37 @@ def _at(x: Floats, weight: Floats, starts: Floats, at: float) -> tuple[float, in
     while j < len(x) and high[j : j + _NEAR].any():
         j += 1
     inside = float(weight[i:j].sum())
-    if inside < MIN_INSIDE or level <= usual:
+    if inside < MIN_REQUESTS or level <= usual:
         return None
     mean = float(np.average(x[i:j], weights=weight[i:j]))
     return (mean - usual) ** 2 * inside, i, j
 
 
-def _to_the_ends(weight: Floats, found: tuple[int, int]) -> tuple[int, int]:
-    """Return a stretch from the first bin, or to the last, where too few requests lie outside.
+def _extended_to_ends(weight: Floats, stretch: tuple[int, int]) -> tuple[int, int]:
+    """Extend a stretch to the first or last bin if too few requests lie beyond it.
 
-    That those few differ from the stretch cannot be known.
+    So few requests cannot show that they differ from the stretch.
     """
-    i, j = found
-    i = 0 if float(weight[:i].sum()) < MIN_INSIDE else i
-    j = len(weight) if float(weight[j:].sum()) < MIN_INSIDE else j
-    return found if (i, j) == (0, len(weight)) else (i, j)
+    i, j = stretch
+    i = 0 if float(weight[:i].sum()) < MIN_REQUESTS else i
+    j = len(weight) if float(weight[j:].sum()) < MIN_REQUESTS else j
+    return stretch if (i, j) == (0, len(weight)) else (i, j)
 
 
 def _without_gaps(
-    x: Floats, weight: Floats, spread: float, found: tuple[int, int]
+    x: Floats, weight: Floats, variance: float, stretch: tuple[int, int]
 ) -> tuple[int, int]:
-    """Return one spike of a stretch that holds two and the quiet between them.
+    """If a stretch is two spikes with a quiet gap between, return the one with more requests.
 
-    The one of more requests, and of equals the later one.
+    Of two with equally many, the later one.
     """
-    i, j = found
+    i, j = stretch
     outside = np.ones(len(x), bool)
     outside[i:j] = False
     usual = float(np.average(x[outside], weights=weight[outside]))
     for _ in range(_MAX_GAPS):
-        gap = _Pairs(weight[i:j]).highest(-x[i:j])
-        if gap is None or gap[0] < _CLEAR * spread:
+        gap = _Stretches(weight[i:j]).highest(-x[i:j])
+        if gap is None or gap[0] < _QUIET_GAP * variance:
             break
         low, high = i + gap[1], i + gap[2]
         level = float(np.average(x[low:high], weights=weight[low:high]))
@@ -313,8 +332,8 @@ def _without_gaps(
         if level - usual > around - level:
             break  # lower, but not quiet
         later = weight[high:j].sum() >= weight[i:low].sum()
-        cut = (high, j) if later else (i, low)
-        if weight[slice(*cut)].sum() < MIN_INSIDE:
+        part = (high, j) if later else (i, low)
+        if weight[slice(*part)].sum() < MIN_REQUESTS:
             break
-        i, j = cut
+        i, j = part
     return i, j

@@ -1,4 +1,4 @@
-"""Say of each request whether it shows what moved: it is slow, it failed, or it is one more."""
+"""Find which requests show that something moved: slow ones, failed ones, or additional ones."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from llmtrace.triage.comparison.outcomes import ENDINGS
 from llmtrace.triage.comparison.p95_change import Compared
 from llmtrace.triage.result import Metric, Result
 from llmtrace.triage.windows.changepoint import log_likelihood
-from llmtrace.triage.windows.search_rows import Look
+from llmtrace.triage.windows.search_rows import Search
 
-_SHARES: Final = (0.5, 0.8, 0.95)  # of the requests before, that are below a bound
-_TICKS: Final = 4  # of a clock for each request, among which requests are counted
-_AS_CLEAR: Final = 0.5
+_SHARES: Final = (0.5, 0.8, 0.95)  # quantiles of the window before that are tried as bounds
+_TICKS: Final = 4  # of a regular clock, for each request, to count requests against
+_ALMOST_AS_CLEAR: Final = 0.5  # of the highest log likelihood ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,14 @@ class Moved:
     """A metric, `errors`, `cancelled` or `traffic`, and which requests show that it moved.
 
     Attributes:
-        t: when requests began, unix seconds, ascending.
-        known: when each had shown it or not: its first token came, or it ended.
-        clear: how much likelier both windows are if the share that shows it changed, a logarithm.
-        sooner: the same of lower bounds, which a gradual rise crosses first.
+        up: whether it rose.
+        t: when requests started, unix seconds, ascending.
+        known: when it was known of each request whether it shows the change: when its first token
+            came, or when it ended.
+        shows: whether each request shows the change.
+        log_ratio: log likelihood ratio of both windows, if the share of requests that show it
+            changed, against no change.
+        lower: `shows` for lower bounds, which a gradual rise crosses first.
     """
 
     metric: str
@@ -38,76 +42,87 @@ class Moved:
     t: Floats
     known: Floats
     shows: Mask
-    clear: float = 0.0
-    sooner: tuple[Mask, ...] = ()
+    log_ratio: float = 0.0
+    lower: tuple[Mask, ...] = ()
 
-    def of(self, window: Window) -> tuple[float, float]:
+    def count_in(self, window: Window) -> tuple[float, float]:
         """Return how many requests of a window show it, and how many there are."""
         first, last = np.searchsorted(self.t, (window.start, window.end))
         return float(np.count_nonzero(self.shows[first:last])), float(last - first)
 
 
-def what_moved(look: Look, result: Result, compared: Mapping[Metric, Compared]) -> list[Moved]:
-    """Return what moved beyond chance, the clearest first.
+def what_moved(search: Search, result: Result, compared: Mapping[Metric, Compared]) -> list[Moved]:
+    """Return everything that moved beyond chance, the clearest first.
 
-    Of two that are nearly as clear it is the first token: what takes until the end of a response
-    is slow for requests, too, that began before.
+    TTFT goes first if it is almost as clear as the clearest: a metric that takes until the end of
+    the response is slow also for requests that started before the incident.
     """
-    t = look.rows.start / 1e9
-    ended = t + np.nan_to_num(look.rows.numbers["e2e_s"])
+    t = search.rows.start / 1e9
+    ended = t + np.nan_to_num(search.rows.numbers["e2e_s"])
     broken = [name for name in ENDINGS if name in result.moved]
-    about = next((name for name in METRICS if name == result.metric), METRICS[0])
-    down = result.significant and compared[about].change.grew[0] < 0 and not broken
-    outcome = look.rows.words["outcome"]
+    metric = next((name for name in METRICS if name == result.metric), METRICS[0])
+    down = result.significant and compared[metric].change.grew[0] < 0 and not broken
+    outcome = search.rows.words["outcome"]
     found = [Moved(name, up=True, t=t, known=ended, shows=outcome.where(*ENDINGS[name]))
              for name in broken]  # fmt: skip
     if result.verdict == "traffic":
-        end = max(look.span.end, look.chosen.after.end)  # no request need be in the window after
-        both = np.append(t, np.linspace(look.span.start, end, _TICKS * len(t) + 2))
-        order = np.argsort(both, kind="stable")
-        t = both[order]
-        requests = Moved("traffic", up=True, t=t, known=t, shows=order < len(look.rows))
-        found = [requests, replace(requests, up=False, shows=~requests.shows)]
+        found = _of_traffic(search, t)
     for name in METRICS:
         rose = compared[name].change.grew[0] > 0
-        alone = name == result.metric and look.chosen.found is not None and not found
+        alone = name == result.metric and search.chosen.spike is not None and not found
         if alone or (name in result.moved and rose is not down):
-            found += _of_metric(look, name, up=not down)
-    found = [_with_clear(one, look.chosen.before, look.chosen.after) for one in found]
-    most = max((one.clear for one in found), default=0.0)
+            found += _of_metric(search, name, up=not down)
+    found = [_with_log_ratio(one, search.chosen.before, search.chosen.after) for one in found]
+    highest = max((one.log_ratio for one in found), default=0.0)
     return sorted(
-        (one for one in found if one.clear > 0),
-        key=lambda one: (one.metric == "ttft" and one.clear >= _AS_CLEAR * most, one.clear),
+        (one for one in found if one.log_ratio > 0),
+        key=lambda one: (
+            one.metric == "ttft" and one.log_ratio >= _ALMOST_AS_CLEAR * highest,
+            one.log_ratio,
+        ),
         reverse=True,
     )
 
 
-def _of_metric(look: Look, name: Metric, *, up: bool) -> list[Moved]:
-    """Return which requests are beyond the bound that tells both windows apart best."""
-    one, chosen = look.of(name), look.chosen
+def _of_traffic(search: Search, t: Floats) -> list[Moved]:
+    """Return traffic that rose and traffic that fell.
+
+    The share of requests among requests and ticks of a regular clock is their rate.
+    """
+    end = max(search.span.end, search.chosen.after.end)  # the window after may have no request
+    both = np.append(t, np.linspace(search.span.start, end, _TICKS * len(t) + 2))
+    order = np.argsort(both, kind="stable")
+    both, is_request = both[order], order < len(t)
+    more = Moved("traffic", up=True, t=both, known=both, shows=is_request)
+    return [more, replace(more, up=False, shows=~is_request)]
+
+
+def _of_metric(search: Search, name: Metric, *, up: bool) -> list[Moved]:
+    """Return which requests are beyond the bound that separates both windows best."""
+    metric, chosen = search.values_of(name), search.chosen
     before, after = (
-        one.value[(one.t >= window.start) & (one.t < window.end)]
+        metric.value[(metric.t >= window.start) & (metric.t < window.end)]
         for window in (chosen.before, chosen.after)
     )
     if not before.size or not after.size:
         return []
     shares = np.array(_SHARES) if up else 1 - np.array(_SHARES)
-    both = (np.quantile(np.maximum(side, 1e-9), _SHARES) for side in (before, after))
-    bounds = (*np.quantile(before, shares), *np.sqrt(np.multiply(*both)))
-    masks = [one.value > bound if up else one.value < bound for bound in sorted(bounds)]
-    waited = one.value if name == "ttft" else look.rows.numbers["e2e_s"][one.index]
-    known = one.t + np.nan_to_num(waited)
+    quantiles = (np.quantile(np.maximum(side, 1e-9), _SHARES) for side in (before, after))
+    bounds = (*np.quantile(before, shares), *np.sqrt(np.multiply(*quantiles)))
+    masks = [metric.value > bound if up else metric.value < bound for bound in sorted(bounds)]
+    waited = metric.value if name == "ttft" else search.rows.numbers["e2e_s"][metric.index]
+    known = metric.t + np.nan_to_num(waited)
     found = [
-        _with_clear(Moved(name, up, one.t, known, mask), chosen.before, chosen.after)
+        _with_log_ratio(Moved(name, up, metric.t, known, mask), chosen.before, chosen.after)
         for mask in masks
     ]
-    best = max(range(len(found)), key=lambda k: found[k].clear)
-    return [replace(found[best], sooner=tuple(masks[:best] if up else ()))]
+    best = max(range(len(found)), key=lambda i: found[i].log_ratio)
+    return [replace(found[best], lower=tuple(masks[:best] if up else ()))]
 
 
-def _with_clear(one: Moved, before: Window, after: Window) -> Moved:
-    k, n = np.array([one.of(before), one.of(after)]).T
+def _with_log_ratio(one: Moved, before: Window, after: Window) -> Moved:
+    k, n = np.array([one.count_in(before), one.count_in(after)]).T
     if not n.all() or k[1] / n[1] <= k[0] / n[0]:
         return one
-    apart = log_likelihood(k, n).sum() - log_likelihood(k.sum(), n.sum())
-    return replace(one, clear=float(apart))
+    ratio = log_likelihood(k, n).sum() - log_likelihood(k.sum(), n.sum())
+    return replace(one, log_ratio=float(ratio))

@@ -1,4 +1,8 @@
-"""Choose among the changes that are no sudden rise: ramps, improvements, other work, traffic."""
+"""Correct the spike that a search found, or replace it, by other stretches of the same rows.
+
+Other stretches are gradual rises, improvements, changes of the workload or of traffic, incidents
+that hit more requests, and further bursts of the same incident.
+"""
 
 from __future__ import annotations
 
@@ -12,153 +16,163 @@ import numpy as np
 from llmtrace.stats.arrays import Floats
 from llmtrace.triage.comparison.outcomes import ENDINGS
 from llmtrace.triage.over_time import Incident
-from llmtrace.triage.windows.highest_stretch import CERTAIN, SURE, Spike
+from llmtrace.triage.windows.highest_stretch import MIN_SCORE, SURE_P, Spike
 
-_SURE: Final = 1e-4
+_PASSING: Final = 1e-4  # an improvement that is over needs a p-value this much smaller
 _OUTWEIGHS: Final = 3.0  # times as many requests
 _SMALLEST: Final = 1e-9
-_BIN: Final = 0.02  # of the time
+_BIN: Final = 0.02  # of the time searched: how exactly an incident is dated
 _AT_ONCE: Final = 3.0  # bins
-_SOON: Final = 0.05  # of the time
-_ENOUGH: Final = 200
-_RECURS: Final = 0.5  # of the quiet time before
+_SOON: Final = 0.05  # of the time searched
+_ENOUGH: Final = 200  # requests, for a window before
+_MAX_QUIET: Final = 0.5  # of the quiet time before the incident: bursts further apart are separate
 _MOSTLY: Final = 0.5  # of the shorter of two stretches
-_ALIKE: Final = 20.0  # times as long as another that a burst of the same incident may be
+_SIMILAR_LENGTH: Final = 20.0  # ratio of lengths up to which bursts may be one incident
 
 
 def other_change(
-    incidents: Sequence[Incident], t: Floats, work: Spike | None, *, few: bool
+    incidents: Sequence[Incident], t: Floats, workload: Spike | None, *, few: bool
 ) -> Spike | None:
-    """Return the most certain of stretches that are no sudden rise, of traffic only if no other.
+    """Return the clearest other stretch if no spike was found; of traffic only if no other.
 
-    Of few requests only a gradual rise, or what is sure, is preferred to the slowest stretch;
-    to all of them, where the requests themselves became other ones (`work`), if that is clearer.
+    Args:
+        incidents: every stretch that stands out.
+        t: when requests started, unix seconds, ascending.
+        workload: the stretch in which prompts or responses were longer; it is returned if it is
+            clearer than the incidents.
+        few: whether there are so few requests that the slowest stretch would be compared in spite
+            of chance. Then only stretches that are sure and gradual rises are preferred to that.
     """
-    sure = [
+    preferred = [
         one
         for one in incidents
-        if not few or one.p_value <= SURE or (one.metric != "traffic" and one.direction == "up")
+        if not few or one.p_value <= SURE_P or (one.metric != "traffic" and one.direction == "up")
     ]
     for of_traffic in (False, True):
-        mine = [one for one in sure if (one.metric == "traffic") is of_traffic]
-        if mine:
-            best = min(mine, key=_worth)
-            return work if work and work.p_value < _worth(best) else _as_spike(best, t)
-    return work
+        candidates = [one for one in preferred if (one.metric == "traffic") is of_traffic]
+        if candidates:
+            best = min(candidates, key=_rank)
+            return workload if workload and workload.p_value < _rank(best) else _as_spike(best, t)
+    return workload
 
 
-def _worth(one: Incident) -> float:
-    """Return by what stretches are ranked, the least first.
+def _rank(one: Incident) -> float:
+    """Return what to rank an incident by, the smallest first: its p-value.
 
-    A metric that was better for a while, and is as it was before, is no news.
+    An improvement that is over ranks lower: the metric is as it was before.
     """
     over = one.direction == "down" and one.end is not None
-    return one.p_value / _SURE if over else one.p_value
+    return one.p_value / _PASSING if over else one.p_value
 
 
 def weightier(incidents: Sequence[Incident], spike: Spike, t: Floats) -> Spike | None:
-    """Return what is sure, at another time, and hit many more requests than a spike that is over.
+    """Return an incident at another time that is sure and hit many more requests than the spike.
 
-    A blip may stand out more clearly than what hits a fifth of the requests ever since.
+    A blip may stand out more clearly than a smaller rise that has hit a fifth of the requests ever
+    since. `None` = there is no such incident, or the spike lasts.
     """
     if spike.end is None:
         return None
-    first, end = spike.start, spike.end
-    rose = [one for one in incidents if one.direction == "up" and one.metric != "traffic"]
-    apart = [one for one in rose if one.start >= end or (one.end or math.inf) <= first]
-    mine = max((_hit(one) for one in rose if one not in apart), default=0.0)
-    sure = [one for one in apart if one.p_value <= SURE and _hit(one) >= _OUTWEIGHS * mine > 0]
-    best = max(sure, key=_hit, default=None)
+    start, end = spike.start, spike.end
+    rises = [one for one in incidents if one.direction == "up" and one.metric != "traffic"]
+    apart = [one for one in rises if one.start >= end or (one.end or math.inf) <= start]
+    hit = max((_requests_hit(one) for one in rises if one not in apart), default=0.0)
+    larger = [one for one in apart
+              if one.p_value <= SURE_P and _requests_hit(one) >= _OUTWEIGHS * hit > 0]  # fmt: skip
+    best = max(larger, key=_requests_hit, default=None)
     return None if best is None else _as_spike(best, t)
 
 
-def _hit(one: Incident) -> float:
-    """Return about how many requests a rise hit: all, where the metric has doubled."""
+def _requests_hit(one: Incident) -> float:
+    """Estimate how many requests a rise hit: all of them if the metric has doubled."""
     level, usual = one.level or 0.0, one.usual or 0.0
     share = level - usual if one.metric in ENDINGS else level / max(usual, _SMALLEST) - 1
     return one.requests * min(max(share, 0.0), 1.0)
 
 
 def since_others_rose(incidents: Sequence[Incident], spike: Spike, t: Floats) -> Spike:
-    """Return the time from which others rose, where a level that the data begin with ended then.
+    """If the data begin with a spike that ends when others begin, return the time of the others.
 
-    Requests that are refused, or that no longer come, leave room to others, whose tokens come
-    faster: the news is not that these were slower before.
+    Requests that are refused, or no longer come, leave room for others, whose tokens then come
+    faster. The incident is that, and not that tokens were slower before.
     """
     if spike.start > float(t[0]) or spike.end is None:
         return spike
-    near = _SOON * float(t[-1] - t[0])
-    rose = [
+    near = max(_AT_ONCE * spike.bin_s, _SOON * float(t[-1] - t[0]))
+
+    def requests_stopped(one: Incident) -> bool:
+        return one.direction == "down" and one.end is None
+
+    began_then = [
         one
         for one in incidents
-        if (one.direction == "up" if one.metric != "traffic" else _lost(one))
-        and abs(one.start - spike.end) <= max(_AT_ONCE * spike.bin_s, near)
-    ]  # fmt: skip
-    best = min(rose, key=lambda one: one.p_value, default=None)
+        if (one.direction == "up" if one.metric != "traffic" else requests_stopped(one))
+        and abs(one.start - spike.end) <= near
+    ]
+    best = min(began_then, key=lambda one: one.p_value, default=None)
     return spike if best is None else replace(spike, start=best.start, end=best.end)
 
 
-def _lost(one: Incident) -> bool:
-    return one.direction == "down" and one.end is None
-
-
 def with_bursts(incidents: Sequence[Incident], spike: Spike, t: Floats) -> Spike:
-    """Return a spike until all metrics are back, with those of its metric if it comes in bursts.
+    """Extend a spike until all metrics are back, and by further bursts of the same incident.
 
-    One within a longer stretch of a metric that is surer is a part of that.
+    A spike within a longer and surer stretch of a metric is a part of that stretch.
 
-    What recurs after half the time that was quiet before, or sooner, is one incident: an engine
-    that pauses again and again, a pool that is full now and then. So are failures, and the slow
-    requests that follow on them. A blip, quiet for longer than it was, is no part of what lasts.
+    A burst belongs to the incident if the quiet time up to it is at most half of the quiet time
+    before the incident: an engine that pauses again and again, a pool that is full now and then.
+    Failures and the slow requests that follow from them belong together as well. A blip followed
+    by a quiet time longer than itself is no part of what lasts.
     """
     first, last = float(t[0]), float(t[-1])
     start, end = spike.start, last if spike.end is None else spike.end
-    lasts = end - start
-    same = [one for one in incidents if one.direction == "up" and one.shape == "step"]
-    metrics = {one.metric for one in same if one.start < end and (one.end or last) > start}
-    mine = [one for one in same if one.metric in metrics - {"traffic"}]
-    around = [one for one in mine if (one.end or last) >= end and one.p_value < spike.p_value]
+    seconds = end - start
+    steps = [one for one in incidents if one.direction == "up" and one.shape == "step"]
+    metrics = {one.metric for one in steps if one.start < end and (one.end or last) > start}
+    bursts = [one for one in steps if one.metric in metrics - {"traffic"}]
+    around = [one for one in bursts if (one.end or last) >= end and one.p_value < spike.p_value]
     start = min([start, *(one.start for one in around)])
-    for one in same:
+    for one in steps:
         gap = one.start - end
-        recurs = one in mine and gap <= _RECURS * (start - first) and _alike(one, gap, lasts, last)
+        recurs = (one in bursts and gap <= _MAX_QUIET * (start - first)
+                  and _similar_length(one, gap, seconds, last))  # fmt: skip
         if start <= one.start and (recurs or (one.start <= end and one.metric != "traffic")):
             end = max(end, last if one.end is None else one.end)
-    for one in reversed(mine):
+    for one in reversed(bursts):
         if not first < one.start < start or one.end is None or one.end > end:
             continue
         gap = start - one.end
-        briefly = -gap < _MOSTLY * min(one.end - one.start, end - start)
-        if gap <= 0 and (briefly or one.p_value > max(spike.p_value, SURE)):
-            continue  # its end is dated to a bin, as what followed; or all of it is dated worse
-        if gap <= _RECURS * (one.start - first) and _alike(one, gap, lasts, last):
+        short_overlap = -gap < _MOSTLY * min(one.end - one.start, end - start)
+        if gap <= 0 and (short_overlap or one.p_value > max(spike.p_value, SURE_P)):
+            continue  # dated to a bin, its end may seem to overlap; or it is the same, less clear
+        if gap <= _MAX_QUIET * (one.start - first) and _similar_length(one, gap, seconds, last):
             start = one.start
     return replace(spike, start=start, end=None if end >= last else end)
 
 
-def _alike(one: Incident, gap: float, lasts: float, last: float) -> bool:
-    """Return whether a burst may be of the incident that lasts so long, so far from it."""
-    mine = (last if one.end is None else one.end) - one.start
-    return gap <= min(mine, lasts) or max(mine, lasts) <= _ALIKE * min(mine, lasts)
+def _similar_length(one: Incident, gap: float, seconds: float, last: float) -> bool:
+    """Return whether a burst may belong to an incident of `seconds`, with a gap between them."""
+    length = (last if one.end is None else one.end) - one.start
+    shorter, longer = min(length, seconds), max(length, seconds)
+    return gap <= shorter or longer <= _SIMILAR_LENGTH * shorter
 
 
-def since_other_work(spike: Spike, work: Spike | None) -> Spike:
-    """Return the time in which other work was asked for, if a spike is a part of that.
+def since_workload_changed(spike: Spike, workload: Spike | None) -> Spike:
+    """Return the stretch in which the workload was another, if the spike is a part of it.
 
-    What is slow by chance among longer prompts is no incident of its own.
+    A stretch that is slow by chance among longer prompts is no incident of its own.
     """
-    if work is None or work.p_value >= spike.p_value or work.start > spike.start:
+    if workload is None or workload.p_value >= spike.p_value or workload.start > spike.start:
         return spike
-    if work.end is not None and (spike.end is None or spike.end > work.end):
+    if workload.end is not None and (spike.end is None or spike.end > workload.end):
         return spike
-    return replace(work, bin_s=spike.bin_s)
+    return replace(workload, bin_s=spike.bin_s)
 
 
 def _as_spike(one: Incident, t: Floats) -> Spike:
-    """Return a stretch as a spike; a gradual rise counts from when half of it was reached.
+    """Return an incident as a spike; a gradual rise starts when half of it was reached.
 
-    The half before that is of neither window, unless too few requests are known from before it.
+    The first half of the rise is in neither window, unless too few requests came before the rise.
     """
     bin_s, half = _BIN * float(t[-1] - t[0]), one.rise_s / 2
-    early = int(np.searchsorted(t, one.start)) >= _ENOUGH
-    return Spike(one.start + half, one.end, max(bin_s, half) if early else bin_s, CERTAIN)
+    enough = int(np.searchsorted(t, one.start)) >= _ENOUGH
+    return Spike(one.start + half, one.end, max(bin_s, half) if enough else bin_s, MIN_SCORE)

@@ -1,4 +1,4 @@
-"""Search the rows: every stretch that stands out, the windows to compare, and earlier days."""
+"""Search the rows for stretches that stand out, windows to compare, and earlier days alike."""
 
 from __future__ import annotations
 
@@ -23,88 +23,107 @@ from llmtrace.triage.rows_in_order import thinned
 from llmtrace.triage.windows.all_stretches import find_all, overlapping
 from llmtrace.triage.windows.bins import max_bins
 from llmtrace.triage.windows.candidates import TRAFFIC, candidates
-from llmtrace.triage.windows.choose import FEW, Chosen, around, choose, choose_at, since_each_part
-from llmtrace.triage.windows.highest_stretch import SURE
+from llmtrace.triage.windows.choose import (
+    TRUSTED_SEARCH,
+    Chosen,
+    choose,
+    choose_at,
+    splits_of,
+    windows_of,
+)
+from llmtrace.triage.windows.highest_stretch import SURE_P
 from llmtrace.triage.windows.same_work import Series, searched_series
 
-_ENOUGH: Final = 20_000  # rows of a window, to see whether it explains anything
-# As CERTAIN and LEAST, where windows were chosen among thousands.
-_FOUND: Final = (1e-6, 0.2)
+_MAX_ROWS: Final = 20_000  # of a window, to see whether it explains anything
+# In place of `CERTAIN` and `LEAST`, if the windows were chosen among thousands.
+_CERTAIN_IF_SEARCHED: Final = 1e-6
+_MIN_CHANGE_IF_SEARCHED: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What was searched and chosen.
+class Search:
+    """The rows that were searched, and the windows chosen.
 
     Attributes:
         rows: that were searched, by start.
-        of: a metric of them.
-        span: the time they show.
+        values_of: returns a metric of these rows.
+        span: the time that they cover.
         chosen: the windows.
-        whole: the rows of the windows before and after.
+        window_rows: the rows of the windows before and after.
         incidents: every stretch that stands out.
         alike_days: how many days ago the same hours were alike; `None` = they were not.
-        series: in which a change of a metric is searched.
-        gaps: times of which nothing was recorded.
+        series: returns the series in which a change of a metric is searched.
+        gaps: times for which nothing was recorded.
     """
 
     rows: Columns
-    of: Callable[[Metric], Values]
+    values_of: Callable[[Metric], Values]
     span: Window
     chosen: Chosen
-    whole: tuple[Columns, Columns]
+    window_rows: tuple[Columns, Columns]
     incidents: tuple[Incident, ...]
     alike_days: int | None
     series: Callable[[Metric], Sequence[Series]]
     gaps: Sequence[Window]
 
     @property
-    def mine(self) -> list[Incident]:
-        """The stretches in the window after, the most certain first."""
+    def incidents_after(self) -> list[Incident]:
+        """The incidents in the window after, the most certain first."""
         return overlapping(self.incidents, self.chosen.after)
 
     @property
-    def by_chance(self) -> float:
-        """How often a search finds as much where nothing is; 0 = the windows are as if given."""
-        if not self.chosen.searched or self.chosen.share is not None:
+    def p_value(self) -> float:
+        """How often a search finds as much by chance; 0 = the windows are as good as given."""
+        if not self.chosen.searched or self.chosen.alarm_share is not None:
             return 0.0
-        found = [one.p_value for one in self.mine if one.direction == "up"]
-        return 1.0 if self.chosen.found is None else min(self.chosen.found.p_value, *found, 1.0)
+        rises = [one.p_value for one in self.incidents_after if one.direction == "up"]
+        return 1.0 if self.chosen.spike is None else min(self.chosen.spike.p_value, *rises, 1.0)
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether to compare the windows as if given: they are, or the search was sure."""
+        return self.p_value <= SURE_P
 
     @property
     def alarm(self) -> tuple[float, float]:
-        """The chance of a false alarm to stay below, and the least change that matters.
+        """The allowed chance of a false alarm, and the least relative change that matters.
 
-        Windows that were found, and are not sure, were chosen among thousands.
+        Windows that a search found without being sure were chosen among thousands, so less is
+        allowed.
         """
-        if self.by_chance <= SURE:
-            return CERTAIN * (self.chosen.share or 1.0), LEAST
-        certain, least = _FOUND
-        if self.chosen.found is not None:  # the clearest of so many stretches
+        if self.is_sure:
+            return CERTAIN * (self.chosen.alarm_share or 1.0), LEAST
+        certain = _CERTAIN_IF_SEARCHED
+        if self.chosen.spike is not None:  # the clearest of so many stretches
             certain = max(certain, 2 * CERTAIN / max_bins(len(self.rows)) ** 2)
-        return certain, least
-
-    def shows_rise(self, metric: Metric) -> bool:
-        """Return whether the search has found beyond doubt that a metric rose in the window."""
-        return self.chosen.found is not None and any(
-            one.metric == metric and one.direction == "up" and one.p_value <= SURE
-            for one in self.mine
-        )
+        return certain, _MIN_CHANGE_IF_SEARCHED
 
     @property
     def alarm_of_outcomes(self) -> float:
-        """The same of failures, and of cancellations: less where none was expected to be found."""
-        expected = not self.chosen.searched or any(one.metric in ENDINGS for one in self.mine)
+        """The allowed chance of a false alarm for failures, and for cancellations.
+
+        Less is allowed if the windows were searched for and no stretch of them was found.
+        """
+        expected = not self.chosen.searched or any(
+            one.metric in ENDINGS for one in self.incidents_after
+        )
         certain = CERTAIN / 2 if expected else FOUND
-        return min(certain, CERTAIN / 2 * (self.chosen.share or 1.0))
+        return min(certain, CERTAIN / 2 * (self.chosen.alarm_share or 1.0))
+
+    def shows_rise(self, metric: Metric) -> bool:
+        """Return whether the search surely found that a metric rose in the window after."""
+        return self.chosen.spike is not None and any(
+            one.metric == metric and one.direction == "up" and one.p_value <= SURE_P
+            for one in self.incidents_after
+        )
 
     @property
-    def blind(self) -> bool:
-        """Whether the windows were searched for, and nothing was found."""
-        return self.chosen.searched and self.chosen.found is None
+    def found_nothing(self) -> bool:
+        """Whether the windows were searched for, and no spike was found."""
+        return self.chosen.searched and self.chosen.spike is None
 
 
-def look_at(
+def search_rows(
     rows: Columns,
     searched: Window | None,
     *,
@@ -113,40 +132,42 @@ def look_at(
     at: float | None,
     metric: Metric | None,
     gaps: Sequence[Window] = (),
-) -> Look:
-    """Search the rows and choose the windows."""
-    mine = rows if searched is None else rows.within(searched.start, searched.end)
+) -> Search:
+    """Find every stretch that stands out, and choose the windows; see `choose`.
+
+    The rows may include earlier days, outside the time `searched`; `None` = all is searched.
+    """
+    inside = rows if searched is None else rows.within(searched.start, searched.end)
+    span = _span(inside, searched)
+    fewer = thinned(inside)
 
     @cache
-    def of(name: Metric) -> Values:
-        return values(mine, name)
-
-    span = _span(mine, searched)
-    fewer = thinned(mine)
+    def values_of(name: Metric) -> Values:
+        return values(inside, name)
 
     @cache
     def series(name: Metric) -> list[Series]:
         return list(searched_series(fewer, values(fewer, name)))
 
-    incidents = find_all(mine, series, span, metric, gaps)
-    find = partial(
-        choose, mine, series, before=before, after=after, metric=metric, incidents=incidents,
-        every=rows.start / 1e9, gaps=gaps,
+    incidents = find_all(inside, series, span, metric, gaps)
+    choose_for = partial(
+        choose, inside, series, before=before, after=after, metric=metric, incidents=incidents,
+        all_starts=rows.start / 1e9, gaps=gaps,
     )  # fmt: skip
     if at is None or before is not None or after is not None:
-        chosen = find(at=at)
+        chosen = choose_for(at=at)
     else:
-        chosen = choose_at(at, mine.start / 1e9, find)
+        chosen = choose_at(at, inside.start / 1e9, choose_for)
     alike = None
     there = overlapping(incidents, chosen.after)
-    if chosen.found is not None and before is None and there:
+    if chosen.spike is not None and before is None and there:
         alike = alike_day(rows, chosen.after, there)
     if alike is not None:
         chosen = replace(chosen, before=alike[1])
         incidents = tuple(replace(one, usual_then=one in there) for one in incidents)
-    return Look(
-        mine, of, span, chosen, _rows_of(rows, chosen), incidents, alike[0] if alike else None,
-        series, gaps,
+    return Search(
+        inside, values_of, span, chosen, _rows_of(rows, chosen), incidents,
+        alike[0] if alike else None, series, gaps,
     )  # fmt: skip
 
 
@@ -155,55 +176,60 @@ def _rows_of(rows: Columns, chosen: Chosen) -> tuple[Columns, Columns]:
     return before, after
 
 
-def in_full(look: Look) -> Look:
-    """Return a look at all rows of its windows."""
-    return replace(look, whole=_rows_of(look.rows, look.chosen))
+def with_all_rows(search: Search) -> Search:
+    """Return a search with all rows of its windows, where `search_elsewhere` used a sample."""
+    return replace(search, window_rows=_rows_of(search.rows, search.chosen))
 
 
-def look_between(look: Look) -> Look | None:
-    """Return a look at all that follows the window before, where another was given for after.
+def with_time_between(search: Search) -> Search | None:
+    """Add the time between two given windows to the window after.
 
-    What happened in between may be what it was about. `None` = no request came then.
+    The incident may have happened in between. `None` = the windows were searched for, or no
+    request started in between.
     """
-    before, after = look.chosen.before, look.chosen.after
-    if look.chosen.searched or not len(look.rows.within(before.end, after.start)):
+    before, after = search.chosen.before, search.chosen.after
+    if search.chosen.searched or not len(search.rows.within(before.end, after.start)):
         return None
     said = (f"the time between both windows, {time_span(before.end, after.start)}, "
-            "explains more: it is part of the window after")  # fmt: skip
-    chosen = replace(look.chosen, after=Window(before.end, after.end),
-                     warnings=(*look.chosen.warnings, said))  # fmt: skip
-    return replace(look, chosen=chosen, whole=_rows_of(look.rows, chosen))
+            "explains more: it was added to the window after")  # fmt: skip
+    chosen = replace(search.chosen, after=Window(before.end, after.end),
+                     warnings=(*search.chosen.warnings, said))  # fmt: skip
+    return with_all_rows(replace(search, chosen=chosen))
 
 
-def look_elsewhere(look: Look, case: Case, *, nothing: bool) -> Iterator[Look]:
-    """Yield looks at what else than the metrics dates a change, the surest date first.
+def search_elsewhere(search: Search, case: Case, *, nothing: bool) -> Iterator[Search]:
+    """Yield other windows, dated by something other than metrics, the surest date first.
 
-    A search of many rows is to be believed that found something, unless that is `nothing` where
-    windows are compared; and so it is of traffic that is not sure: it comes and goes. Where it
-    found nothing, other dates that are sure are looked at. Without an end of the time searched, it
-    is as long as anything was recorded. Of very many rows these are a part: see `in_full`.
+    If there are many rows, a search that found something is believed, unless its windows show
+    `nothing`. Traffic that is not sure is then left out, since it comes and goes. The time
+    searched extends to the last signal, unless the case gives its end. Very many rows are
+    sampled: see `with_all_rows`.
     """
-    many = look.rows.n > FEW
-    if (many and not nothing) or not look.rows.n or look.alike_days is not None:
+    many = search.rows.n > TRUSTED_SEARCH
+    if (many and not nothing) or not search.rows.n or search.alike_days is not None:
         return
-    span = look.span
+    span = search.span
     if case.searched is None and len(case.signals):
         span = Window(span.start, max(span.end, float(case.signals.t.max()) + 1e-3))
-    t = look.rows.start / 1e9
+    t = search.rows.start / 1e9
     found = candidates(
-        look.rows, look.series, span=span, signals=case.signals, events=case.facts.events,
-        gaps=look.gaps,
+        search.rows, search.series, span=span, signals=case.signals, events=case.facts.events,
+        gaps=search.gaps,
     )  # fmt: skip
-    dated = (one for one in found if not many or one.by != TRAFFIC or one.sure)
-    chosen = (around(t, one, look.gaps, span.end, among=len(found)) for one in dated)
-    for one in chain(chosen, since_each_part(t, look.gaps)):
-        before, after = (thinned(rows, _ENOUGH) for rows in _rows_of(look.rows, one))
+    dated = (windows_of(t, one, search.gaps, span.end, among=len(found))
+             for one in found if not many or one.shown_by != TRAFFIC or one.sure)  # fmt: skip
+    for chosen in chain(dated, splits_of(t, search.gaps)):
+        before, after = (thinned(rows, _MAX_ROWS) for rows in _rows_of(search.rows, chosen))
         if before.n >= MIN_COUNT:
-            yield replace(look, span=span, chosen=one, whole=(before, after))
+            yield replace(search, span=span, chosen=chosen, window_rows=(before, after))
 
 
 def _span(rows: Columns, searched: Window | None) -> Window:
-    """Return the time that the rows show: of the last requests some have not ended yet."""
+    """Return the time that the rows cover.
+
+    If an end is given, that is until a p95 of e2e before it, unless a later request is known: of
+    the last requests, some have not ended yet.
+    """
     if not len(rows):
         return searched or Window(0.0, 1.0)
     first, last = rows.start[0] / 1e9, rows.start[-1] / 1e9 + 1e-3
@@ -211,5 +237,5 @@ def _span(rows: Columns, searched: Window | None) -> Window:
         return Window(first, last)
     e2e = rows.numbers["e2e_s"]
     known = e2e[~np.isnan(e2e)]
-    lasts = float(np.quantile(known, Q)) if len(known) else 0.0
-    return Window(first, max(last, searched.end - lasts))
+    p95_s = float(np.quantile(known, Q)) if len(known) else 0.0
+    return Window(first, max(last, searched.end - p95_s))

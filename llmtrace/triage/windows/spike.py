@@ -1,7 +1,6 @@
-"""Find when requests became slow, failed or changed in number, and when that ended.
+"""Find the stretch in which requests were slow, failed, or came in other numbers than usual.
 
-A spike is the stretch of time inside which more requests are slow than outside, found in a binned
-series of a metric; its edges are dated to the request.
+It is found in a binned series of the metric, and its edges are then dated to the request.
 """
 
 from __future__ import annotations
@@ -16,65 +15,78 @@ from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.windows.bins import MAX_BINS, MIN_BINS, PER_BIN, Bins
 from llmtrace.triage.windows.changepoint import date_change
 from llmtrace.triage.windows.failure_stretch import stretch_of_failures
-from llmtrace.triage.windows.highest_stretch import Spike, highest_stretch, memory_of
+from llmtrace.triage.windows.highest_stretch import Spike, autocorrelation_time, highest_stretch
 
-_THRESHOLDS: Final = (0.8, 0.95)
-_SPREAD: Final = 0.25  # of the angle of a share, for one request: that of independent ones
+_TAIL_QUANTILES: Final = (0.8, 0.95)  # above which a request is in the tail
+_ANGLE_VARIANCE: Final = 0.25  # of the angle of a share, for one independent request
 _MIN_CHANGE: Final = math.log(1.1)
 _MIN_ANGLE: Final = 0.02
-_SILENCE: Final = 20.0  # times as long as it usually is between two requests
-_MIN_TRAFFIC: Final = 3  # bins: what is shorter is a hiccup
-TRAFFIC_RATIO: Final = 1.5  # times as many requests, or as few: a finding
-_SMALLEST_RATE: Final = 0.5  # requests a bin, of which the spread is known
-# Of the log ratio of likelihoods, over the unrest and memory of the counts. Of pieces of 86 to
-# 3,000 requests, 1 of 390 of two chats reaches it, and 44 of 145 of code completion, which comes
-# in long bursts: tests.bench.bench_search.
-_TRAFFIC_BAR: Final = 20.0
+_SILENCE: Final = 20.0  # times the mean time between two requests
+_MIN_TRAFFIC: Final = 3  # bins: anything shorter is a hiccup
+TRAFFIC_RATIO: Final = 1.5  # times as many requests, or as few: from here on it is a finding
+_MIN_RATE: Final = 0.5  # requests per bin, from which their variance is known
+# Threshold of the log likelihood ratio, after division by the overdispersion and autocorrelation
+# of the counts. Of pieces of 86 to 3,000 requests without an incident, 1 of 390 of two chat
+# services reaches it, and 44 of 145 of code completion, which comes in long bursts
+# (tests.bench.bench_search).
+_TRAFFIC_THRESHOLD: Final = 20.0
 
 
 def find_slow(t: Floats, value: Floats, bins: Bins, at: float | None = None) -> Spike | None:
-    """Find the stretch where a metric is high: all of it, or its tail."""
+    """Find the stretch in which a metric is high: its mean, or the share of requests in its tail.
+
+    Args:
+        t: when requests started, unix seconds, ascending.
+        value: the metric of each request.
+        bins: of these requests.
+        at: a time in the stretch, unix seconds; `None` = anywhere.
+    """
     place = np.searchsorted(t, bins.edges)
     counts = np.diff(place).astype(np.float64)
     logs = np.append(0, np.cumsum(np.log(np.maximum(value, 1e-9))))
     with np.errstate(invalid="ignore", divide="ignore"):
         means = np.diff(logs[place]) / counts
-    best, memory = highest_stretch(means, counts, bins, at, floor=0.0, least=_MIN_CHANGE)
-    for share in _THRESHOLDS:
-        above = np.append(0, np.cumsum(value > np.quantile(value, share)))
+    best, autocorrelation = highest_stretch(
+        means, counts, bins, at, min_variance=0.0, min_rise=_MIN_CHANGE
+    )
+    for quantile in _TAIL_QUANTILES:
+        above = np.append(0, np.cumsum(value > np.quantile(value, quantile)))
         angles = _angles(np.diff(above[place]), counts)
-        # A share above a bound has edges wherever the metric wanders across it: those are none.
-        found, _ = highest_stretch(
-            angles, counts, bins, at,
-            floor=_SPREAD, least=_MIN_ANGLE, abrupt=False, memory=memory,
+        # A drifting metric crosses a bound abruptly, so sharp edges of the share mean nothing.
+        in_tail, _ = highest_stretch(
+            angles, counts, bins, at, min_variance=_ANGLE_VARIANCE, min_rise=_MIN_ANGLE,
+            sharp_edges=False, autocorrelation=autocorrelation,
         )  # fmt: skip
-        if found and (best is None or found.score > best.score):
-            best = found
-    return best and _to_the_request(best, t, value, bins)
+        if in_tail and (best is None or in_tail.score > best.score):
+            best = in_tail
+    return best and _with_exact_edges(best, t, value, bins)
 
 
-def _to_the_request(found: Spike, t: Floats, value: Floats, bins: Bins) -> Spike:
-    """Move the edges of a stretch from those of its bins to the requests where it begins and ends.
+def _with_exact_edges(found: Spike, t: Floats, value: Floats, bins: Bins) -> Spike:
+    """Move a stretch's edges from those of its bins to the requests where it begins and ends.
 
-    A bin may span a gap in which there were no requests.
+    A bin may span a gap in which no request started.
     """
-    inside = (t >= found.start) & (t < (found.end or math.inf))
+    inside = found.contains(t)
     if inside.all() or not inside.any():
         return found
     middle = (np.median(value[inside]) + np.median(value[~inside])) / 2
     moved = found
     if found.start > float(t[0]):
-        start = date_change(t, value > middle, *_around(bins, found.start))
-        moved = replace(found, start=_past_gap(t, start.best if start else found.start))
+        start = date_change(t, value > middle, *_neighbouring_bins(bins, found.start))
+        moved = replace(found, start=_after_silence(t, start.best if start else found.start))
     if found.end is not None:
-        end = date_change(t, value <= middle, *_around(bins, found.end))
+        end = date_change(t, value <= middle, *_neighbouring_bins(bins, found.end))
         if end is not None and end.best > moved.start:
             moved = replace(moved, end=end.best)
     return moved
 
 
-def _past_gap(t: Floats, start: float) -> float:
-    """Return when a stretch begins, without a few requests from before a long gap."""
+def _after_silence(t: Floats, start: float) -> float:
+    """Return the start of a stretch, moved past a long silence if only a few requests precede it.
+
+    Those few belong to the time before.
+    """
     first = int(np.searchsorted(t, start))
     gaps = np.diff(t[first : first + PER_BIN + 1])
     if not gaps.size:
@@ -84,60 +96,66 @@ def _past_gap(t: Floats, start: float) -> float:
     return float(t[first + longest + 1]) if long else start
 
 
-def _around(bins: Bins, at: float) -> tuple[float, float]:
-    """Return the time of the bins on both sides of an edge."""
-    place = int(np.searchsorted(bins.edges, at))
+def _neighbouring_bins(bins: Bins, edge: float) -> tuple[float, float]:
+    """Return the time from two bins before an edge to two bins after it."""
+    place = int(np.searchsorted(bins.edges, edge))
     last = len(bins.edges) - 1
     return float(bins.edges[max(place - 2, 0)]), float(bins.edges[min(place + 2, last)])
 
 
 def find_failures(t: Floats, failed: Mask, bins: Bins, at: float | None = None) -> Spike | None:
-    """Find the stretch where more requests fail."""
+    """Find the stretch in which more requests fail; arguments as for `find_slow`."""
     place = np.searchsorted(t, bins.edges)
-    reached = np.append(0, np.cumsum(failed))
+    cumulative = np.append(0, np.cumsum(failed))
     counts = np.diff(place).astype(np.float64)
-    angles = _angles(np.diff(reached[place]), counts)
-    found, _ = highest_stretch(angles, counts, bins, at, floor=_SPREAD, least=_MIN_ANGLE)
-    again = stretch_of_failures(t, failed) if at is None else None
-    if again is not None and (found is None or again.score > found.score):
-        return again
+    angles = _angles(np.diff(cumulative[place]), counts)
+    found, _ = highest_stretch(
+        angles, counts, bins, at, min_variance=_ANGLE_VARIANCE, min_rise=_MIN_ANGLE
+    )
+    by_counts = stretch_of_failures(t, failed) if at is None else None
+    if by_counts is not None and (found is None or by_counts.score > found.score):
+        return by_counts
     return found
 
 
 def find_traffic(t: Floats, start: float, end: float, *, more: bool) -> Spike | None:
-    """Find the stretch where requests come much more often than otherwise, or much less."""
+    """Find the stretch with far `more` requests, or else far fewer, from `start` to `end`."""
     count = min(MAX_BINS, len(t) // PER_BIN)
     if count < MIN_BINS or end <= start:
         return None
     edges = np.linspace(start, end, count + 1)
     n = np.diff(np.searchsorted(t, edges)).astype(np.float64)
-    reached = np.append(0.0, np.cumsum(n))
+    cumulative = np.append(0.0, np.cumsum(n))
     low, high = np.triu_indices(count + 1, _MIN_TRAFFIC)
-    low, high = (one[high - low <= count - _MIN_TRAFFIC] for one in (low, high))
-    bins, inside = (high - low).astype(np.float64), reached[high] - reached[low]
-    rate, others = inside / bins, (reached[-1] - inside) / (count - bins)
-    usual = reached[-1] / count
-    ratio = _surprise(rate, usual) * bins + _surprise(others, usual) * (count - bins)
-    most, least = (rate, others) if more else (others, rate)
-    found = np.where(most >= TRAFFIC_RATIO * least, ratio, 0.0)
-    best = int(np.argmax(found))
+    low, high = (side[high - low <= count - _MIN_TRAFFIC] for side in (low, high))
+    bins, requests = (high - low).astype(np.float64), cumulative[high] - cumulative[low]
+    inside, outside = requests / bins, (cumulative[-1] - requests) / (count - bins)
+    usual = cumulative[-1] / count
+    ratio = _log_ratio(inside, usual) * bins + _log_ratio(outside, usual) * (count - bins)
+    larger, smaller = (inside, outside) if more else (outside, inside)
+    ratio = np.where(larger >= TRAFFIC_RATIO * smaller, ratio, 0.0)
+    best = int(np.argmax(ratio))
     i, j = int(low[best]), int(high[best])
-    level = np.full(count, others[best])
-    level[i:j] = rate[best]
-    off = (n - level) / np.sqrt(np.maximum(level, _SMALLEST_RATE))
-    unrest = max(float((off**2).sum()) / (count - 3), 1.0)
-    score = float(found[best]) / unrest / memory_of(off) / _TRAFFIC_BAR
+    rate = np.full(count, outside[best])
+    rate[i:j] = inside[best]
+    residuals = (n - rate) / np.sqrt(np.maximum(rate, _MIN_RATE))
+    overdispersion = max(float((residuals**2).sum()) / (count - 3), 1.0)
+    score = float(ratio[best]) / overdispersion / autocorrelation_time(residuals)
+    score /= _TRAFFIC_THRESHOLD
     stop = None if j == count else float(edges[j])
     return Spike(float(edges[i]), stop, float(edges[1] - edges[0]), score) if score else None
 
 
-def _surprise(rate: Floats, usual: float) -> Floats:
-    """Return how much likelier a count is at its own rate than at the usual one: a logarithm."""
-    found: Floats = rate * np.log(np.maximum(rate, 1e-12) / usual) - rate + usual
-    return found
+def _log_ratio(rate: Floats, usual: float) -> Floats:
+    """Return the log likelihood ratio of a bin's count at its own rate against the usual one."""
+    ratio: Floats = rate * np.log(np.maximum(rate, 1e-12) / usual) - rate + usual
+    return ratio
 
 
 def _angles(k: Floats, n: Floats) -> Floats:
-    # The angle of a share has the same spread whatever the share: 1 / 4n (Anscombe's counts).
-    found: Floats = np.arcsin(np.sqrt((k + 0.375) / (n + 0.75)))
-    return found
+    """Return the angles of the shares k / n.
+
+    Their variance is 1 / 4n whatever the share (Anscombe's transformation of counts).
+    """
+    angles: Floats = np.arcsin(np.sqrt((k + 0.375) / (n + 0.75)))
+    return angles

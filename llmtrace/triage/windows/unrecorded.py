@@ -1,8 +1,8 @@
-"""Find the times of which nothing was recorded: they are no quiet, and no requests stopped then.
+"""Find gaps in the recording: times for which nothing was recorded.
 
-Metrics pages are read every few seconds whether requests come or not. Where neither a sample nor a
-request is known for much longer than that, nothing was recorded. Rows alone cannot show that: time
-without requests is then time in which none came.
+Metrics pages are read every few seconds whether requests come or not. If there is neither a sample
+nor a request for much longer than that, nothing was recorded: it was not a quiet time, and
+requests did not stop. Rows alone cannot show a gap, since no requests may have come.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ import numpy as np
 
 from llmtrace.dataset.case import Signals, Window
 from llmtrace.stats.arrays import Floats
+from llmtrace.triage.windows.bins import count_in
 
-_LONG: Final = 10.0  # times as long as it usually is between two samples of one signal
-_FEWEST: Final = 20  # times of samples, from which "usually" is known
+_LONG: Final = 10.0  # times the usual time between two samples of one signal
+_MIN_SAMPLES: Final = 20  # different times of samples, from which the usual time is known
 
 
-def unrecorded(t: Floats, signals: Signals) -> tuple[Window, ...]:
-    """Return the times of which nothing was recorded, in order."""
+def recording_gaps(t: Floats, signals: Signals) -> tuple[Window, ...]:
+    """Return the times with neither a request (`t`) nor a sample, in order."""
     samples = np.unique(signals.t)
-    if len(samples) < _FEWEST or not len(t):
+    if len(samples) < _MIN_SAMPLES or not len(t):
         return ()
-    known = np.unique(np.concatenate([t, samples[(samples >= t[0]) & (samples <= t[-1])]]))
-    of = signals.instance.codes * len(signals.signal.names) + signals.signal.codes
-    order = np.argsort(of, kind="stable")
-    between = np.diff(signals.t[order])[np.diff(of[order]) == 0]
-    usual = float(np.median(between[between > 0])) if between.any() else np.inf
-    long = np.flatnonzero(np.diff(known) > _LONG * usual)
-    return tuple(Window(float(known[i]), float(known[i + 1])) for i in long)
+    recorded = np.unique(np.concatenate([t, samples[(samples >= t[0]) & (samples <= t[-1])]]))
+    series = signals.instance.codes * len(signals.signal.names) + signals.signal.codes
+    order = np.argsort(series, kind="stable")
+    intervals = np.diff(signals.t[order])[np.diff(series[order]) == 0]
+    usual = float(np.median(intervals[intervals > 0])) if intervals.any() else np.inf
+    long = np.flatnonzero(np.diff(recorded) > _LONG * usual)
+    return tuple(Window(float(recorded[i]), float(recorded[i + 1])) for i in long)
 
 
 def recorded_part(window: Window, gaps: Sequence[Window], t: Floats) -> Window:
@@ -41,28 +42,28 @@ def recorded_part(window: Window, gaps: Sequence[Window], t: Floats) -> Window:
     starts = [window.start, *(max(gap.end, window.start) for gap in inside)]
     ends = [*(min(gap.start, window.end) for gap in inside), window.end]
     parts = [Window(a, b + 1e-3) for a, b in zip(starts, ends, strict=True) if b >= a]
-    return max(parts, key=lambda one: int(np.diff(np.searchsorted(t, (one.start, one.end)))[0]))
+    return max(parts, key=lambda part: count_in(t, part))
 
 
 def from_gap(before: Window, after: Window, gaps: Sequence[Window]) -> Window:
-    """Return the window after from the last gap on, where that is all that parts it from before.
+    """Extend the window after back to the end of a gap, if only the gap lies between both windows.
 
-    What happened may have begun while nothing was recorded.
+    The incident may have begun while nothing was recorded.
     """
     ends = [gap.end for gap in gaps if before.end <= gap.start + 1.0 and gap.end < after.start]
     return Window(max(ends), after.end) if ends else after
 
 
-def closed_up(t: Floats, gaps: Sequence[Window]) -> Floats:
-    """Return times as if nothing had passed during the gaps."""
+def without_gaps(t: Floats, gaps: Sequence[Window]) -> Floats:
+    """Return times less the length of the gaps before them, as if no time had passed in a gap."""
     moved = np.asarray(t, np.float64).copy()
     for gap in gaps:
         moved -= np.clip(t - gap.start, 0.0, gap.end - gap.start)
     return moved
 
 
-def opened(t: float, gaps: Sequence[Window]) -> float:
-    """Return the time that `closed_up` moved here; at the edge of a gap, that after it."""
+def with_gaps(t: float, gaps: Sequence[Window]) -> float:
+    """Undo `without_gaps` for one time; at the edge of a gap, return the time after the gap."""
     for gap in gaps:
         if t >= gap.start:
             t += gap.end - gap.start
