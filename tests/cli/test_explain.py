@@ -80,7 +80,7 @@ def test_without_an_address_it_is_the_collector_of_this_machine(capsys, monkeypa
     assert main(["waterfall", "lt-late"]) == 0
     assert capsys.readouterr().out == f"request lt-late\n\n{waterfall(LATE, 90)}\n"
     assert main(["waterfall", "late.jsonl"]) == 1
-    assert "late.jsonl: cannot read rows from it: no such file" in capsys.readouterr().err
+    assert "late.jsonl: cannot read it: no such file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["explain", "waterfall"])
