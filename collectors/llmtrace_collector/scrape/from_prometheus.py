@@ -129,9 +129,9 @@ def _bucket_series(name: str) -> Iterator[tuple[str, str, float]]:
     for profile in builtin_profiles():
         for family in profile.signals.get(name, ()):
             if family.less is None:
-                named = (("__name__", f"{family.name}_bucket"), *family.where)
-                matchers = ", ".join(f'{label}="{value}"' for label, value in named)
-                yield f"{{{matchers}}}", "le", family.factor
+                names = "|".join(profile.spellings(f"{family.name}_bucket"))
+                where = "".join(f', {label}="{value}"' for label, value in family.where)
+                yield f'{{__name__=~"{names}"{where}}}', "le", family.factor
 
 
 # --- the collector's metrics ---------------------------------------------------------------------
