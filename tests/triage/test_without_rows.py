@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
+from jsonschema import Draft202012Validator
 
 from llmtrace.core.errors import DataError
 from llmtrace.dataset.case import Case, Window, no_signals, read_case, signals_from
@@ -233,3 +234,30 @@ def test_requests_are_counted_once_after_a_rollout():
     )
 
     assert result.requests == pytest.approx((100 * PER_STEP, 300 * PER_STEP), rel=0.02)
+
+
+SCHEMA: Final = json.loads(
+    (
+        Path(__file__).parents[2] / "docs" / "on-call" / "engine-triage-result.schema.json"
+    ).read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize("name", ["saturation-severe", "long-prompts-mild", "quiet-calm"])
+def test_json_is_as_described(name: str):
+    """It holds to its own schema in docs/, whatever was found."""
+    counts = [(0.3, 10.0), (1.0, 60.0), (float("inf"), 100.0)]
+    plain = json.loads(json.dumps(as_plain(triaged(name, lambda _name, _window: counts))))
+
+    Draft202012Validator.check_schema(SCHEMA)
+    assert list(Draft202012Validator(SCHEMA).iter_errors(plain)) == []
+
+
+def test_json_of_too_little_is_as_described():
+    """As of two scrapes, with no buckets."""
+    result = of_engines(counting("a", steps(0, 3), Window(0, 0)))
+
+    assert result.verdict == "not_enough_data"
+    plain = json.loads(json.dumps(as_plain(result)))
+    assert list(Draft202012Validator(SCHEMA).iter_errors(plain)) == []
+    assert SCHEMA["$defs"]["finding"]["properties"]["id"]["enum"] == [*CAUSES]

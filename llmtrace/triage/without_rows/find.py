@@ -253,7 +253,7 @@ def _bounds(counts: Sequence[tuple[float, float]], q: float) -> tuple[float, flo
 
 
 def as_plain(result: EngineTriage) -> dict[str, Any]:
-    """Return a result for JSON: without infinity, and with the points of causes."""
+    """Return a result for JSON, as docs/on-call/engine-triage-result.schema.json describes it."""
     plain = asdict(result)
     for one in plain["percentiles"]:
         for side in ("before", "after"):
