@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from llmtrace.api_clients.prometheus_client import Prometheus
+from llmtrace.core.errors import ConfigError, DataError, SourceError
 from llmtrace.dataset.case import Window
 from llmtrace_collector.scrape import from_prometheus
 
@@ -64,3 +70,55 @@ def test_buckets_are_counted_by_either_spelling(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Prometheus, "ask", ask)
     found = from_prometheus.read_buckets("http://p", None, "ttft", Window(0.0, 60.0))
     assert found == [(0.5, 9.0), (float("inf"), 10.0)]
+
+
+class _Guarded(BaseHTTPRequestHandler):
+    """A Prometheus without metrics that requires a user and password, or behind such a proxy."""
+
+    def do_GET(self) -> None:
+        """Answer who may ask."""
+        allowed = self.headers["Authorization"] == f"Basic {SECRET}"
+        self.send_response(200 if allowed else 401)
+        if not allowed:
+            self.send_header("WWW-Authenticate", 'Basic realm="metrics"')
+        self.end_headers()
+        self.wfile.write(b'{"status": "success", "data": []}')
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+SECRET = base64.b64encode(b"user:password").decode()
+
+
+@pytest.fixture
+def guarded() -> Iterator[str]:
+    """Serve `_Guarded`; its address."""
+    with HTTPServer(("127.0.0.1", 0), _Guarded) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_user_and_password_are_sent_from_a_file(guarded: str, tmp_path: Path):
+    """Without them, what to write and which option names it is said."""
+    file, window = tmp_path / "secret", Window(1795723974.0, 1795731174.0)
+    file.write_text(f"Basic {SECRET}\n", encoding="utf-8")
+
+    with pytest.raises(SourceError, match=r"`Basic ` and the base64 .* --prometheus-token-file"):
+        from_prometheus.read_signals(guarded, None, window, lambda *_: None)
+    with pytest.raises(ConfigError, match=r"out of the address.*--prometheus-token-file"):
+        Prometheus(guarded.replace("//", "//user:password@"))
+    with pytest.raises(DataError, match=r"between 2026-11-2\d .* and 2026-11-2\d"):
+        from_prometheus.read_signals(guarded, file, window, lambda *_: None)
+
+
+def test_a_file_without_a_token_is_called_by_its_option(tmp_path: Path):
+    """Which is not that of a collector."""
+    file = tmp_path / "empty"
+    file.write_text("Basic a b", encoding="utf-8")
+
+    with pytest.raises(ConfigError, match="--prometheus-token-file"):
+        Prometheus("http://127.0.0.1:9090", file)

@@ -17,6 +17,7 @@ from typing import Any, Final
 from llmtrace.api_clients.prometheus_client import Prometheus
 from llmtrace.core.errors import DataError
 from llmtrace.dataset.case import Signals, Window, signals_from
+from llmtrace.display.summary_tables import date_and_zone
 from llmtrace_collector.scrape.samples import of_reading
 from llmtrace_collector.signals.definitions import SIGNALS
 from llmtrace_collector.signals.normalise import CPU_USED, STARTED, Normaliser
@@ -81,8 +82,8 @@ def read_signals(
         samples = _engines_own(server, [*own, STARTED, CPU_USED], profiles, window, progress)
     else:
         raise DataError(
-            f"{server.url} has no metrics of engines between {window.start:.0f} and "
-            f"{window.end:.0f} (unix seconds): neither llmtrace_engine_* nor an engine's own"
+            f"{server.url} has no metrics of engines between {date_and_zone(window.start)} and "
+            f"{date_and_zone(window.end)}: neither llmtrace_engine_* nor an engine's own"
         )
     signals, odd = signals_from(islice(samples, _MAX_SAMPLES))
     progress("asking Prometheus", 1.0)
