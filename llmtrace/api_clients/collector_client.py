@@ -18,7 +18,12 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import IO, Any, Final
 
-from llmtrace.api_clients.http_client import OWN_AUTHORITY, opener, read_token, unreachable
+from llmtrace.api_clients.http_client import (
+    OWN_AUTHORITY,
+    opener,
+    read_authorization,
+    unreachable,
+)
 from llmtrace.core.errors import ConfigError, SourceError
 
 DEFAULT_URL: Final = "http://127.0.0.1:4319"
@@ -26,6 +31,7 @@ _TIMEOUT_S: Final = 60.0
 _MAX_BYTES: Final = 64 << 20  # of a response that is read as a whole
 _MAX_LINE: Final = 1 << 20
 _MAX_SAID: Final = 512
+_FOR_BASIC: Final = "`Basic ` and the base64 of user:password"
 
 
 class Collector:
@@ -52,10 +58,15 @@ class Collector:
                 f"{url!r} is not an address of a {self.server_kind}; write {self.usual}"
             )
         if parts.username or parts.password:
-            raise ConfigError("keep secrets out of the address: put a token into a file")
+            raise ConfigError(
+                "keep secrets out of the address: put a token, or of a user and password "
+                f"{_FOR_BASIC}, into a file and give {self.token_option}"
+            )
         self.url = urllib.parse.urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
         self.url = self.url.rstrip("/")
-        self._token = None if token_file is None else read_token(token_file)
+        self._authorization = (
+            None if token_file is None else read_authorization(token_file, self.token_option)
+        )
         self._opener = opener(proxies=False)
 
     def get(self, path: str, **parameters: object) -> Any:
@@ -112,8 +123,8 @@ class Collector:
         request = urllib.request.Request(address, body)  # noqa: S310 - http or https, see `__init__`
         if body is not None:
             request.add_header("Content-Type", "application/json")
-        if self._token is not None:
-            request.add_unredirected_header("Authorization", f"Bearer {self._token}")
+        if self._authorization is not None:
+            request.add_unredirected_header("Authorization", self._authorization)
         try:
             opened: IO[bytes] = self._opener.open(request, timeout=_TIMEOUT_S)
         except urllib.error.HTTPError as error:
@@ -123,6 +134,11 @@ class Collector:
 
     def _rejection(self, error: urllib.error.HTTPError) -> str:
         if error.code == HTTPStatus.UNAUTHORIZED:
+            if error.headers.get("WWW-Authenticate", "").lower().startswith("basic"):
+                return (
+                    f"{self.url} requires a user and password; put {_FOR_BASIC} into a file and "
+                    f"give {self.token_option}"
+                )
             return f"{self.url} requires a token; put it into a file and give {self.token_option}"
         reason = error.read(_MAX_SAID).decode("utf-8", "replace")
         with contextlib.suppress(ValueError, KeyError, TypeError):

@@ -14,6 +14,8 @@ OWN_AUTHORITY: Final = "if your own authority signed it, name its certificate in
 _MAX_TOKEN: Final = 4096
 _MAX_CAUSES: Final = 64
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")  # characters a header can contain, and no space
+_BASIC: Final = "Basic "
+_TOKEN_OR_BASIC: Final = re.compile(rf"({_BASIC})?{_TOKEN.pattern}")
 
 
 def opener(*, proxies: bool) -> urllib.request.OpenerDirector:
@@ -40,13 +42,33 @@ class _Stay(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def read_token(path: Path, option: str = "--token-file", what: str = "token") -> str:
+def read_authorization(path: Path, option: str) -> str:
+    """Return the header that a file is for: of its token, or its own if it begins with `Basic `.
+
+    Args:
+        path: of the file.
+        option: that names it, for the error.
+
+    Raises:
+        ConfigError: there is none in it.
+    """
+    text = read_token(path, option, allowed=_TOKEN_OR_BASIC)
+    return text if text.startswith(_BASIC) else f"Bearer {text}"
+
+
+def read_token(
+    path: Path,
+    option: str = "--token-file",
+    what: str = "token",
+    allowed: re.Pattern[str] = _TOKEN,
+) -> str:
     """Return the token in a file.
 
     Args:
         path: of the file.
         option: that names it, or a setting, for the error.
         what: what it is, for the error.
+        allowed: matches all that it may be.
 
     Raises:
         ConfigError: there is none in it.
@@ -58,7 +80,7 @@ def read_token(path: Path, option: str = "--token-file", what: str = "token") ->
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not text"
         raise ConfigError(f"{option} {path}: cannot read the {what}: {reason}") from error
-    if not _TOKEN.fullmatch(token):
+    if not allowed.fullmatch(token):
         raise ConfigError(
             f"{option} {path}: must contain one {what}, on one line, and nothing else"
         )

@@ -49,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: what follows `llmtrace`; default: the process's own.
     """
+    _replace_closed_streams()
     try:
         status = _run(arguments)
         sys.stdout.flush()
@@ -67,6 +68,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"llmtrace: error: cannot write: {explain_error(error)}", file=sys.stderr)
         return 1
     return status or 0
+
+
+def _replace_closed_streams() -> None:
+    """Discard what is printed to a stream that was closed before the start, as by `>&-`."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123
 
 
 def _run(arguments: Sequence[str] | None) -> int | None:

@@ -87,7 +87,10 @@ def _add_prometheus(command: argparse.ArgumentParser, *, required: bool = False)
         + ("" if required else " (default: --datasource-url)"),
     )  # fmt: skip
     command.add_argument(
-        "--prometheus-token-file", type=Path, metavar="FILE", help="file with its token"
+        "--prometheus-token-file",
+        type=Path,
+        metavar="FILE",
+        help="file with its token, or with `Basic ` and the base64 of user:password",
     )
     command.add_argument(
         "--engines-only", action="store_true",

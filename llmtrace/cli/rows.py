@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from llmtrace.core.row import Row
 
 _WIDEST: Final = 120
+_STDIN: Final = Path("/dev/stdin")
 
 
 def add_waterfall(commands: Commands) -> None:
@@ -46,7 +47,7 @@ def add_waterfall(commands: Commands) -> None:
     )
     waterfall.add_argument(
         "source", metavar="ROWS|ID",
-        help="rows: JSON lines, Parquet or CSV; or a request, response or trace id",
+        help="rows: JSON lines (-: stdin), Parquet or CSV; or a request, response or trace id",
     )  # fmt: skip
     waterfall.add_argument(
         "--url", metavar="URL",
@@ -62,7 +63,7 @@ def add_waterfall(commands: Commands) -> None:
 
 def _waterfall(options: argparse.Namespace) -> None:
     width = min(shutil.get_terminal_size().columns, _WIDEST)
-    path = Path(options.source)
+    path = _STDIN if options.source == "-" else Path(options.source)
     named_as_file = is_row_file(path) or len(path.parts) > 1 or path.exists()
     if options.url is None and (named_as_file or options.request is not None):
         if options.token_file is not None:

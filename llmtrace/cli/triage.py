@@ -189,7 +189,7 @@ def _add_sources(command: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add(
         command, "--prometheus-token-file", type=Path, metavar="FILE",
-        help="file with its token",
+        help="file with its token, or with `Basic ` and the base64 of user:password",
     )  # fmt: skip
     add(
         command, "--trace-url", metavar="TEMPLATE",

@@ -15,9 +15,12 @@ DURATIONS: Final = (*METRICS, *PARTITION)
 
 
 def perceived(rows: Columns) -> Floats:
-    """Return seconds to the first content a user sees: TTFT, or e2e where nothing streams."""
-    whole = (rows.numbers["stream"] == 0) | np.isnan(rows.numbers["ttft_s"])
-    return np.where(whole, rows.numbers["e2e_s"], rows.numbers["ttft_s"])
+    """Return seconds to the first content a user sees: TTFT, or e2e of a unary request.
+
+    NaN = not reported, and not known to be unary.
+    """
+    unary = rows.numbers["stream"] == 0
+    return np.where(unary, rows.numbers["e2e_s"], rows.numbers["ttft_s"])
 
 
 def inter_token(rows: Columns) -> Floats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -36,14 +36,18 @@ def read_run(path: Path) -> Run:
     if not path.is_dir():
         if not path.exists():
             raise SourceError(f"{path}: no such file or folder")
-        return Run(name=name, case=Case(rows=read_columns(path), signals=no_signals()))
+        rows = read_columns(path)
+        case = Case(rows=rows, signals=no_signals(), warnings=_named(rows.warnings, name))
+        return Run(name=name, case=case)
     about = read_object(path / ABOUT) if (path / ABOUT).is_file() else {}
     workload, gpus, active_s, temperature = (
         about.get(name) for name in ("workload", "gpus", "active_s", "temperature")
     )
     case = read_case(path)
+    warnings = _named(case.warnings, name)
     if about.get("interrupted"):
-        case = replace(case, warnings=(*case.warnings, f"{name} was interrupted"))
+        warnings = (*warnings, f"{name} was interrupted")
+    case = replace(case, warnings=warnings)
     return Run(
         name=name,
         case=case,
@@ -54,6 +58,10 @@ def read_run(path: Path) -> Run:
         temperature=temperature if isinstance(temperature, int | float) else None,
         about=_stated({**about, "engine": case.facts.instances}),
     )
+
+
+def _named(warnings: Sequence[str], name: str) -> tuple[str, ...]:
+    return tuple(f"{warning} (in {name})" for warning in warnings)
 
 
 def _stated(values: Mapping[str, Any], part: str = "") -> dict[str, str]:

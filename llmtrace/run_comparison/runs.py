@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from llmtrace.core.errors import DataError
 from llmtrace.core.row import TURN
 from llmtrace.dataset.case import Case
 from llmtrace.dataset.columns import Columns
-from llmtrace.run_comparison.durations import DURATIONS, durations
+from llmtrace.run_comparison.durations import DURATIONS, METRICS, durations, perceived
 from llmtrace.run_comparison.effects import ALPHA, Effect, Sample, effects
 from llmtrace.run_comparison.engine_signals import signal_figures
 from llmtrace.run_comparison.equal_workload import Workload, matched, unweighted
@@ -118,7 +118,8 @@ def compare(
         reweight: hold the workload equal by weights where it is not the same; else refuse.
 
     Raises:
-        DataError: a run has no request that succeeded, or the workloads have too little in common.
+        DataError: a run has no request that succeeded, the workloads have too little in common, or
+            none of `METRICS` is reported in both.
     """
     rows = [_requests(run) for run in (before, after)]
     done = [side.take(succeeded(side)) for side in rows]
@@ -137,8 +138,9 @@ def compare(
     if alike and not (before.temperature or after.temperature):
         answers = identical_answers(before.answers, after.answers)
     totals = (sum_up(rows[0], budget, before.active_s), sum_up(rows[1], budget, after.active_s))
-    notes = {run.case.note for run in (before, after) if run.case.note}
+    warnings = _warnings(before, after, done)
     samples = _samples(done, weights)
+    _expect_a_metric(samples, warnings)
     varied = {
         name: pair for name, pair in samples.items() if any(one.values.any() for one in pair)
     }
@@ -155,7 +157,7 @@ def compare(
         costs={} if price_per_hour is None else costs(totals, price_per_hour),
         signals=_signals(before.case, after.case),
         changed=_changed(before.about, after.about),
-        warnings=(*before.case.warnings, *after.case.warnings, *sorted(notes)),
+        warnings=warnings,
         gpus=(before.gpus, after.gpus),
     )
 
@@ -164,6 +166,30 @@ def _requests(run: Run) -> Columns:
     rows = run.case.rows
     rows = rows.take(np.argsort(rows.start, kind="stable"))
     return rows.take(~rows.words["operation"].where(TURN) & (rows.numbers["nested"] != 1))
+
+
+def _expect_a_metric(samples: Mapping[str, object], warnings: Sequence[str]) -> None:
+    if not samples.keys() & {*METRICS}:
+        lacks = f"the runs do not both report any of {', '.join(METRICS)}"
+        raise DataError("; ".join((f"nothing can be compared: {lacks}", *warnings)))
+
+
+def _warnings(before: Run, after: Run, done: Sequence[Columns]) -> tuple[str, ...]:
+    """Return what is odd in the runs, and notes of what they are."""
+    notes = {run.case.note for run in (before, after) if run.case.note}
+    odd = (*before.case.warnings, *after.case.warnings)
+    return (*odd, *_without_first_content(done), *sorted(notes))
+
+
+def _without_first_content(done: Sequence[Columns]) -> Iterator[str]:
+    """Say how many requests that succeeded have no first content to compare."""
+    lacking = [int(np.isnan(perceived(side)).sum()) for side in done]
+    if any(lacking):
+        yield (
+            f"left out of first content, as they report no ttft: {lacking[0]:,} of {done[0].n:,} "
+            f"before, {lacking[1]:,} of {done[1].n:,} after; `stream: false` says of a request "
+            "that it was not streamed"
+        )
 
 
 def _samples(

@@ -72,6 +72,8 @@ def verdict(effect: Effect) -> str:
 def headline(comparison: Comparison) -> str:
     """Return what the comparison shows, in a sentence."""
     moved = comparison.moved
+    if all(effect.p_value is None for effect in comparison.effects) and comparison.effects:
+        return "Too few requests to show a difference."
     if not moved:
         alone = [f"{label(one)} {_moved_by(one, q)}" for one in comparison.effects
                  for q in one.alone]  # fmt: skip

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import llmtrace
+from llmtrace.__main__ import main as program
 from llmtrace.cli import main
 from llmtrace.exporters.row_files.sink import write_rows
 from llmtrace.testing import make_row
@@ -69,6 +70,48 @@ def test_an_interrupt_is_status_130(monkeypatch, capsys):
 
     assert main(["waterfall", "rows.jsonl"]) == 130
     assert capsys.readouterr().err == "llmtrace: interrupted\n"
+
+
+def test_an_interrupt_of_an_import_is_quiet(monkeypatch, capsys):
+    """Ctrl-C while the command is still loaded prints no traceback either."""
+
+    def interrupted(*_arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "llmtrace.cli")
+    monkeypatch.delattr(llmtrace, "cli")
+    monkeypatch.setattr("builtins.__import__", interrupted)
+    status = program()
+    monkeypatch.undo()
+
+    assert status == 130
+    assert capsys.readouterr().err == "llmtrace: interrupted\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="closes a stream as a POSIX shell does")
+@pytest.mark.parametrize("stream", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_closed_stream_is_no_traceback(stream, tmp_path):
+    """`llmtrace triage >&-` for its exit status alone."""
+    with (tmp_path / "rows.jsonl").open("w", encoding="utf-8") as file:
+        write_rows(file, [make_row()])
+    command = f'"{sys.executable}" -m llmtrace triage --rows rows.jsonl {stream}'
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+
+    assert done.stderr == ""
+    assert done.returncode == 11
+
+
+def test_a_waterfall_of_stdin(tmp_path):
+    """`-` is rows from a pipe, and no id of a request."""
+    with (tmp_path / "rows.jsonl").open("w", encoding="utf-8") as file:
+        write_rows(file, [make_row()])
+    command = [sys.executable, "-m", "llmtrace", "waterfall", "-"]
+    text = (tmp_path / "rows.jsonl").read_text(encoding="utf-8")
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+
+    assert "prefill" in done.stdout
 
 
 def test_a_reader_that_goes_away_is_no_traceback():

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import gc
+import re
 import tracemalloc
+from collections.abc import Iterator
 
 import pytest
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
 from llmtrace.run_comparison.engine_signals import COUNTERS
 from llmtrace_collector.signals.definitions import SIGNALS
@@ -215,6 +221,44 @@ def test_ray_spells_the_names_its_own_way():
     assert values(reading)["running"] == 4.0
     assert values(reading)["queue"] == (2.0, 4.0)
     assert labels_of(reading, "running") == [{"engine": "vllm", "model": "m", "replica": "0/abc"}]
+
+
+def test_openmetrics_of_a_newer_prometheus_client_has_no_colons():
+    """A Prometheus that asks for OpenMetrics gets `vllm_...` of the same process."""
+    text = pages.scrape("vllm-0.32-metrics.txt")
+    registry = CollectorRegistry()
+    registry.register(_Page(text))
+    written = openmetrics(registry).decode()
+
+    assert "\nvllm:" not in written
+    assert values(read(written)) == values(read(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "prefix"),
+    [
+        (pages.SGLANG, "sglang:"),
+        (pages.LLAMA_CPP, "llamacpp:"),
+        (pages.PRODUCTION_STACK, "vllm:"),
+    ],
+)
+def test_a_colon_may_be_written_as_an_underscore(text, prefix):
+    """As OpenMetrics has it, whatever the engine."""
+    written = re.sub(f"^{prefix}", f"{prefix[:-1]}_", text, flags=re.MULTILINE)
+
+    assert written != text
+    assert values(read(written)) == values(read(text)) != {}
+
+
+class _Page(Collector):
+    """What a process has counted, as its page says."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the families of the page."""
+        yield from text_string_to_metric_families(self._text)
 
 
 def test_a_router_that_exports_engines_again_is_not_counted_twice():

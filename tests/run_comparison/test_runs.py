@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -383,3 +385,60 @@ def test_the_page_draws_every_duration(run):
     page = comparison_page.page(comparison)
     assert page.count('<path class="before"') == len(comparison.effects) + 1
     assert "http" not in page.replace("http-equiv", "")
+
+
+def written(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
+    """Write rows to a file."""
+    path.write_text("".join(f"{json.dumps(one)}\n" for one in rows), encoding="utf-8")
+    return path
+
+
+def plain_rows(count: int = 200, **fields: Any) -> Iterator[dict[str, Any]]:
+    """Yield rows of requests that streamed, of a tenth of a second to the first token."""
+    for i in range(count):
+        yield {
+            "start": 1_700_000_000 * 10**9 + i * 10**9, "outcome": "success",
+            "ttft_s": 0.1 + i % 7 / 1000, "e2e_s": 2.0 + i % 11 / 1000, **fields,
+        }  # fmt: skip
+
+
+def test_a_first_token_that_is_not_known_is_not_the_end(tmp_path):
+    """A streamed request without `ttft_s` did not show its first content as late as its last."""
+    before = written(tmp_path / "before.jsonl", plain_rows())
+    rows = ({**one, "ttft_s": None} if i % 2 else one for i, one in enumerate(plain_rows()))
+    after = written(tmp_path / "after.jsonl", rows)
+    found = compare(read_run(before), read_run(after))
+
+    assert not moved(found)
+    assert any("no ttft: 0 of 200 before, 100 of 200 after" in one for one in found.warnings)
+
+
+def test_what_is_odd_in_files_is_said(tmp_path, capsys):
+    """As by triage: unknown keys, with what may be meant."""
+    before = written(tmp_path / "before.jsonl", plain_rows())
+    after = written(tmp_path / "after.jsonl", plain_rows(prompt_tokns=3))
+
+    assert main(["compare", str(before), str(after)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    for words in ("prompt_tokns", "Did you mean 'prompt_tokens'?", "after.jsonl)"):
+        assert words in said
+
+
+def test_runs_without_a_duration_in_common_cannot_be_compared(tmp_path, capsys):
+    """What could not be read shows no difference, and that is not that there is none."""
+    before = written(tmp_path / "before.jsonl", plain_rows())
+    rows = ({"start": one["start"], "outcome": "success", "ttft": 0.1} for one in plain_rows())
+    after = written(tmp_path / "after.jsonl", rows)
+
+    assert main(["compare", str(before), str(after)]) == 1
+    out, err = capsys.readouterr()
+    assert "nothing can be compared" in err
+    assert "ttft" in err
+    assert "No difference" not in out
+
+
+def test_too_few_requests_are_not_called_no_difference(run):
+    """Of eight requests each, no difference would have been shown."""
+    few = [run(make_rows(seed, 8), workload="a") for seed in (1, 2)]
+
+    assert wording.headline(compare(*few)).startswith("Too few requests")

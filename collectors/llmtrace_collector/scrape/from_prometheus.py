@@ -17,6 +17,7 @@ from typing import Any, Final
 from llmtrace.api_clients.prometheus_client import Prometheus
 from llmtrace.core.errors import DataError
 from llmtrace.dataset.case import Signals, Window, signals_from
+from llmtrace.display.summary_tables import date_and_zone
 from llmtrace_collector.scrape.samples import of_reading
 from llmtrace_collector.signals.definitions import SIGNALS
 from llmtrace_collector.signals.normalise import CPU_USED, STARTED, Normaliser
@@ -81,8 +82,8 @@ def read_signals(
         samples = _engines_own(server, [*own, STARTED, CPU_USED], profiles, window, progress)
     else:
         raise DataError(
-            f"{server.url} has no metrics of engines between {window.start:.0f} and "
-            f"{window.end:.0f} (unix seconds): neither llmtrace_engine_* nor an engine's own"
+            f"{server.url} has no metrics of engines between {date_and_zone(window.start)} and "
+            f"{date_and_zone(window.end)}: neither llmtrace_engine_* nor an engine's own"
         )
     signals, odd = signals_from(islice(samples, _MAX_SAMPLES))
     progress("asking Prometheus", 1.0)
@@ -129,9 +130,9 @@ def _bucket_series(name: str) -> Iterator[tuple[str, str, float]]:
     for profile in builtin_profiles():
         for family in profile.signals.get(name, ()):
             if family.less is None:
-                named = (("__name__", f"{family.name}_bucket"), *family.where)
-                matchers = ", ".join(f'{label}="{value}"' for label, value in named)
-                yield f"{{{matchers}}}", "le", family.factor
+                names = "|".join(profile.spellings(f"{family.name}_bucket"))
+                where = "".join(f', {label}="{value}"' for label, value in family.where)
+                yield f'{{__name__=~"{names}"{where}}}', "le", family.factor
 
 
 # --- the collector's metrics ---------------------------------------------------------------------
@@ -187,18 +188,16 @@ def _engines_own(
     step = max(_MIN_STEP_S, window.seconds / _MAX_POINTS)
     if step < _USUAL_STEP_S < window.seconds / 40:
         step = _USUAL_STEP_S
+    span = {
+        "start": f"{window.start:.3f}", "end": f"{window.end:.3f}", "step": f"{step:.3f}",
+    }  # fmt: skip
     pages: dict[str, dict[float, list[str]]] = defaultdict(lambda: defaultdict(list))
+    scraped = _scraped(server, [name for name in names if name in _recognised(profiles)], span)
     batches = [*name_batches(names)]
     for place, batch in enumerate(batches):
         progress("asking Prometheus", place / (len(batches) + 1))
-        found = server.ask(
-            "query_range",
-            query=f'{{__name__=~"{"|".join(batch)}"}}',
-            start=f"{window.start:.3f}",
-            end=f"{window.end:.3f}",
-            step=f"{step:.3f}",
-        )
-        for series in found:
+        chosen = f'{{__name__=~"{"|".join(batch)}"}}'
+        for series in server.ask("query_range", query=chosen, **span):
             labels = labels_of(series)
             own = {k: v for k, v in labels.items() if k not in _OF_PROMETHEUS}
             line = f"{labels.get('__name__', '')}{{{','.join(written_labels(own))}}}"
@@ -206,13 +205,39 @@ def _engines_own(
                 pages[instance_of(labels)][t].append(f"{line} {value!r}\n")
     for instance, by_time in pages.items():
         normaliser = Normaliser(profiles)
-        for t in sorted(by_time):
-            reading = normaliser.read("".join(by_time[t]))
+        last = -math.inf
+        for step_at in sorted(by_time):
+            # For minutes after the last scrape a step has its values again.
+            t = scraped[instance].get(step_at, step_at)
+            if t <= last:
+                continue
+            last = t
+            reading = normaliser.read("".join(by_time[step_at]))
             for one in of_reading(reading, instance, {}, round(t * 1e9)):
                 yield {
                     "t": t, "instance": instance, "signal": one.signal,
                     "value": one.value, "labels": dict(one.labels),
                 }  # fmt: skip
+
+
+def _recognised(profiles: Sequence[Profile]) -> set[str]:
+    """Return names that identify a page, of which each page has at least one."""
+    return {one for profile in profiles for name in profile.recognise
+            for one in profile.spellings(name)}  # fmt: skip
+
+
+def _scraped(
+    server: Prometheus, names: Sequence[str], span: Mapping[str, object]
+) -> dict[str, dict[float, float]]:
+    """Return by instance and step when the sample that the step has was scraped."""
+    found: dict[str, dict[float, float]] = defaultdict(dict)
+    for name in names:
+        query = f'max by (instance, exported_instance) (timestamp({{__name__="{name}"}}))'
+        for series in server.ask("query_range", query=query, **span):
+            by_step = found[instance_of(labels_of(series))]
+            for step, t in _values(series):
+                by_step[step] = max(t, by_step.get(step, t))
+    return found
 
 
 def written_labels(labels: Mapping[str, str]) -> Iterator[str]:

@@ -119,7 +119,7 @@ def _normalised(profile: Profile, part: _Part, family: Family, name: str) -> str
         *(f'{label}=""' for label in profile.skip_labels),
         *(f'{label}=~"|0"' for label in profile.one_of),
     ]
-    series = _named(_spelled(profile, name), matchers)
+    series = _named(profile.spellings(name), matchers)
     labels = [ours for ours, _ in profile.labels if ours not in TARGET]
     for ours, theirs in profile.labels:
         if ours in labels:
@@ -152,13 +152,6 @@ def _copied(series: str, ours: str, theirs: str) -> str:
     return f'label_replace({series}, "{ours}", "$1", "{theirs}", "(.+)")'
 
 
-def _spelled(profile: Profile, name: str) -> list[str]:
-    if not name.startswith(profile.prefix):
-        return [name]
-    heads = (profile.prefix, *profile.prefix_aliases)
-    return [head + name[len(profile.prefix) :] for head in heads]
-
-
 def _named(names: Sequence[str], matchers: Sequence[str] = ()) -> str:
     if len(names) == 1:
         return names[0] + (f"{{{', '.join(matchers)}}}" if matchers else "")
@@ -167,7 +160,7 @@ def _named(names: Sequence[str], matchers: Sequence[str] = ()) -> str:
 
 
 def _recognised(profile: Profile) -> list[str]:
-    return [spelled for name in profile.recognise for spelled in _spelled(profile, name)]
+    return [spelled for name in profile.recognise for spelled in profile.spellings(name)]
 
 
 def _derived(profiles: Sequence[Profile]) -> Iterator[dict[str, Any]]:

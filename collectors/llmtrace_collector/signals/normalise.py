@@ -222,19 +222,11 @@ def _knows(profile: Profile, text: str) -> bool:
     strange = any(not name.startswith(profile.prefix) for name in profile.recognise)
     if not strange and not any(head in text for head in heads):
         return False  # the quick way out: most profiles are not on a page
-    return any(
-        _on_page(text, name) for name in _spellings(profile, profile.recognise)
-    ) and not any(_on_page(text, name) for name in _spellings(profile, profile.unless))
 
+    def on_page(names: Sequence[str]) -> bool:
+        return any(_on_page(text, one) for name in names for one in profile.spellings(name))
 
-def _spellings(profile: Profile, names: Sequence[str]) -> list[str]:
-    aliased = [
-        alias + name[len(profile.prefix) :]
-        for alias in profile.prefix_aliases
-        for name in names
-        if name.startswith(profile.prefix)
-    ]
-    return [*names, *aliased]
+    return on_page(profile.recognise) and not on_page(profile.unless)
 
 
 def _on_page(text: str, name: str) -> bool:
@@ -358,7 +350,7 @@ def _hits(page: _Page, signal: Signal, family: Family) -> list[_Hit]:
 def _help_has(page: _Page, family: Family) -> bool:
     # The HELP line of a counter has its name with or without `_total`, as its exporter pleases.
     names = {family.name, family.name.removesuffix("_total")}
-    spelled = _spellings(page.profile, sorted(names))
+    spelled = [one for name in sorted(names) for one in page.profile.spellings(name)]
     return any((family.help or "") in page.helps[name] for name in spelled if name in page.helps)
 
 

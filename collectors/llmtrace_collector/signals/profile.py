@@ -140,7 +140,7 @@ class Profile:
 
     Attributes:
         path: where the page is.
-        prefix_aliases: prefixes that another exporter uses in place of `prefix`.
+        prefix_aliases: prefixes that another exporter or format uses in place of `prefix`.
         recognise: names that identify the page, one is enough; a name of `unless` rules it out.
         skip_labels: a series with one of these is another exporter's.
         labels: our labels, and the page's labels that each value is made from.
@@ -184,6 +184,13 @@ class Profile:
             if name.startswith(alias):
                 return self.prefix + name[len(alias) :]
         return name
+
+    def spellings(self, name: str) -> list[str]:
+        """Return every name that a canonical name may have on a page, itself first."""
+        if not name.startswith(self.prefix):
+            return [name]
+        heads = (self.prefix, *self.prefix_aliases)
+        return [head + name[len(self.prefix) :] for head in heads]
 
     def wants(self, name: str) -> bool:
         """Say whether a sample of this name is of any use to this profile."""
@@ -274,13 +281,17 @@ def parse_profile(text: str, where: str) -> Profile:
     read = _Reader(where)
     top = read.mapping(content, "", _PROFILE_KEYS)
     kind = read.one_of(top.get("kind"), "kind", get_args(ProfileKind))
+    prefix = read.text(top.get("prefix"), "prefix")
     profile = Profile(
         engine=read.text(top.get("engine"), "engine"),
         title=read.text(top.get("title"), "title"),
         kind=kind,
         path=_path(read, top.get("path")),
-        prefix=read.text(top.get("prefix"), "prefix"),
-        prefix_aliases=read.texts(top.get("prefix_aliases", []), "prefix_aliases"),
+        prefix=prefix,
+        prefix_aliases=(
+            *read.texts(top.get("prefix_aliases", []), "prefix_aliases"),
+            *_without_colon(prefix),
+        ),
         recognise=read.names(top.get("recognise"), "recognise"),
         unless=read.texts(top.get("unless", []), "unless"),
         skip_labels=read.texts(top.get("skip_labels", []), "skip_labels"),
@@ -295,6 +306,12 @@ def parse_profile(text: str, where: str) -> Profile:
     )
     _check_whole(read, profile)
     return profile
+
+
+def _without_colon(prefix: str) -> Iterator[str]:
+    """Yield a prefix as a newer prometheus_client writes it in OpenMetrics, where `:` is `_`."""
+    if prefix.endswith(":"):
+        yield f"{prefix[:-1]}_"
 
 
 class _Reader:

@@ -23,7 +23,7 @@ from llmtrace.triage.evidence import changes
 from llmtrace.triage.evidence.changes import MIN_COUNT, Share, Shift, expected_percentile, share
 from llmtrace.triage.evidence.kinds import values_at_same_mix
 from llmtrace.triage.evidence.other_clients import ENDED, OtherClients, other_clients_work
-from llmtrace.triage.evidence.request_rates import Arrivals, Counted
+from llmtrace.triage.evidence.request_rates import Arrivals, Counted, recorded_s
 from llmtrace.triage.evidence.signals import Moved, Series, gauges, means, moved, rates
 from llmtrace.triage.evidence.window_rows import Side
 
@@ -86,6 +86,7 @@ class Evidence:
         contributions: signed seconds by stage from the attribution, if there is one.
         ongoing: whether the data end with the window after.
         of_means: whether each row holds the means of several requests; its weight is their number.
+        unrecorded: times from which there are neither rows nor signals.
         coarse: whether there are too few requests to see that nothing moved.
         risen: the metrics that rose by the verdict; rules must not find that they did not.
         searched: whether a search chose the windows as the most unusual ones.
@@ -101,6 +102,7 @@ class Evidence:
     contributions: Mapping[str, float] = field(default_factory=dict)
     ongoing: bool = False
     of_means: bool = False
+    unrecorded: tuple[Window, ...] = ()
     coarse: bool = False
     risen: frozenset[str] = frozenset()
     searched: bool = False
@@ -223,7 +225,8 @@ class Evidence:
             inside = np.ones(len(side), bool)
             for column, value in group.items():
                 inside &= side.where(column, value)
-            sides.append(Counted(side.window, side.t[inside], side.rows.weights[inside]))
+            t, weights = side.t[inside], side.rows.weights[inside]
+            sides.append(Counted(side.window, t, weights, self.unrecorded))
         return Arrivals(*sides)
 
     @cached_property
@@ -257,7 +260,8 @@ class Evidence:
             in_use = np.bincount(codes[late], minlength=len(counts)) > 0
             in_use = in_use if in_use.any() else counts > 0
             requests = np.bincount(codes[named], side.rows.weights[named])
-            rate = float(np.median(requests[in_use])) / max(side.window.seconds, 1e-9)
+            recorded = recorded_s([side.window.start, side.window.end], self.unrecorded)
+            rate = float(np.median(requests[in_use])) / max(float(recorded[0]), 1e-9)
             independent = requests / _TOGETHER if self.of_means else counts
             found.append((rate, max(float(np.median(independent[in_use])), 1.0)))
         return found
@@ -634,9 +638,18 @@ def _share_of(stage: str, added: Mapping[str, float]) -> float:
 
 
 def count_in(every: Sequence[Series], window: Window) -> float:
-    """Return a counter's increase, as its mean rate times the window's length."""
-    inside = (one.within(window).value for one in every)
-    return sum((float(one.mean()) * window.seconds for one in inside if len(one)), 0.0)
+    """Return a counter's increase in a window, as far as it was recorded there."""
+    return sum((_increase(one, window) for one in every), 0.0)
+
+
+def _increase(one: Series, window: Window) -> float:
+    """Add up the rates, each over the part of its interval between two scrapes in the window."""
+    if len(one.t) < 2:  # an interval of unknown length
+        return float(one.within(window).value.sum()) * window.seconds
+    width = np.diff(one.t)
+    since = np.maximum(one.t - np.concatenate([[np.median(width)], width]), window.start)
+    inside = np.minimum(one.t, window.end) - since
+    return float(one.value @ np.maximum(inside, 0.0))
 
 
 def gather(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -25,24 +26,46 @@ def stretches_of(before: Window, after: Window) -> tuple[int, float]:
     return count, after.seconds * count / before.seconds
 
 
+def recorded_s(edges: Sequence[float] | Floats, gaps: Sequence[Window]) -> Floats:
+    """Return the seconds between each two edges that lie in no gap."""
+    recorded = np.asarray(edges, np.float64)
+    for gap in gaps:
+        recorded = recorded - np.clip(np.asarray(edges) - gap.start, 0.0, gap.seconds)
+    return np.diff(recorded)
+
+
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Arrival times of requests in one window, and how many requests each row stands for."""
+    """Arrival times of requests in one window, and how many requests each row stands for.
+
+    Attributes:
+        gaps: times in which no request was recorded, whether or not any came.
+    """
 
     window: Window
     t: Floats
     weights: Floats
+    gaps: Sequence[Window] = ()
 
     @property
     def rate(self) -> float:
         """Requests per second."""
-        return float(self.weights.sum()) / max(self.window.seconds, 1e-9)
+        [recorded] = recorded_s([self.window.start, self.window.end], self.gaps)
+        return float(self.weights.sum()) / max(float(recorded), 1e-9)
 
     def rates(self, count: int) -> Floats:
-        """Return the requests per second in each of `count` stretches of the window."""
+        """Return the requests per second in each of `count` stretches of the window.
+
+        Stretches of which most lies in a gap are left out.
+        """
         within = (self.window.start, self.window.end)
-        counts = np.histogram(self.t, count, within, weights=self.weights)[0]
-        return counts * count / self.window.seconds
+        counts, edges = np.histogram(self.t, count, within, weights=self.weights)
+        recorded = recorded_s(edges, self.gaps)
+        known = recorded >= np.diff(edges) / 2
+        if known.sum() < 2:  # nothing to vary between
+            known, recorded = np.ones(count, bool), np.diff(edges)
+        found: Floats = counts[known] / recorded[known]
+        return found
 
 
 @dataclass(frozen=True)

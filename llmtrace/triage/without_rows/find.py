@@ -14,13 +14,14 @@ from typing import Any, Final, Literal
 from llmtrace.core.errors import DataError
 from llmtrace.dataset.case import Case, Window
 from llmtrace.dataset.columns import Columns
+from llmtrace.display.summary_tables import date_and_zone
 from llmtrace.triage.causes import causes
 from llmtrace.triage.evidence.changes import MIN_COUNT, Shift
 from llmtrace.triage.evidence.evidence import Evidence, gather
 from llmtrace.triage.pipeline import Settings
 from llmtrace.triage.result import CAUSES, NAMED, Finding, Metric
 from llmtrace.triage.rows_in_order import in_order
-from llmtrace.triage.without_rows.intervals import DURATIONS, interval_rows
+from llmtrace.triage.without_rows.intervals import DURATIONS, gaps, interval_rows
 from llmtrace.triage.without_rows.stretch import find_stretch
 
 Verdict = Literal["moved", "no_change", "not_enough_data"]
@@ -111,9 +112,14 @@ def triage_engines(case: Case, settings: Settings, buckets: Buckets) -> EngineTr
             "no engine counted a request in that time: sums and counts of requests' durations "
             "are what this reads (llmtrace doctor URL says what an engine reports)"
         )
-    before, after, searched, found_one = _windows(rows, settings)
+    missing = gaps(case.signals)
+    for gap in missing:
+        t = rows.start / 1e9
+        rows = rows.take((t <= gap.start) | (t > gap.end))
+    before, after, searched, found_one = _windows(rows, settings, missing)
 
-    found = replace(gather(rows, case.signals, case.facts, before, after), of_means=True)
+    found = gather(rows, case.signals, case.facts, before, after)
+    found = replace(found, of_means=True, unrecorded=tuple(missing))
     shifts = {name: found.row(f"{name}_s") for name in _METRICS}
     moved = [name for name in _METRICS if _rose(shifts[name])]
     metric: Metric = settings.metric or (_longer(moved, found) if moved else _most(shifts))
@@ -137,11 +143,13 @@ def triage_engines(case: Case, settings: Settings, buckets: Buckets) -> EngineTr
         if verdict == "moved"
         else (),
         needs_rows=tuple(name for name in CAUSES if name not in WITHOUT_ROWS),
-        warnings=case.warnings,
+        warnings=(*case.warnings, *(f"no engine was scraped {_from_to(gap)}" for gap in missing)),
     )
 
 
-def _windows(rows: Columns, settings: Settings) -> tuple[Window, Window, bool, bool]:
+def _windows(
+    rows: Columns, settings: Settings, missing: Sequence[Window]
+) -> tuple[Window, Window, bool, bool]:
     """Return the windows to compare, whether they were searched for, and whether any was found."""
     before, after = settings.before, settings.after
     first, last = float(rows.start[0]) / 1e9, float(rows.start[-1]) / 1e9 + 1e-3
@@ -149,10 +157,26 @@ def _windows(rows: Columns, settings: Settings) -> tuple[Window, Window, bool, b
         after = Window(before.end, last)
     if after is not None:
         return before or Window(first, after.start), after, False, True
+    for gap in missing:
+        if settings.at is not None and gap.start < settings.at < gap.end:
+            raise DataError(
+                f"--at {date_and_zone(settings.at)}: no engine was scraped {_from_to(gap)}"
+            )
     metrics = _METRICS if settings.metric is None else (settings.metric,)
-    found = find_stretch(rows, [f"{name}_s" for name in metrics], settings.at)
-    middle = settings.at or (first + last) / 2
-    return *(found or (Window(first, middle), Window(middle, last))), True, found is not None
+    found = find_stretch(rows, [f"{name}_s" for name in metrics], settings.at, missing)
+    if found is not None:
+        return *found, True, True
+    edges = [first, *(edge for gap in missing for edge in (gap.start, gap.end)), last]
+    recorded = [Window(*pair) for pair in zip(edges[::2], edges[1::2], strict=True)]
+    at = settings.at
+    there = [one for one in recorded if at is not None and one.start <= at < one.end]
+    whole = max(there or recorded, key=lambda one: one.seconds)
+    middle = at or (whole.start + whole.end) / 2
+    return Window(whole.start, middle), Window(middle, whole.end), True, False
+
+
+def _from_to(gap: Window) -> str:
+    return f"from {date_and_zone(gap.start)} to {date_and_zone(gap.end)}"
 
 
 def _rose(shift: Shift | None) -> bool:
@@ -229,7 +253,7 @@ def _bounds(counts: Sequence[tuple[float, float]], q: float) -> tuple[float, flo
 
 
 def as_plain(result: EngineTriage) -> dict[str, Any]:
-    """Return a result for JSON: without infinity, and with the points of causes."""
+    """Return a result for JSON, as docs/on-call/engine-triage-result.schema.json describes it."""
     plain = asdict(result)
     for one in plain["percentiles"]:
         for side in ("before", "after"):

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from llmtrace.dataset.case import Signals
+from llmtrace.dataset.case import Signals, Window
 from llmtrace.dataset.columns import Columns, from_dicts
 from llmtrace.triage.evidence.other_clients import ENDED, GAP
 from llmtrace.triage.evidence.signals import Series, means, rates
@@ -31,7 +31,7 @@ def interval_rows(signals: Signals) -> Columns:
 
 
 def _rows(signals: Signals) -> Iterator[dict[str, Any]]:
-    ended = next((found for name in ENDED if (found := rates(signals, name, {}))), {})
+    ended = _ended(signals)
     durations = {
         field: {engine: _by_time(one) for engine, one in means(signals, name).items()}
         for field, name in DURATIONS.items()
@@ -55,6 +55,29 @@ def _rows(signals: Signals) -> Iterator[dict[str, Any]]:
                     **row,
                     **{field: int(found[t] / rate) for field, found in made.items() if t in found},
                 }
+
+
+def gaps(signals: Signals) -> list[Window]:
+    """Return the times in which no engine was scraped.
+
+    What was counted since then is in the first scrape that follows, so a gap ends an interval
+    after that one.
+    """
+    every = [series.t for series in _ended(signals).values()]
+    widths = np.concatenate([np.empty(0), *map(np.diff, every)])
+    if not len(widths):
+        return []
+    usual = float(np.median(widths))
+    t = np.unique(np.concatenate(every))
+    return [
+        Window(float(t[place]), float(t[place + 1]) + usual)
+        for place in np.flatnonzero(np.diff(t) > GAP * usual)
+    ]
+
+
+def _ended(signals: Signals) -> Mapping[str, Series]:
+    """Return the rate at which requests ended, by engine."""
+    return next((found for name in ENDED if (found := rates(signals, name, {}))), {})
 
 
 def _by_time(series: Series | None) -> Mapping[float, float]:

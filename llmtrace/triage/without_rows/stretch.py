@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import Columns
@@ -22,27 +23,34 @@ _BEFORE: Final = 3.0  # length of the window before, relative to the stretch
 
 
 def find_stretch(
-    rows: Columns, metrics: Sequence[str], at: float | None = None
+    rows: Columns,
+    metrics: Sequence[str],
+    at: float | None = None,
+    gaps: Sequence[Window] = (),
 ) -> tuple[Window, Window] | None:
     """Return the windows before and in the most certain stretch; `None` = none stands out.
 
     Logarithms of means inside and outside each possible stretch are compared with their variation.
+    No window has a gap in it.
 
     Args:
         rows: of intervals, by time.
         metrics: fields of them, any of which may have moved.
         at: a time that the stretch must contain, unix seconds.
+        gaps: times in which nothing was recorded.
     """
     best = None
     for metric in metrics:
         t, values = _by_time(rows, metric)
-        found = _highest(t, values, at)
+        found = _highest(t, values, at, gaps)
         if found is not None and (best is None or found[0] > best[0]):
             best = found
     if best is None:
         return None
-    _, start, end, first = best
-    return Window(max(first, start - _BEFORE * (end - start)), start), Window(start, end)
+    _, start, end, compared = best
+    return Window(max(compared.start, compared.end - _BEFORE * (end - start)), compared.end), (
+        Window(start, end)
+    )
 
 
 def _by_time(rows: Columns, metric: str) -> tuple[Floats, Floats]:
@@ -59,9 +67,9 @@ def _by_time(rows: Columns, metric: str) -> tuple[Floats, Floats]:
 
 
 def _highest(
-    t: Floats, values: Floats, at: float | None
-) -> tuple[float, float, float, float] | None:
-    """Return the z of the most certain stretch, its start and end, and the first time."""
+    t: Floats, values: Floats, at: float | None, gaps: Sequence[Window]
+) -> tuple[float, float, float, Window] | None:
+    """Return the z of the most certain stretch, its start and end, and the time before it."""
     n = len(t)
     if n < 2 * MIN_COUNT:
         return None
@@ -71,6 +79,11 @@ def _highest(
     # Long enough, with enough before it to compare with.
     fits = (end - first >= MIN_COUNT) & (first >= MIN_COUNT)
     inside = np.maximum(end - first, 1)
+    # Points of one number have no gap between them; those to compare with precede the stretch.
+    part = np.searchsorted([gap.end for gap in gaps], t)
+    begins = np.searchsorted(part, part)  # of each point's part, the first point
+    compare = _to_compare_with(begins)
+    fits &= (part[first] == part[end - 1]) & (compare[first] >= 0)
     if at is not None:
         fits &= (t[first] <= at) & (t[end - 1] >= at)
     if not fits.any():
@@ -89,7 +102,29 @@ def _highest(
     if z < math.sqrt(2 * math.log(n * n / _CHANCE)) or rise[place] < _LEAST:
         return None
     step = float(np.median(np.diff(t)))
-    return z, float(t[begin]) - step / 2, float(t[last]) + step / 2, float(t[0])
+    after_gap = begins[begin] == begin
+    start = float(t[begin]) - (step if after_gap else step / 2)
+    until = int(compare[begin])
+    compared = Window(float(t[begins[until - 1]]), min(start, float(t[until - 1]) + step / 2))
+    return z, start, float(t[last]) + step / 2, compared
+
+
+def _to_compare_with(begins: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return, for each point as the first of a stretch, the end of the points to compare with.
+
+    Args:
+        begins: the first point without a gap up to each point.
+
+    Returns:
+        Indices; -1 = there are too few.
+    """
+    found = np.full(len(begins), -1)
+    for place in range(len(begins)):
+        until = place
+        while until and until - begins[until - 1] < MIN_COUNT:
+            until = int(begins[until - 1])
+        found[place] = until or -1
+    return found
 
 
 def _shared(unrest: Floats) -> float:
