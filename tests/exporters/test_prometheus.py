@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families as parse_text
+from prometheus_client.registry import Collector
 
 from llmtrace.budget import Budget
 from llmtrace.core import failopen
@@ -161,18 +162,41 @@ def test_a_stage_that_was_never_known_has_no_series(sink, registry):
     assert value(registry, "llmtrace_stage_unknown_total", stage="queue", route="/unsplit") == 1
 
 
+class Ready(Collector):
+    """Has its families made already, as far as printing them goes."""
+
+    def __init__(self, families):
+        self._families = list(families)
+
+    def collect(self):
+        """Return the same families each time."""
+        return self._families
+
+
+def least_cpu_s(registry):
+    """Return what printing a page takes, the least of three times."""
+    took = []
+    for _ in range(3):
+        began = time.process_time()
+        generate_latest(registry)
+        took.append(time.process_time() - began)
+    return min(took)
+
+
 def test_a_page_at_the_default_limit_is_bounded(registry):
-    """With many more routes than the limit it stays small, and no request is missing from it."""
+    """With many more routes than the limit it stays small, and no request is missing from it.
+
+    Once made, it costs about what printing its samples costs.
+    """
     sink = PrometheusSink(registry=registry)
     for number in range(700):
         sink.write(typical(route=f"/{number}"))
-    generate_latest(registry)
-    began = time.process_time()
     page = generate_latest(registry)
-    took_s = time.process_time() - began
+    made = CollectorRegistry()
+    made.register(Ready(sink.collect()))
 
     assert len(page) <= 10_000_000
-    assert took_s <= 1.0
+    assert least_cpu_s(registry) <= 1.5 * least_cpu_s(made)
     routes = {
         s.labels["route"]: s.value
         for s in samples(registry, "llmtrace_requests_total", outcome="success")
