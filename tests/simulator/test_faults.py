@@ -138,7 +138,7 @@ def test_dropped_connection_is_a_protocol_error(engine: SimulatedServer) -> None
 
 def test_keep_alive_comments_fill_the_wait() -> None:
     """Comment lines come before the first token, and the SDK does not mind them."""
-    slow = ServerConfig(engine=EngineConfig(base_s=0.1), faults=Faults(keep_alive_s=0.02))
+    slow = ServerConfig(engine=EngineConfig(base_s=1.0), faults=Faults(keep_alive_s=0.02))
     with serve(slow) as server:
         lines = post(server, "/chat/completions", streamed(tokens=2)).text.split("\n\n")
         with openai.OpenAI(base_url=server.url, api_key="none") as sdk:
