@@ -59,7 +59,7 @@ class Collector:
             )
         if parts.username or parts.password:
             raise ConfigError(
-                "keep secrets out of the address: put a token, or of a user and password "
+                "keep secrets out of the address: put a token, or for a user and password "
                 f"{_FOR_BASIC}, into a file and give {self.token_option}"
             )
         self.url = urllib.parse.urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))

@@ -43,14 +43,14 @@ class _Stay(urllib.request.HTTPRedirectHandler):
 
 
 def read_authorization(path: Path, option: str) -> str:
-    """Return the header that a file is for: of its token, or its own if it begins with `Basic `.
+    """Return the `Authorization` header in a file: `Basic ` text as it is, else a bearer token.
 
     Args:
         path: of the file.
         option: that names it, for the error.
 
     Raises:
-        ConfigError: there is none in it.
+        ConfigError: the file holds neither.
     """
     text = read_token(path, option, allowed=_TOKEN_OR_BASIC)
     return text if text.startswith(_BASIC) else f"Bearer {text}"

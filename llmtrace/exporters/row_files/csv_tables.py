@@ -93,7 +93,7 @@ def _texts(path: Path, progress: Progress) -> Iterator[str]:
     for block in blocks(path, progress):
         what = next((what for magic, what in _BINARY.items() if block.startswith(magic)), None)
         if line == 1 and what is not None:
-            raise SourceError(f"{path}: is no CSV: {what}")
+            raise SourceError(f"{path}: is not CSV: {what}")
         try:
             yield block.decode("utf-8-sig" if line == 1 else "utf-8")
         except UnicodeDecodeError as error:

@@ -88,7 +88,7 @@ class _Decoder:
         self.flush = decoder.flush
 
     def decode(self, data: bytes) -> Any:
-        """Look at a piece of the body, and decode it as ever."""
+        """Look at a piece of the body, and decode it as usual."""
         if _TAB in data or self._comments.begun:
             self._comments.look(data)
             if self._comments.over:

@@ -89,7 +89,7 @@ _START, _GATEWAY, _ROUTE, _ENGINE, _DONE, _WAKE = 0, 1, 2, 3, 4, 5
 
 _NEVER = 1e18
 _SIZES = 24  # powers of two a step's tokens can come to
-_LOOK_EVERY_S = 0.25  # who waits is looked at for its patience this often
+_LOOK_EVERY_S = 0.25  # how often waiting requests are checked for the end of their patience
 _BURST_S = 0.001
 _HTTP_OK, _TOO_MANY, _BAD_GATEWAY, _UNAVAILABLE = 200, 429, 502, 503
 _FIRST_BACKOFF_S, _MAX_BACKOFF_S = 0.5, 8.0
@@ -541,7 +541,7 @@ def _expire(work: Any, fate: Any, fleet: Fleet, r: int, i: int, heap: Any) -> No
         _finish(work, fate, i, at, CANCELLED, _HTTP_OK, heap)
 
 
-# --- lists of who waits -------------------------------------------------------------------------
+# --- lists of waiting requests -------------------------------------------------------------------
 
 
 @njit(cache=True)

@@ -391,10 +391,10 @@ def _instance_stands_out(e: Evidence, signal: str) -> tuple[str, bool, str] | No
 
 def _by_role(e: Evidence, names: Iterable[str]) -> list[set[str]]:
     """Group engines that may replace each other: one that prefills does not decode."""
+    apart = is_disaggregated(e)
     groups: dict[Any, set[str]] = {}
     for name in names:
-        role = e.fact("kv_role", name) if is_disaggregated(e) else None
-        groups.setdefault(role, set()).add(name)
+        groups.setdefault(e.fact("kv_role", name) if apart else None, set()).add(name)
     return [*groups.values()]
 
 

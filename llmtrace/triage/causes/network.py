@@ -110,7 +110,7 @@ def network_path(e: Evidence) -> Finding:
         support(_engine_steady(e), "queue and prefill did not move"),
         against(waits, say.durations("wait for one's own pool", wait), strongly=True),
         against(not (longer_path or _reconnects(e) or sets_up or hidden),
-                "connecting and sending wait for a machine: a round trip takes as long as ever",
+                "connecting and sending wait for a machine: a round trip takes as long as before",
                 strongly=bool(e.up("client_lag_s"))),
         against(opened, "requests that ended early left connections closed", strongly=True),
     ]  # fmt: skip

@@ -157,7 +157,7 @@ def _none(name: str) -> Response:
 
 def _index(reports: Reports, unfinished: Sequence[Alert], failed: int = 0) -> str:
     rows = "".join(
-        "<tr><td>being triaged: this page renews itself</td>"
+        "<tr><td>being triaged: this page refreshes itself</td>"
         f"<td>{escape(alert.title)}, {date_and_zone(alert.started)}</td><td>-</td><td>-</td></tr>"
         for alert in unfinished
     )
