@@ -87,8 +87,9 @@ class Words:
 
     def where(self, *names: str) -> Mask:
         """Return a mask of the rows that have one of these words."""
-        codes = [self.names.index(name) for name in names if name in self.names]
-        return np.isin(self.codes, codes)
+        chosen = np.zeros(len(self.names) + 1, bool)  # the last is for the code of an unknown word
+        chosen[[self.names.index(name) for name in names if name in self.names]] = True
+        return chosen[self.codes]
 
     def word(self, index: int) -> str | None:
         """Return one row's word; `None` = unknown."""

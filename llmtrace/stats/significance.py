@@ -253,14 +253,14 @@ _log_factorials = np.zeros(1)
 
 
 def _log_choose(n: int, k: np.typing.NDArray[np.int64]) -> Floats:
+    """Return the logarithm of `n` choose `k`, for `k` from 0 to `n`."""
     global _log_factorials
     if len(_log_factorials) <= n:
         numbers = np.arange(1, max(2 * len(_log_factorials), n + 1), dtype=np.float64)
         _log_factorials = np.concatenate([[0.0], np.cumsum(np.log(numbers))])
     table: Floats = _log_factorials
-    inside = (k >= 0) & (k <= n)
-    k = np.clip(k, 0, n)
-    return np.where(inside, table[n] - table[k] - table[n - k], -np.inf)
+    logs: Floats = table[n] - table[k] - table[n - k]
+    return logs
 
 
 def _inverse_beta(p: float, a: float, b: float) -> float:

@@ -21,6 +21,7 @@ _TRIMMED: Final = 0.1  # share of requests farthest above the line, which waited
 _ROUNDS: Final = 3
 _DRAWS: Final = 200
 _MAX: Final = 20_000
+_AT_ONCE: Final = 200_000  # requests of draws that are fitted together, so that memory is bounded
 _SPREAD: Final = 1.2  # p95 over p5 of prompt tokens, at least
 
 
@@ -47,13 +48,16 @@ def estimate_prefill(rows: Columns, seed: int) -> Estimate | None:
     low, high = np.quantile(tokens, (0.05, 0.95))
     if high < _SPREAD * max(low, 1.0):
         return None
-    slope, base, kept = _fit(tokens, ttft)
+    slopes, bases, masks = _fit(tokens[None], ttft[None])
+    slope, base, kept = float(slopes[0]), float(bases[0]), masks[0]
     rng = np.random.default_rng(seed)
+    at_once = max(1, _AT_ONCE // len(tokens))
     draws = []
-    for _ in range(_DRAWS):
-        pick = rng.integers(0, len(tokens), len(tokens))
+    for start in range(0, _DRAWS, at_once):
+        size = min(at_once, _DRAWS - start), len(tokens)
+        pick = rng.integers(0, len(tokens), size)
         draws.append(_fit(tokens[pick], ttft[pick])[0])
-    bounds = np.quantile(draws, (0.025, 0.975))
+    bounds = np.quantile(np.concatenate(draws), (0.025, 0.975))
     return Estimate(
         what="prefill",
         source="estimated",
@@ -66,23 +70,33 @@ def estimate_prefill(rows: Columns, seed: int) -> Estimate | None:
     )
 
 
-def _fit(x: Floats, y: Floats) -> tuple[float, float, Mask]:
-    """Fit a line by least squares, and again without the requests farthest above it."""
-    kept = np.ones(len(x), bool)
-    slope = base = 0.0
+def _fit(x: Floats, y: Floats) -> tuple[Floats, Floats, Mask]:
+    """Fit lines by least squares, and again without the requests farthest above each.
+
+    Args:
+        x: tokens of the requests of a draw, a row for every draw.
+        y: their TTFTs, seconds; of the same shape.
+
+    Returns:
+        slope and base of every draw, and which of its requests were kept.
+    """
+    kept = np.ones(x.shape, bool)
     for _ in range(_ROUNDS):
-        slope, base = _line(x[kept], y[kept])
-        off = (y - base - slope * x) / np.maximum(base + slope * x, 1e-6)
-        kept = off <= np.quantile(off, 1 - _TRIMMED)
+        slope, base = _lines(x, y, kept)
+        line = base[:, None] + slope[:, None] * x
+        off = (y - line) / np.maximum(line, 1e-6)
+        kept = off <= np.quantile(off, 1 - _TRIMMED, axis=1, keepdims=True)
     return slope, base, kept
 
 
-def _line(x: Floats, y: Floats) -> tuple[float, float]:
-    spread = float(((x - x.mean()) ** 2).sum())
-    if spread <= 0:
-        return 0.0, float(y.mean())
-    slope = float(((x - x.mean()) * (y - y.mean())).sum()) / spread
-    return slope, float(y.mean() - slope * x.mean())
+def _lines(x: Floats, y: Floats, kept: Mask) -> tuple[Floats, Floats]:
+    """Return the slope and base of the line through every row's requests that are kept."""
+    x_mean, y_mean = (one.mean(axis=1, where=kept) for one in (x, y))
+    off = x - x_mean[:, None]
+    spread = (off**2).sum(axis=1, where=kept)
+    shared = (off * (y - y_mean[:, None])).sum(axis=1, where=kept)
+    slope = np.divide(shared, spread, out=np.zeros(len(x)), where=spread > 0)
+    return slope, y_mean - slope * x_mean
 
 
 def _fit_quality(x: Floats, y: Floats, slope: float, base: float) -> float:

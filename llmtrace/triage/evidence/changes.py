@@ -161,17 +161,17 @@ def shift(
                      for values, t in ((before, before_t), (after, after_t)))  # fmt: skip
     found, b05 = _without_z(before, after), np.percentile(before, 5)
     blocks_b, blocks_a = _blocks(before), _blocks(after)
-    medians = np.array([np.median(block) for block in blocks_b])
+    medians = _of_each(blocks_b, np.median)
     spread = max(mad_sigma(medians), 0.02 * abs(found.before_p50), 1e-12)
     # The spread is of blocks of this size, so it is scaled to the sizes of both windows.
-    size = len(before) / len(blocks_b)
+    size = len(before) / len(medians)
     error = spread * _MEDIAN_ERROR * math.sqrt(size / len(before) + size / len(after))
     means_z = _mean_level_z(before, after) if of_means else -math.inf
     many = [block > found.before_p95 for block in blocks_b]
     few = [block < b05 for block in blocks_b]
     return replace(
         found,
-        z=z_of_t((found.after_p50 - found.before_p50) / error, len(blocks_b) - 1),
+        z=z_of_t((found.after_p50 - found.before_p50) / error, len(medians) - 1),
         tail_z=max(_tail_z(found.tail_share, len(before), len(after), many), means_z),
         mean_z=max(_mean_z(blocks_b, blocks_a), means_z),
         low_tail_z=_tail_z(float(np.mean(after < b05)), len(before), len(after), few),
@@ -339,10 +339,25 @@ def _known(values: Floats, t: Floats) -> tuple[Floats, Floats]:
 
 
 def _blocks(values: Floats) -> list[Floats]:
-    """Cut values, which are in order of time, into blocks of equal count."""
+    """Cut values, which are in order of time, into blocks of equal count; see `_cut`."""
     fewest = min(max(len(values) // _PER_SMALL_BLOCK, 2), _FEW_BLOCKS)
-    count = min(max(len(values) // _PER_BLOCK, fewest), _MAX_BLOCKS)
-    return np.array_split(values, count)
+    return _cut(values, min(max(len(values) // _PER_BLOCK, fewest), _MAX_BLOCKS))
+
+
+def _cut(values: Floats, count: int) -> list[Floats]:
+    """Cut values into `count` blocks; return them as rows of one matrix, or two.
+
+    Where they do not divide evenly, the first blocks have one value more, as of `np.array_split`.
+    """
+    size, longer = divmod(len(values), count)
+    edge = longer * (size + 1)
+    cut = [values[:edge].reshape(longer, size + 1), values[edge:].reshape(count - longer, size)]
+    return [blocks for blocks in cut if blocks.size]
+
+
+def _of_each(blocks: Iterable[NDArray[Any]], of: Callable[..., NDArray[Any]]) -> Floats:
+    """Return the mean or median (`of`) of every block of `_cut`."""
+    return np.concatenate([of(same_size, axis=1) for same_size in blocks])
 
 
 def mad_sigma(values: Floats) -> float:
@@ -352,14 +367,14 @@ def mad_sigma(values: Floats) -> float:
 
 def _mean_z(before: list[Floats], after: list[Floats]) -> float:
     """Return the change of the mean of blocks as a z (Welch)."""
-    means = [np.array([block.mean() for block in blocks]) for blocks in (before, after)]
-    variance = sum(float(one.var(ddof=1)) / len(one) for one in means)
-    more = float(means[1].mean() - means[0].mean())
-    least = max(0.01 * abs(float(means[0].mean())), 1e-9)
-    return z_of_t(more / max(math.sqrt(variance), least), len(before) + len(after) - 2)
+    low, high = (_of_each(blocks, np.mean) for blocks in (before, after))
+    variance = float(low.var(ddof=1)) / len(low) + float(high.var(ddof=1)) / len(high)
+    least = max(0.01 * abs(float(low.mean())), 1e-9)
+    error = max(math.sqrt(variance), least)
+    return z_of_t(float(high.mean() - low.mean()) / error, len(low) + len(high) - 2)
 
 
-def _stretch_z(before: Floats, after: Floats, of: Callable[[Floats], np.floating[Any]]) -> float:
+def _stretch_z(before: Floats, after: Floats, of: Callable[..., NDArray[Any]]) -> float:
     """Return how far the mean (`of`) after is from those of stretches before, as a z.
 
     Lengths, bursts and waits are alike for longer than a block of requests, so the window after is
@@ -367,7 +382,7 @@ def _stretch_z(before: Floats, after: Floats, of: Callable[[Floats], np.floating
     number (Student's prediction interval; Ibragimov and Müller).
     """
     count = max(STRETCHES, len(before) // len(after))
-    means = np.array([of(part) for part in np.array_split(before, count)])
+    means = _of_each(_cut(before, count), of)
     least = max(0.01 * abs(float(means.mean())), 1e-9)
     return z_among_stretches(means, float(of(after)), least, len(after) * count / len(before))
 
@@ -412,13 +427,17 @@ def z_of_t(t: float, free: int) -> float:
     return math.copysign(z, t)
 
 
-def _tail_z(tail_share: float, before_n: int, after_n: int, blocks: list[Mask]) -> float:
+def _tail_z(
+    tail_share: float, before_n: int, after_n: int, blocks: list[NDArray[np.bool_]]
+) -> float:
     """Return how far a tail's share after is above `TAIL`, as the z of an exact test.
 
     Counts are divided by how much more those of blocks before (masks) vary than by chance.
     """
-    counts = np.array([block.sum() for block in blocks], float)
-    sizes = np.array([len(block) for block in blocks], float)
+    counts = _of_each(blocks, np.sum).astype(float)
+    sizes = np.concatenate(
+        [np.full(len(same_size), float(same_size.shape[1])) for same_size in blocks]
+    )
     expected = sizes * counts.sum() / sizes.sum()
     clustered = 1.0
     if len(counts) > 2 and expected.sum() > 0:
