@@ -56,6 +56,13 @@ def test_semicolons_and_decimal_commas(tmp_path):
     assert columns.numbers["e2e_s"][0] == 15.0
 
 
+def test_bars_and_a_header_in_upper_case(tmp_path):
+    """As databases export them; what is no key of a row keeps its case."""
+    columns = read(tmp_path, f"START|TTFT_S|E2E_s|Note\n{HALF_PAST_TWO}|0.25|1.5|a,b;c\n")
+    assert columns.numbers["ttft_s"].tolist() == [0.25]
+    assert columns.numbers["e2e_s"].tolist() == [1.5]
+
+
 def test_what_is_odd_is_counted_and_the_rest_is_read(tmp_path):
     """A line with too few fields, a start that is none, a value that is no number."""
     text = f"start,ttft_s,e2e_s\n{HALF_PAST_TWO},fast,2\n1,2\nnoon,1,1\n{HALF_PAST_TWO},0.5,2\n"

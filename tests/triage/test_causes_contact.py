@@ -548,3 +548,51 @@ def test_rows_alone_do_not_prove_a_lost_prefix_in_a_stretch_that_was_searched_fo
     found = made.findings(metric="ttft_s", searched=searched)["prefix_cache_collapse"]
 
     assert found.status == ("likely" if searched else "confirmed")
+
+
+def test_as_many_long_prompts_as_before_block_no_more_than_before() -> None:
+    """Short ones that come while one is computed are late, for another reason."""
+    made = hand_made.head_of_line()
+    usual = [row for row in made.rows if row["start"] < AFTER.start * 1e9]
+    before = made.findings(metric="ttft_s")["head_of_line"]
+    for row in usual[:: len(usual) // 12]:
+        row |= {"prompt_tokens": 30_000, "cached_tokens": 0, "prefill_s": 8.0}
+
+    assert before.status in SURE
+    assert made.findings(metric="ttft_s")["head_of_line"].status not in SURE
+
+
+def test_a_gateway_that_is_scraped_shows_no_engine() -> None:
+    """Whether it can be reached, and what it counts, is nothing that an engine says."""
+    made = hand_made.hosted(hand_made.head_of_line())
+    made.forget_rows("spec_drafted", "spec_accepted", "first_chunk_frontend_s")
+    made.gauges["up", "litellm:4000"] = lambda _t, _u: 1.0
+    made.counters["gateway_requests", "litellm:4000"] = lambda _t: 3.0
+
+    assert not made.evidence().sees_engines
+    assert made.findings(metric="ttft_s")["head_of_line"].status not in NAMED
+
+
+def test_what_makes_tokens_slower_comes_before_a_queue_that_does_not() -> None:
+    """Both are so; asked for is the time per token."""
+    made = hand_made.batch_size()
+    made.gauge("waiting", 14.0, 2.0)
+    made.gauge("running", 64.0)
+    hand_made.slow_queue(made, 1.5)
+
+    found = made.findings(metric="tpot_s", risen=frozenset({"tpot_s", "ttft_s"}))
+
+    assert [*found][:2] == ["batch_size", "queue_saturation"]
+    assert found["queue_saturation"].status in SURE
+
+
+def test_of_two_proxies_one_may_report_nothing() -> None:
+    """The first one's time is as before, and neither the engine nor its front end is slower."""
+    made = hand_made.gateway_overhead_by_exclusion()
+    for row in made.rows:
+        row["gateway_s"] = 0.001
+
+    found = made.findings(metric="ttft_s")
+
+    assert next(iter(found)) == "gateway_overhead"
+    assert "no gateway reports it" in found["gateway_overhead"].evidence[0].text

@@ -188,3 +188,19 @@ def test_a_gpu_that_is_not_seen_is_not_blamed_for_what_else_explains_it(other):
         made.forget("prefix_hits", "prefix_queries")
 
     assert made.findings()["gpu_throttle"].status == "unknown"
+
+
+def test_more_load_is_no_queue_where_engines_count_none_of_the_time():
+    """The first chunk is late, and engines deliver theirs as early as ever."""
+    made = late("unattributed_s", 1.5)
+    made.rows += [{**row, "request_id": f"{row['request_id']}-2", "start": row["start"] + 10**8}
+                  for row in made.after()]  # fmt: skip
+    made.gauge("waiting", 1.0, 0.5)
+    made.gauge("running", 64.0)
+    counted, silent = made, replace(made, counters=dict(made.counters))
+    count(counted)
+    counted.forget("queue_sum", "queue_count", "prefill_sum", "prefill_count")
+
+    found = [one.findings(metric="ttft_s")["queue_saturation"] for one in (silent, counted)]
+
+    assert [one.status in SURE for one in found] == [True, False]

@@ -1,8 +1,8 @@
 """Read rows from CSV, as spreadsheets and databases export them, into Arrow tables.
 
-The header names the keys of a row. `start` may be a date and time (ISO 8601; UTC where it has no
-zone) as well as Unix time in nanoseconds. With semicolons as separators, as European spreadsheets
-write them, numbers may have a decimal comma.
+The header names the keys of a row, in upper or lower case. `start` may be a date and time (ISO
+8601; UTC where it has no zone) as well as Unix time in nanoseconds. With semicolons as separators,
+as European spreadsheets write them, numbers may have a decimal comma.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from llmtrace.core.errors import SourceError, explain_error, needs_extra
 from llmtrace.core.flat_row import flat_kinds
 from llmtrace.exporters.row_files.forms import Progress, blocks, check_columns, silent
 
-_SEPARATORS: Final = ",;\t"
+_SEPARATORS: Final = ",;\t|"
 _STATED_SEPARATOR: Final = re.compile(r'"?sep=(.)"?')  # a first line that Excel writes
 _NUMBER: Final = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _FLAG: Final = r"^[01](\.0*)?$"
@@ -39,7 +39,7 @@ def csv_tables(
     """Yield the rows of a CSV file, plain or `.gz`, many at once.
 
     Args:
-        path: of the file. Its first line is the header, separated by commas, semicolons or tabs.
+        path: of the file. Its first line is the header; commas, semicolons, tabs or `|` separate.
         kept_out: counts lines that are no row, and values that are no number.
         progress: notified of the progress.
 
@@ -117,8 +117,14 @@ def _header(text: str) -> tuple[str, list[str], str]:
             separator = stated[1]
         elif line.strip(f'{_SEPARATORS}" '):
             separator = separator or max(_SEPARATORS, key=line.count)
-            return separator, [name.strip().strip('"') for name in line.split(separator)], text
+            return separator, [_key(name) for name in line.split(separator)], text
     return ",", [], ""
+
+
+def _key(name: str) -> str:
+    """Return the key of a row that a column's name means: some databases export upper case."""
+    name = name.strip().strip('"')
+    return name.lower() if name.lower() in flat_kinds() else name
 
 
 def _whole_records(texts: Iterable[str], separator: str, kept_out: Counter[str]) -> Iterator[str]:

@@ -107,8 +107,14 @@ def causes(evidence: Evidence, can_show: Container[str] = RULES) -> list[Finding
 
 
 def _ranked(others: Iterable[Finding]) -> list[Finding]:
+    """Sort by status and score; what cannot affect the metric comes after what surely does."""
     order = list(RULES)
-    return sorted(others, key=lambda one: (_RANK[one.status], -one.score, order.index(one.id)))
+
+    def place(one: Finding) -> tuple[int, bool, int, int]:
+        outside = _is_outside(one) and one.status in SURE
+        return _RANK["likely" if outside else one.status], outside, -one.score, order.index(one.id)
+
+    return sorted(others, key=place)
 
 
 def _open_if_not_reported(evidence: Evidence, finding: Finding) -> Finding:
@@ -160,6 +166,8 @@ def _lower_if_small(evidence: Evidence, finding: Finding) -> Finding:
     """Make a cause at most possible if its wait is a small part of the metric's growth."""
     wait = _WAITS.get(finding.id)
     part = None if wait is None else evidence.part_of_metric(wait)
+    if finding.id == "queue_saturation":
+        part = evidence.engine_share()
     if finding.status not in NAMED or part is None or part >= _SMALL_PART:
         return finding
     if wait == "network_s" and (

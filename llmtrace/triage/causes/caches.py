@@ -8,7 +8,7 @@ from llmtrace.stats.arrays import Floats
 from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
 from llmtrace.triage.evidence import format_figures as say
-from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, STANDS_OUT, SURE, Shift
+from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, RATHER_SURE, STANDS_OUT, SURE, Shift
 from llmtrace.triage.evidence.counter_ratios import (
     Ratio,
     ratio_of,
@@ -122,7 +122,9 @@ def _rows_show_fewer_hits(e: Evidence) -> bool | None:
     tokens = e.at_same_mix("found_prefix_tokens", by_length=True)
     if tokens is None:
         return None
-    fewer = tokens.after_mean <= _FALLS_TO * tokens.before_mean and tokens.mean_z <= -SURE
+    counted = ratio_of(e, "prefix_hits", "prefix_queries")
+    sure = SURE if counted is None or not _fell_enough(counted, 1.0) else RATHER_SURE
+    fewer = tokens.after_mean <= _FALLS_TO * tokens.before_mean and tokens.mean_z <= -sure
     return fewer and tokens.stretch_z <= -STANDS_OUT
 
 

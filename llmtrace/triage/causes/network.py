@@ -176,10 +176,11 @@ def gateway_overhead(e: Evidence) -> Finding:
     local = e.local("gateway", "gateway_s")
     limited = _over_limit(e)
     own_time = "the gateway's own time (Server-Timing, its headers, or our middleware)"
-    by_exclusion = None if whole is not None else _lost_between(e)
+    # Of several proxies in a row, one may report its time and another not.
+    by_exclusion = None if e.up("gateway_s") else _lost_between(e)
     if by_exclusion:
         lost = "first_chunk" if e.row("first_chunk_s") is not None else "unattributed"
-        text = ("the gateway reports nothing, but time is lost on the path and not in the engine: "
+        text = ("no gateway reports it, but time is lost on the path and not in the engine: "
                 + say.durations(lost.replace("_", " "), e.row(f"{lost}_s")))  # fmt: skip
         seen = [gate(e.stage_rose(lost), text), required(by_exclusion, text, own_time)]
     else:

@@ -72,8 +72,10 @@ def long_prompts(e: Evidence) -> Finding:
         support(None if tenant is None else True, f"longer prompts come from {tenant}"),
         support(_prompts_fill_cache(e, tokens),
                 "they fill the KV cache, which is as large as before"),
-        against(blocked and few, f"only {say.percent(long or 0)} of the prompts are longer than "
-                "90 % were, and short ones wait for them"),
+        # Of a hosted API, nothing shows that prompts block each other.
+        against(blocked and few and e.sees_engines,
+                f"only {say.percent(long or 0)} of the prompts are longer than 90 % were, and "
+                "short ones wait for them"),
         against(None if slow is None else slow < 0.2,
                 f"only {say.percent(slow or 0)} of the slow requests have a long prompt"),
         against(None if per_token is None else per_token > 1.8,
@@ -182,7 +184,9 @@ def head_of_line(e: Evidence) -> Finding:
     waits = e.stage_rose(*ENGINE_STAGES)
     held, others = held_up(e), e.other_clients("tokens_in")
     each = None if held else long_prompts_of_others(e)
-    per_token = e.prefill_ratio
+    as_before = None if found is None else not _long_prompts_rose(e, found)
+    per_token = e.prefill_ratio or 0.0
+    slowed = f", each token {say.amount(per_token)} times as slow" if per_token >= _SLOWED else ""
     lines = [
         gate(waits, say.durations("time to first chunk", e.row("ttft_s")), "stages of requests"),
         required(True if each is not None else held,
@@ -207,10 +211,8 @@ def head_of_line(e: Evidence) -> Finding:
         against(found is not None and e.more_load and not blocks[0]
                 and found.long_n <= 1.5 * _scaled_to_after(e, found.long_before),
                 "load rose, and long prompts are no larger a part of it"),
-        against(None if found is None or per_token is None else
-                per_token >= _SLOWED and not _long_prompts_rose(e, found),
-                f"as many long prompts came before, and each token of a prompt takes "
-                f"{say.amount(per_token or 0)} times as long now", strongly=True),
+        against(as_before and bool(slowed or not blocks[0]),
+                f"as many long prompts came before{slowed}", strongly=bool(slowed)),
     ]  # fmt: skip
     action = "Reroute very long prompts to a replica of their own, or cap them."
     return judge("head_of_line", lines, action + flags(e, "head_of_line"))

@@ -599,7 +599,7 @@ class Evidence:
         """Whether anything is known of engines: which there are, or what a request did in one."""
         names = self.signals.signal.names
         sampled = {names[code] for code in np.unique(self.signals.signal.codes)}
-        signals = not all(name.startswith(("gateway", "gpu")) for name in sampled)
+        signals = not all(name.startswith(("gateway", "gpu")) for name in sampled - {"up"})
         rows = any((self.after.number(name) > 0).any() for name in _ENGINE_FIELDS)
         return bool(self.instances) or signals or rows
 
