@@ -5,7 +5,7 @@
 The incidents of `tests/triage/recorded`, each with its true cause in a file of its own, beside the
 same simpler ways to guess as in `bench_triage`. With `--searched` the windows and the metric are
 taken away first. `--set` asks it of others instead, and prints each truth: no rule was made on
-`second` to `sixteenth` when they were recorded, and all have been seen since. `--store` keeps
+`second` to `seventeenth` when they were recorded, and all have been seen since. `--store` keeps
 which causes were named first, which reports quote. Exits with 1 where a bar is missed.
 """
 
@@ -39,6 +39,7 @@ SETS: Final = {
     "fourteenth": RECORDED.with_name("recorded_fourteenth"),
     "fifteenth": RECORDED.with_name("recorded_fifteenth"),
     "sixteenth": RECORDED.with_name("recorded_sixteenth"),
+    "seventeenth": RECORDED.with_name("recorded_seventeenth"),
     "gpu": RECORDED.with_name("recorded_gpu"),
     "gpu_second": RECORDED.with_name("recorded_gpu_second"),
 }
