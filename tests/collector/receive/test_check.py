@@ -16,7 +16,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from llmtrace_collector.receive import ReceiveLimits
 from llmtrace_collector.receive.otlp_json import from_json
 from llmtrace_collector.receive.rejections import RejectedError
-from llmtrace_collector.receive.split import varint
+from llmtrace_collector.receive.spool_format import varint
 from llmtrace_collector.receive.validate import check
 from tests.collector.receive.parts import body, numbers, request, span
 
