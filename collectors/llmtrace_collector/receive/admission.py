@@ -51,6 +51,7 @@ class Admission:
         # One at a time, as a hostile body may take much memory once it is parsed.
         self._alone = asyncio.Semaphore(1)
         self._unpacking = asyncio.Semaphore(_UNPACKING)
+        self._replaying = asyncio.Lock()  # two at once would store each request twice
 
     @property
     def quarantine(self) -> Quarantine:
@@ -130,20 +131,20 @@ class Admission:
         Raises:
             RejectedError: the spool has no room; the rest stays in quarantine.
         """
-        quarantine = self._spool.quarantine
-        count = 0
-        for entry in quarantine.entries():
-            payload = quarantine.payload(entry.name)
-            if payload is None:
-                continue
-            try:
-                # It was accepted once: the present limits do not matter.
-                found = await self._in_thread(lambda body: check(body, _UNBOUNDED), payload)
-            except RejectedError:
-                found = Checked(payload, entry.spans)
-            await self._spool.append(payload, entry.spans, found.expanded)
-            quarantine.remove(entry.name)
-            count += 1
+        quarantine, count = self.quarantine, 0
+        async with self._replaying:
+            for entry in quarantine.entries():
+                payload = quarantine.payload(entry.name)
+                if payload is None:
+                    continue
+                try:
+                    # It was accepted once: the present limits do not matter.
+                    found = await self._in_thread(lambda body: check(body, _UNBOUNDED), payload)
+                except RejectedError:
+                    found = Checked(payload, entry.spans)
+                await self._spool.append(payload, entry.spans, found.expanded)
+                quarantine.remove(entry.name)
+                count += 1
         return count
 
     def refuse(self, transport: str, error: RejectedError) -> None:
