@@ -20,13 +20,13 @@ _MAX_LABEL_TEXT: Final = 200
 def of_targets(states: Sequence[TargetState], t_ns: int) -> Iterator[SignalSample]:
     """Yield samples of each target's last reading; of one that is down, only that it is."""
     for state in states:
-        instance = state.target.instance
+        instance, reading = state.target.instance, state.reading
         own = dict(state.target.labels)
         if state.up is not None:
             yield SignalSample(t_ns, instance, "up", float(state.up), own)
-        if state.reading is None:
+        if reading is None:
             continue
-        yield from of_reading(state.reading, instance, own, t_ns)
+        yield from of_reading(reading, instance, own, t_ns)
         for interval in state.intervals:
             if interval.frontend_s is not None:
                 labels = {**own, **_short(interval.labels)}
