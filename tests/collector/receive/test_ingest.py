@@ -64,7 +64,7 @@ def test_a_long_join_after_everything_is_stored_is_no_lag(tmp_path):
     def join(_now_ns):
         joining.set()
         go_on.wait(30)
-        return JoinReport(0, 0.0)
+        return JoinReport(0)
 
     store.join = join
     with opened(tmp_path) as spool:
