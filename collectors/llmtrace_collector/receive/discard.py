@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from llmtrace_collector.receive.auth import Secret, check_token
+from llmtrace_collector.receive.otlp_grpc import authorization
 from llmtrace_collector.receive.otlp_http import JSON, PROTOBUF, media_type
 from llmtrace_collector.receive.rejections import RejectedError
 
@@ -86,9 +87,8 @@ class OtlpDiscard:
     def _dropping_grpc(self, kind: str) -> Any:
         async def drop(body: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
             del body
-            shown = dict(context.invocation_metadata() or ()).get("authorization")
             try:
-                check_token(None if shown is None else str(shown), self._token)
+                check_token(authorization(context), self._token)
             except RejectedError as error:
                 await context.abort(grpc.StatusCode.UNAUTHENTICATED, error.words)
             self.requests[kind] += 1

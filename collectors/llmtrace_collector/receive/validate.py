@@ -54,19 +54,15 @@ class Checked:
     expanded: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
 
-    @property
-    def words(self) -> str:
-        """The message to the sender about the spans left out."""
-        return "; ".join(
-            f"{count} rejected: {_WORDS[why]}" for why, count in self.rejected.items()
-        )
-
     def response(self) -> ExportTraceServiceResponse:
         """Return the response to the sender: empty, or what was left out."""
         if not self.rejected:
             return ExportTraceServiceResponse()
+        words = "; ".join(
+            f"{count} rejected: {_WORDS[why]}" for why, count in self.rejected.items()
+        )
         partial = ExportTracePartialSuccess(
-            rejected_spans=self.rejected.total(), error_message=self.words
+            rejected_spans=self.rejected.total(), error_message=words
         )
         return ExportTraceServiceResponse(partial_success=partial)
 
