@@ -373,3 +373,15 @@ def test_a_collector_says_what_is_in_quarantine(count, status, capsys):
     said = capsys.readouterr()
     assert "llmtrace collector, ready" in said.out
     assert ("3 requests are in quarantine" in said.err) == bool(count)
+
+
+def test_what_a_server_says_of_itself_moves_no_cursor(capsys):
+    """It may be anyone's."""
+    pages_of = {
+        "/healthz": (200, json.dumps({"status": "alive"})),
+        "/readyz": (200, json.dumps({"status": "\x1b[2Jready"})),
+    }
+    with web.serving(pages_of) as url:
+        assert cli.main(["doctor", url]) == 0
+
+    assert "\x1b" not in capsys.readouterr().out

@@ -11,6 +11,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from llmtrace_collector.metrics.target_metrics import TargetMetrics
+from llmtrace_collector.scrape.samples import of_targets
 from llmtrace_collector.scrape.scraper import TargetState
 from llmtrace_collector.scrape.targets import Target
 from llmtrace_collector.signals.definitions import SIGNALS
@@ -161,3 +162,35 @@ def test_nothing_yet():
 
     assert exposed(fresh) == {("llmtrace_target_late_total", "instance=a:1"): 0}
     assert Reading().measured == ()
+
+
+class Fading(TargetState):
+    """A target that fails while its state is read, as it may: that is another thread."""
+
+    def __init__(self, seen: TargetState) -> None:
+        super().__init__(seen.target, seen.normaliser, up=True)
+        self.looks = iter([seen.reading])
+
+    @property
+    def reading(self) -> Reading | None:
+        """Return the reading once, and then none."""
+        return next(self.looks, None)
+
+    @reading.setter
+    def reading(self, value: Reading | None) -> None:
+        del value
+
+
+def test_a_target_that_fails_while_it_is_read():
+    """What was seen first counts, for the metrics and for the store."""
+    seen = state("http://a:8000/metrics", pages.scrape("vllm-0.32-metrics.txt"))
+
+    assert exposed_once(Fading(seen))
+    assert len([*of_targets([Fading(seen)], 0)]) == len([*of_targets([seen], 0)])
+
+
+def exposed_once(*states: TargetState) -> str:
+    """Return the metrics page of some targets."""
+    registry = CollectorRegistry()
+    registry.register(TargetMetrics(lambda: states))
+    return generate_latest(registry).decode()

@@ -14,7 +14,7 @@ import pytest
 from llmtrace.core.errors import ConfigError
 from llmtrace_collector.commands import collect
 from llmtrace_collector.commands.reload import Reloader
-from llmtrace_collector.config.schema import load
+from llmtrace_collector.config.schema import Config, load
 from llmtrace_collector.receive import Admission, Spool
 from llmtrace_collector.scrape.scraper import Scraper
 from tests.support.certificates import self_signed
@@ -211,3 +211,19 @@ def test_sighup_reloads_and_does_not_end_it():
         assert not stop.is_set()
 
     asyncio.run(run())
+
+
+def test_what_cannot_be_applied_keeps_nothing_else_from_it(caplog):
+    """The others follow, and it is logged."""
+    reloader = Reloader(Config(), Config)
+    applied = []
+
+    def fails(config):
+        raise OSError("no such certificate")
+
+    reloader.applies(fails)
+    reloader.applies(applied.append)
+
+    assert not asyncio.run(reloader.reload())
+    assert len(applied) == 1
+    assert "a setting stays as it was: no such certificate" in caplog.text

@@ -215,7 +215,8 @@ def _show_collector(url: str, found: Mapping[str, Any], *, as_json: bool) -> Non
     if as_json:
         Console().out(json.dumps({"url": shown(url), **found}, indent=2), highlight=False)
     else:
-        Console().out(f"{shown(url)}: llmtrace collector, {found.get('status')}", highlight=False)
+        status = printable(str(found.get("status")))
+        Console().out(f"{shown(url)}: llmtrace collector, {status}", highlight=False)
         if words := found.get("clock"):
             Console().out(f"  {printable(str(words))}", highlight=False)
     if count:

@@ -57,14 +57,16 @@ class Reloader:
             logger.error("settings not reloaded, they stay as they were: %s", error)  # noqa: TRY400 - a trace would not help
             return False
         self.config, self._tokens = config, tokens
+        is_applied = True
         for apply in self._apply:
             try:
                 apply(config)
             except (LlmtraceError, OSError) as error:
                 logger.error("a setting stays as it was: %s", error)  # noqa: TRY400
-                return False
-        logger.info("settings reloaded")
-        return True
+                is_applied = False
+        if is_applied:
+            logger.info("settings reloaded")
+        return is_applied
 
 
 def _tokens(config: Config) -> list[str | None]:

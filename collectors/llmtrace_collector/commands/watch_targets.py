@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from llmtrace.core.errors import LlmtraceError
 from llmtrace_collector.commands.doctor import Report, examine
 from llmtrace_collector.scrape.gpu import GpuReader
-from llmtrace_collector.scrape.samples import of_machine, of_targets
+from llmtrace_collector.scrape.samples import of_measured, of_targets
 from llmtrace_collector.scrape.scraper import Scraper, ScrapeSettings, TargetState
 from llmtrace_collector.scrape.targets import StaticTargets, Target
 from llmtrace_collector.store import SignalSample
@@ -118,7 +118,7 @@ async def _read(
             watch.note_caches(fresh)
             if gpus is not None:
                 measured = gpus.read()
-                watch.add(of_machine(measured, socket.gethostname(), now))
+                watch.add(of_measured(measured, socket.gethostname(), {}, now))
                 names = {dict(one.labels).get("model", "") for one in measured}
                 watch.gpus = sorted(names - {""})
             if fresh:

@@ -56,10 +56,6 @@ class OwnMetrics:
     def __init__(self, read: Callable[[], Iterable[MetricSamples]]) -> None:
         self._read = read
 
-    def describe(self) -> Iterable[Metric]:
-        """Describe nothing: which families there are changes while it runs."""
-        return ()
-
     def collect(self) -> Iterator[Metric]:
         """Yield the metric families with their present values."""
         for name, words, kind, samples in self._read():

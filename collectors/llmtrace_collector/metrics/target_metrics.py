@@ -6,7 +6,7 @@ A collector for prometheus_client's registry: whatever serves that registry serv
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from prometheus_client import Metric
@@ -38,17 +38,13 @@ class TargetMetrics:
         self._states = states
         self._local = local
 
-    def describe(self) -> Iterable[Metric]:
-        """Describe nothing: which metrics there are depends on the targets."""
-        return ()
-
     def collect(self) -> Iterator[Metric]:
         """Yield each metric with the series of all targets."""
         states = self._states()
         metrics: dict[str, Metric] = {}
         for state in states:
-            labels = _target_labels(state)
-            for one in state.reading.measured if state.reading is not None else ():
+            labels, reading = _target_labels(state), state.reading
+            for one in reading.measured if reading is not None else ():
                 _add(metrics, one, labels)
         for one in self._local() if self._local is not None else ():
             _add(metrics, one, {})
@@ -126,8 +122,9 @@ def _health(states: Sequence[TargetState]) -> Iterator[Metric]:
             up.add_sample(up.name, known, float(state.up))
         if state.took_s is not None:
             took.add_sample(took.name, labels, state.took_s)
-        if state.reading is not None:
-            unexplained = sum(one.why is None for one in state.reading.missing)
+        reading = state.reading
+        if reading is not None:
+            unexplained = sum(one.why is None for one in reading.missing)
             missing.add_sample(missing.name, labels, unexplained)
         for reason, count in tuple(state.failures.items()):
             failed.add_sample(

@@ -15,7 +15,6 @@ from llmtrace_collector.receive.counters import Received
 from llmtrace_collector.receive.decompress import inflate
 from llmtrace_collector.receive.limits import MIB, ReceiveLimits
 from llmtrace_collector.receive.otlp_json import from_json
-from llmtrace_collector.receive.quarantine import Quarantine
 from llmtrace_collector.receive.rejections import RejectedError
 from llmtrace_collector.receive.spool import Spool
 from llmtrace_collector.receive.validate import Checked, check, check_request
@@ -42,20 +41,20 @@ class Admission:
     Args:
         spool: where they are appended.
         limits: what is accepted.
+
+    Attributes:
+        quarantine: the requests that the store did not take.
     """
 
     def __init__(self, spool: Spool, limits: ReceiveLimits | None = None) -> None:
         self.limits = limits or ReceiveLimits()
         self.counted = Received()
+        self.quarantine = spool.quarantine
         self._spool = spool
         # One at a time, as a hostile body may take much memory once it is parsed.
         self._alone = asyncio.Semaphore(1)
         self._unpacking = asyncio.Semaphore(_UNPACKING)
-
-    @property
-    def quarantine(self) -> Quarantine:
-        """The requests that the store did not take."""
-        return self._spool.quarantine
+        self._replaying = asyncio.Lock()  # two at once would store each request twice
 
     @contextmanager
     def weighing(self) -> Iterator[Weight]:
@@ -130,20 +129,20 @@ class Admission:
         Raises:
             RejectedError: the spool has no room; the rest stays in quarantine.
         """
-        quarantine = self._spool.quarantine
-        count = 0
-        for entry in quarantine.entries():
-            payload = quarantine.payload(entry.name)
-            if payload is None:
-                continue
-            try:
-                # It was accepted once: the present limits do not matter.
-                found = await self._in_thread(lambda body: check(body, _UNBOUNDED), payload)
-            except RejectedError:
-                found = Checked(payload, entry.spans)
-            await self._spool.append(payload, entry.spans, found.expanded)
-            quarantine.remove(entry.name)
-            count += 1
+        quarantine, count = self.quarantine, 0
+        async with self._replaying:
+            for entry in quarantine.entries():
+                payload = quarantine.payload(entry.name)
+                if payload is None:
+                    continue
+                try:
+                    # It was accepted once: the present limits do not matter.
+                    found = await self._in_thread(lambda body: check(body, _UNBOUNDED), payload)
+                except RejectedError:
+                    found = Checked(payload, entry.spans)
+                await self._spool.append(payload, entry.spans, found.expanded)
+                quarantine.remove(entry.name)
+                count += 1
         return count
 
     def refuse(self, transport: str, error: RejectedError) -> None:

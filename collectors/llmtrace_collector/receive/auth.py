@@ -6,7 +6,6 @@ import hmac
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from llmtrace.core.errors import ConfigError
 from llmtrace_collector.receive.rejections import RejectedError
 
 # A token, a function that returns the one in effect, or `None`: none is needed.
@@ -26,16 +25,6 @@ class HttpAccess:
 
     token: Secret = field(default=None, repr=False)
     origins: frozenset[str] = frozenset()
-
-    def __post_init__(self) -> None:
-        """Check the token.
-
-        Raises:
-            ConfigError: the token is empty, or no header can hold it.
-        """
-        token = self.token() if callable(self.token) else self.token
-        if token is not None and not (token and token.isascii() and token.isprintable()):
-            raise ConfigError("receive.token: must be printable ASCII, and not empty")
 
     def allowed(self, origin: str | None, host: str | None) -> str | None:
         """Return the allowed origin for the response; `None` = no web page, or not allowed."""

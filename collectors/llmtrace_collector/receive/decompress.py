@@ -14,9 +14,30 @@ from typing import Any, Final
 from llmtrace_collector.receive.rejections import RejectedError
 
 _GZIP: Final = 16 + zlib.MAX_WBITS
-_DEFLATE: Final = zlib.MAX_WBITS
 
-Inflate = Callable[[bytes, int], bytes]
+# Makes a decompressor, and the error that this raises.
+Format = tuple[Callable[[], Any], type[Exception]]
+
+
+def _zstd() -> Mapping[str, Format]:
+    """Return the format zstd, if Python (from 3.14 on) or a library has it."""
+    try:
+        if sys.version_info >= (3, 14):
+            from compression import zstd
+        else:
+            from backports import zstd
+    except ImportError:
+        return {}
+    library: Any = zstd
+    return {"zstd": (library.ZstdDecompressor, library.ZstdError)}
+
+
+_FORMATS: Final[Mapping[str, Format]] = {
+    "gzip": (partial(zlib.decompressobj, _GZIP), zlib.error),
+    "deflate": (zlib.decompressobj, zlib.error),
+    **_zstd(),
+}
+ENCODINGS: Final = ("identity", *_FORMATS)
 
 
 def inflate(body: bytes, encoding: str, most: int) -> bytes:
@@ -31,22 +52,18 @@ def inflate(body: bytes, encoding: str, most: int) -> bytes:
         RejectedError: `encoding`: not one of `ENCODINGS`; `bad_data`: not compressed like that;
             `too_large`: more than `most`.
     """
-    unpack = ENCODINGS.get(encoding.strip().lower())
-    if unpack is None:
+    name = encoding.strip().lower()
+    if name not in ENCODINGS:
         known = ", ".join(ENCODINGS)
         raise RejectedError("encoding", f"Content-Encoding must be one of: {known}")
-    found = unpack(body, most)
+    found = body if name == "identity" else _unpacked(body, most, *_FORMATS[name])
     if len(found) > most:
         raise RejectedError("too_large", f"more than {most} bytes after decompression")
     return found
 
 
-def _identity(body: bytes, _: int) -> bytes:
-    return body
-
-
 def _unpacked(
-    body: bytes, most: int, *, unpacker_of: Callable[[], Any], broken: type[Exception]
+    body: bytes, most: int, unpacker_of: Callable[[], Any], broken: type[Exception]
 ) -> bytes:
     out = bytearray()
     while body:  # a body may be several gzip files, one after the other
@@ -61,29 +78,3 @@ def _unpacked(
             raise RejectedError("bad_data", "the compressed body ends too early")
         body = unpacker.unused_data
     return bytes(out)
-
-
-def _zlib(kind: int) -> Inflate:
-    return partial(_unpacked, unpacker_of=partial(zlib.decompressobj, kind), broken=zlib.error)
-
-
-def _zstd() -> Mapping[str, Inflate]:
-    """Return the decompression of zstd, if Python (from 3.14 on) or a library has it."""
-    try:
-        if sys.version_info >= (3, 14):
-            from compression import zstd
-        else:
-            from backports import zstd
-    except ImportError:
-        return {}
-    library: Any = zstd
-    unpack = partial(_unpacked, unpacker_of=library.ZstdDecompressor, broken=library.ZstdError)
-    return {"zstd": unpack}
-
-
-ENCODINGS: Final[Mapping[str, Inflate]] = {
-    "identity": _identity,
-    "gzip": _zlib(_GZIP),
-    "deflate": _zlib(_DEFLATE),
-    **_zstd(),
-}

@@ -18,9 +18,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from llmtrace_collector.receive.auth import Secret, check_token
+from llmtrace_collector.receive.otlp_grpc import authorization
+from llmtrace_collector.receive.otlp_http import JSON, PROTOBUF, media_type
 from llmtrace_collector.receive.rejections import RejectedError
 
-_KINDS: Final = ("metrics", "logs")
 _SERVICES: Final = {
     "metrics": "opentelemetry.proto.collector.metrics.v1.MetricsService",
     "logs": "opentelemetry.proto.collector.logs.v1.LogsService",
@@ -48,7 +49,7 @@ class OtlpDiscard:
 
     def routes(self) -> list[Route]:
         """Return the routes of OTLP over HTTP."""
-        return [Route(f"/v1/{kind}", self._dropping(kind), methods=["POST"]) for kind in _KINDS]
+        return [Route(f"/v1/{kind}", self._dropping(kind), methods=["POST"]) for kind in _SERVICES]
 
     def _dropping(self, kind: str) -> Any:
         async def drop(request: Request) -> Response:
@@ -68,10 +69,9 @@ class OtlpDiscard:
             except ClientDisconnect:
                 return Response(status_code=400)
             self.requests[kind] += 1
-            media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-            if media_type == "application/json":
-                return Response(b"{}", media_type=media_type)
-            return Response(_ACCEPTED, media_type="application/x-protobuf")
+            if media_type(request.headers) == JSON:
+                return Response(b"{}", media_type=JSON)
+            return Response(_ACCEPTED, media_type=PROTOBUF)
 
         return drop
 
@@ -87,9 +87,8 @@ class OtlpDiscard:
     def _dropping_grpc(self, kind: str) -> Any:
         async def drop(body: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
             del body
-            shown = dict(context.invocation_metadata() or ()).get("authorization")
             try:
-                check_token(None if shown is None else str(shown), self._token)
+                check_token(authorization(context), self._token)
             except RejectedError as error:
                 await context.abort(grpc.StatusCode.UNAUTHENTICATED, error.words)
             self.requests[kind] += 1

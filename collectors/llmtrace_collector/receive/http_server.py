@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from math import ceil
 from pathlib import Path
@@ -58,7 +58,7 @@ class HttpServer:
         self._server = _Server(
             uvicorn.Config(
                 app,
-                http=_bounded(limits, counted),
+                http=type("Bounded", (_Bounded,), {"_limits": limits, "_counted": counted}),
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -136,10 +136,6 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _bounded(limits: ReceiveLimits, counted: Received) -> type[HttpToolsProtocol]:
-    return type("Bounded", (_Bounded,), {"_limits": limits, "_counted": counted})
-
-
 def _busy(limits: ReceiveLimits) -> bytes:
     return (
         "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n"
@@ -175,13 +171,14 @@ class _Bounded(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        with _counting(self._counted, "bad_http", self.transport.is_closing):
+        with suppress(UnicodeError):  # uvicorn decodes parts of a request as ASCII, unchecked
             super().data_received(data)
-        if (
+        if self.transport.is_closing():
+            self._counted.dropped_connections["bad_http"] += 1
+        elif (
             self._waiting is None
             and (self.cycle is None or self.cycle.response_complete)
             and self.timeout_keep_alive_task is None
-            and not self.transport.is_closing()
         ):
             self._await_head()  # the next request has begun
 
@@ -205,13 +202,3 @@ class _Bounded(HttpToolsProtocol):
         if answer:
             self.transport.write(answer)
         self.transport.close()
-
-
-@contextmanager
-def _counting(counted: Received, reason: str, closed: Callable[[], bool]) -> Iterator[None]:
-    """Count the connection if the data on it causes it to be closed."""
-    was = closed()
-    with suppress(UnicodeError):  # uvicorn decodes parts of a request as ASCII, unchecked
-        yield
-    if closed() and not was:
-        counted.dropped_connections[reason] += 1

@@ -25,7 +25,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Sp
 from llmtrace.core.errors import LlmtraceError
 from llmtrace_collector.receive.counters import Ingested
 from llmtrace_collector.receive.limits import MIB, above_zero
-from llmtrace_collector.receive.spool import Batch, Spool, delimited
+from llmtrace_collector.receive.spool import Batch, Spool
+from llmtrace_collector.receive.spool_format import varint
 from llmtrace_collector.store.records import BadBatch, JoinReport, StoreError
 
 logger = logging.getLogger("llmtrace.collector")
@@ -396,4 +397,4 @@ def _probe_batch(now_ns: int) -> tuple[bytes, str]:
             )
         ]
     ).SerializeToString()
-    return delimited(request), f"probe-{span.trace_id.hex()}"
+    return varint(len(request)) + request, f"probe-{span.trace_id.hex()}"

@@ -92,7 +92,7 @@ def _exporter(
 ) -> Callable[[bytes, grpc.aio.ServicerContext[bytes, bytes]], Awaitable[bytes]]:
     async def export(body: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
         try:
-            check_token(_authorization(context), token)
+            check_token(authorization(context), token)
             with admission.weighing() as weight:
                 admission.weigh(weight, len(body))
                 async with asyncio.timeout(admission.limits.body_s):
@@ -110,7 +110,8 @@ def _exporter(
     return export
 
 
-def _authorization(context: grpc.aio.ServicerContext[bytes, bytes]) -> str | None:
+def authorization(context: grpc.aio.ServicerContext[bytes, bytes]) -> str | None:
+    """Return the header of that name; `None` = there is none."""
     given = (v for k, v in context.invocation_metadata() or () if k == "authorization")
     return next(map(str, given), None)
 

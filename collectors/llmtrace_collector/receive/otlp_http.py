@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from math import ceil
 from typing import Final, NamedTuple
 
@@ -16,6 +17,7 @@ from google.protobuf.message import Message
 from google.rpc.code_pb2 import Code  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -56,8 +58,9 @@ def routes(admission: Admission, access: HttpAccess | None = None) -> list[Route
     """Return the routes of everything that is received over HTTP."""
     access = access or HttpAccess()
     methods = ["POST", "OPTIONS"]
-    traces = _Endpoint(admission, access, _SPANS, _Traces(admission))
-    beacons = _Endpoint(admission, access, _BEACONS, _Beacons(admission))
+    allowance = Allowance(admission.limits.beacons_per_s)
+    traces = _Endpoint(admission, access, _SPANS, partial(_take_spans, admission))
+    beacons = _Endpoint(admission, access, _BEACONS, partial(_take_beacon, admission, allowance))
     return [
         # A redirect would lose the body: exporters do not follow one.
         *(Route(path, traces, methods=methods) for path in ("/v1/traces", "/v1/traces/")),
@@ -65,14 +68,7 @@ def routes(admission: Admission, access: HttpAccess | None = None) -> list[Route
     ]
 
 
-class _Reply(NamedTuple):
-    status: int
-    kind: str
-    body: bytes
-    headers: tuple[tuple[bytes, bytes], ...] = ()
-
-
-Take = Callable[[Headers, Receive, Weight], Awaitable[_Reply]]
+Take = Callable[[Headers, Receive, Weight], Awaitable[Response]]
 
 
 class _Endpoint:
@@ -88,20 +84,22 @@ class _Endpoint:
         headers = Headers(scope=scope)
         allowed = self._access.allowed(headers.get("origin"), headers.get("host"))
         if scope["method"] == "OPTIONS":
-            reply = _Reply(204 if allowed else 403, "text/plain", b"")
+            response = Response(status_code=204 if allowed else 403)
         else:
             try:
                 self._authenticate(headers, allowed)
                 with self._admission.weighing() as weight:
                     async with asyncio.timeout(self._admission.limits.body_s + _KEEPING_S):
-                        reply = await self._take(headers, receive, weight)
+                        response = await self._take(headers, receive, weight)
             except RejectedError as error:
-                reply = self._rejected(headers, error)
+                response = self._rejected(headers, error)
             except TimeoutError:
-                reply = self._rejected(
+                response = self._rejected(
                     headers, RejectedError("overloaded", "this took too long; retry later")
                 )
-        await _respond(send, reply, () if allowed is None else _cors(allowed, self._body.headers))
+        if allowed is not None:
+            response.headers.update(_cors(allowed, self._body.headers))
+        await response(scope, receive, send)
 
     def _authenticate(self, headers: Headers, allowed_origin: str | None) -> None:
         if "origin" in headers and allowed_origin is None:
@@ -109,57 +107,49 @@ class _Endpoint:
         if self._body is _SPANS:
             check_token(headers.get("authorization"), self._access.token)
 
-    def _rejected(self, headers: Headers, error: RejectedError) -> _Reply:
+    def _rejected(self, headers: Headers, error: RejectedError) -> Response:
         self._admission.refuse(self._body.transport, error)
         answer = error.answer
-        more: list[tuple[bytes, bytes]] = []
+        more: dict[str, str] = {}
         if answer.again:
-            seconds = ceil(self._admission.limits.retry_after_s)
-            more.append((b"retry-after", str(seconds).encode()))
+            more["retry-after"] = str(ceil(self._admission.limits.retry_after_s))
         if error.reason == "unauthenticated":
-            more.append((b"www-authenticate", b"Bearer"))
+            more["www-authenticate"] = "Bearer"
         if error.reason in {"too_large", "too_slow"}:
-            more.append((b"connection", b"close"))  # there may be more of it on the way
+            more["connection"] = "close"  # there may be more of it on the way
         if self._body is _BEACONS:
-            return _Reply(answer.status, "text/plain", error.words.encode(), tuple(more))
-        kind = JSON if _media_type(headers) == JSON else PROTOBUF
+            return Response(error.words, answer.status, more, media_type="text/plain")
+        kind = JSON if media_type(headers) == JSON else PROTOBUF
         status = Status(code=Code.Value(answer.code), message=error.words)
-        return _Reply(answer.status, kind, _encoded(status, kind), tuple(more))
+        return Response(_encoded(status, kind), answer.status, more, kind)
 
 
-class _Traces:
-    """Endpoint for OTLP spans, as protobuf or JSON."""
-
-    def __init__(self, admission: Admission) -> None:
-        self._admission = admission
-
-    async def __call__(self, headers: Headers, receive: Receive, weight: Weight) -> _Reply:
-        limits = self._admission.limits
-        kind = _media_type(headers)
-        if kind not in {PROTOBUF, JSON}:
-            raise RejectedError("media_type", f"Content-Type must be {PROTOBUF} or {JSON}")
-        encoding = headers.get("content-encoding") or "identity"
-        most = min(limits.body_bytes, limits.json_bytes) if kind == JSON else limits.body_bytes
-        body = await _read(headers, receive, self._admission, weight, most)
-        if encoding != "identity":
-            body = await self._admission.unpack(weight, body, encoding)
-        checked = await self._admission.take("http", body, json=kind == JSON)
-        return _Reply(200, kind, _encoded(checked.response(), kind))
+async def _take_spans(
+    admission: Admission, headers: Headers, receive: Receive, weight: Weight
+) -> Response:
+    """Take OTLP spans, as protobuf or JSON."""
+    limits = admission.limits
+    kind = media_type(headers)
+    if kind not in {PROTOBUF, JSON}:
+        raise RejectedError("media_type", f"Content-Type must be {PROTOBUF} or {JSON}")
+    encoding = headers.get("content-encoding") or "identity"
+    most = min(limits.body_bytes, limits.json_bytes) if kind == JSON else limits.body_bytes
+    body = await _read(headers, receive, admission, weight, most)
+    if encoding != "identity":
+        body = await admission.unpack(weight, body, encoding)
+    checked = await admission.take("http", body, json=kind == JSON)
+    return Response(_encoded(checked.response(), kind), media_type=kind)
 
 
-class _Beacons:
-    """Endpoint for the timings that pages report in beacons."""
-
-    def __init__(self, admission: Admission) -> None:
-        self._admission = admission
-        self._allowance = Allowance(admission.limits.beacons_per_s)
-
-    async def __call__(self, headers: Headers, receive: Receive, weight: Weight) -> _Reply:
-        body = await _read(headers, receive, self._admission, weight, MAX_BYTES)
-        if not self._allowance.one():
-            raise RejectedError("overloaded", "too many beacons")
-        await self._admission.take("beacon", beacon_request(body, time.time_ns()))
-        return _Reply(204, "text/plain", b"")
+async def _take_beacon(
+    admission: Admission, allowance: Allowance, headers: Headers, receive: Receive, weight: Weight
+) -> Response:
+    """Take the timings that a page reports."""
+    body = await _read(headers, receive, admission, weight, MAX_BYTES)
+    if not allowance.one():
+        raise RejectedError("overloaded", "too many beacons")
+    await admission.take("beacon", beacon_request(body, time.time_ns()))
+    return Response(status_code=204)
 
 
 async def _read(
@@ -214,7 +204,8 @@ async def _read_on(
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _media_type(headers: Headers) -> str:
+def media_type(headers: Headers) -> str:
+    """Return the Content-Type of a request, without its parameters."""
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
@@ -222,23 +213,11 @@ def _encoded(message: Message, kind: str) -> bytes:
     return to_json(message) if kind == JSON else message.SerializeToString()
 
 
-def _cors(origin: str, headers: str) -> Iterable[tuple[bytes, bytes]]:
-    return [
-        (b"access-control-allow-origin", origin.encode("latin-1")),
-        (b"access-control-allow-methods", b"POST"),
-        (b"access-control-allow-headers", headers.encode()),
-        (b"access-control-max-age", b"86400"),
-        (b"vary", b"origin"),
-    ]
-
-
-_NO_CONTENT: Final = 204
-
-
-async def _respond(send: Send, reply: _Reply, more: Iterable[tuple[bytes, bytes]]) -> None:
-    headers = [*reply.headers, *more]
-    if reply.status != _NO_CONTENT:
-        headers.append((b"content-type", reply.kind.encode()))
-        headers.append((b"content-length", str(len(reply.body)).encode()))
-    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-    await send({"type": "http.response.body", "body": reply.body})
+def _cors(origin: str, headers: str) -> dict[str, str]:
+    return {
+        "access-control-allow-origin": origin,
+        "access-control-allow-methods": "POST",
+        "access-control-allow-headers": headers,
+        "access-control-max-age": "86400",
+        "vary": "origin",
+    }

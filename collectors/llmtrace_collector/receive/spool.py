@@ -28,9 +28,14 @@ from llmtrace_collector.receive.counters import Spooled
 from llmtrace_collector.receive.limits import MIB, SpoolLimits
 from llmtrace_collector.receive.quarantine import Quarantine
 from llmtrace_collector.receive.rejections import RejectedError
-from llmtrace_collector.receive.split import varint
 from llmtrace_collector.receive.spool_cursor import Cursor
-from llmtrace_collector.receive.spool_format import HEAD_BYTES, Record, next_mark, records
+from llmtrace_collector.receive.spool_format import (
+    HEAD_BYTES,
+    Record,
+    next_mark,
+    records,
+    varint,
+)
 
 logger = logging.getLogger("llmtrace.collector")
 
@@ -578,8 +583,3 @@ def _settle(futures: Sequence[asyncio.Future[None]], refusal: RejectedError | No
             future.set_result(None)
         else:
             future.set_exception(RejectedError(refusal.reason, refusal.words))
-
-
-def delimited(payload: bytes) -> bytes:
-    """Return a request after its length as a varint."""
-    return varint(len(payload)) + payload

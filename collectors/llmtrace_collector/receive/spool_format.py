@@ -90,3 +90,13 @@ def _record(data: bytes, at: int, start: int) -> Record | None:
         return None
     _, _, spans, *rest = kind.unpack_from(data, at)
     return Record(start + at, start + at + length, spans, payload, *rest or (len(payload),))
+
+
+def varint(number: int) -> bytes:
+    """Write a number as a varint of protobuf, as the length before each request of a batch."""
+    out = bytearray()
+    while number >= 0x80:  # noqa: PLR2004 - the bit that says that more follows
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from llmtrace.core.failopen import internal_error
-from llmtrace_collector.scrape.samples import facts_of, of_machine, of_targets
+from llmtrace_collector.scrape.samples import facts_of, of_measured, of_targets
 from llmtrace_collector.scrape.scraper import TargetState
 from llmtrace_collector.signals.normalise import Measured
 from llmtrace_collector.store import Store
@@ -74,7 +74,7 @@ class Recorder:
         self._pages = Counter({state.target.url: state.pages for state in states})
         samples = [*of_targets(fresh, now)]
         if self._local is not None:
-            samples += of_machine(self._local(), self._machine, now)
+            samples += of_measured(self._local(), self._machine, {}, now)
         if samples:
             try:
                 self._store.insert_signals(samples)

@@ -20,13 +20,13 @@ _MAX_LABEL_TEXT: Final = 200
 def of_targets(states: Sequence[TargetState], t_ns: int) -> Iterator[SignalSample]:
     """Yield samples of each target's last reading; of one that is down, only that it is."""
     for state in states:
-        instance = state.target.instance
+        instance, reading = state.target.instance, state.reading
         own = dict(state.target.labels)
         if state.up is not None:
             yield SignalSample(t_ns, instance, "up", float(state.up), own)
-        if state.reading is None:
+        if reading is None:
             continue
-        yield from of_reading(state.reading, instance, own, t_ns)
+        yield from of_reading(reading, instance, own, t_ns)
         for interval in state.intervals:
             if interval.frontend_s is not None:
                 labels = {**own, **_short(interval.labels)}
@@ -44,27 +44,17 @@ def of_reading(
         own: labels of the target, for all samples.
         t_ns: unix nanoseconds.
     """
-    yield from _samples(reading.measured, instance, own, t_ns)
+    yield from of_measured(reading.measured, instance, own, t_ns)
     if reading.started is not None:
         yield SignalSample(t_ns, instance, "started", reading.started, own)
     if reading.cpu_s is not None and _is_engine(reading):
         yield SignalSample(t_ns, instance, "api_cpu_seconds", reading.cpu_s, own)
 
 
-def of_machine(measured: Iterable[Measured], instance: str, t_ns: int) -> Iterator[SignalSample]:
-    """Yield samples of this machine's GPUs.
-
-    Args:
-        measured: as `GpuReader.read` returns them.
-        instance: the name of this machine.
-        t_ns: unix nanoseconds.
-    """
-    return _samples(measured, instance, {}, t_ns)
-
-
-def _samples(
+def of_measured(
     measured: Iterable[Measured], instance: str, own: Mapping[str, str], t_ns: int
 ) -> Iterator[SignalSample]:
+    """Yield samples of normalised series; arguments as of `of_reading`."""
     for one in measured:
         labels = {**own, **_short(one.labels)}
         name, value = one.signal.name, one.value

@@ -154,7 +154,8 @@ class Scraper:
 
     def states(self) -> tuple[TargetState, ...]:
         """Return every target's state, in the order of their addresses."""
-        return tuple(self._states[url] for url in sorted(self._states))
+        states = self._states.copy()  # other threads call this while targets come and go
+        return tuple(states[url] for url in sorted(states))
 
     def follow(self, sources: Sequence[TargetSource]) -> None:
         """Read the targets of other sources from now on, and at once."""
@@ -200,7 +201,7 @@ class Scraper:
         kept = dict(list(wanted.items())[: self._settings.most_targets])
         if len(wanted) - len(kept) > self.left_out:
             logger.warning(
-                "%d targets are listed and %d read; the others are left out (scrape.most_targets)",
+                "%d targets are listed and %d read; the others are left out",
                 len(wanted), len(kept),
             )  # fmt: skip
         self.left_out = len(wanted) - len(kept)

@@ -28,6 +28,7 @@ from starlette.routing import Mount, Route
 
 from llmtrace.core.errors import LlmtraceError
 from llmtrace_collector.receive import Admission
+from llmtrace_collector.receive.otlp_http import JSON, media_type
 from llmtrace_collector.receive.rejections import RejectedError
 from llmtrace_collector.serve import arrow, query_params
 from llmtrace_collector.serve.events import read_events
@@ -260,8 +261,7 @@ class Api:
 
 def _is_json(request: Request) -> bool:
     """Return whether the body is JSON, which other sites' pages, unlike forms, cannot send."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip()
-    return kind == "application/json"
+    return media_type(request.headers) == JSON
 
 
 def _ndjson(found: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:

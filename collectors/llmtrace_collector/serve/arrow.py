@@ -6,7 +6,9 @@ no column of its own (an application's attributes) is left out: NDJSON has it.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,51 +30,31 @@ def encoder(what: str) -> Encode:
         QueryParamError: Arrow is not installed here.
     """
     try:
-        import pyarrow  # noqa: F401, ICN001 - asked for by its presence alone
+        schema = _rows() if what == "rows" else _signals()
     except ImportError as error:
         raise QueryParamError("this collector has no Arrow; ask for NDJSON") from error
-    schema = _rows() if what == "rows" else _signals()
-
-    def encode(found: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
-        return _stream(found, schema)
-
-    return encode
+    return partial(_stream, schema)
 
 
-def _stream(found: Iterable[Mapping[str, Any]], schema: pa.Schema) -> Iterator[bytes]:
+def _stream(schema: pa.Schema, found: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
     import pyarrow as pa
 
-    sink = _Pieces()
+    sink = io.BytesIO()
     with pa.ipc.new_stream(sink, schema) as stream:
         rest = iter(found)
         while rows := [*islice(rest, _AT_ONCE)]:
             stream.write_batch(pa.RecordBatch.from_pylist(rows, schema))
-            yield sink.take()
+            yield _taken(sink)
     # The end of the stream, and its schema if there were no rows.
-    yield sink.take()
+    yield _taken(sink)
 
 
-class _Pieces:
-    """A file that returns what was written to it."""
-
-    closed = False
-
-    def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-
-    def write(self, piece: Any) -> int:
-        self._pieces.append(bytes(piece))
-        return len(piece)
-
-    def flush(self) -> None:
-        """Do nothing: each batch is written at once."""
-
-    def close(self) -> None:
-        """Do nothing: there is no file to close."""
-
-    def take(self) -> bytes:
-        pieces, self._pieces = self._pieces, []
-        return b"".join(pieces)
+def _taken(sink: io.BytesIO) -> bytes:
+    """Return what was written so far, and remove it."""
+    written = sink.getvalue()
+    sink.seek(0)
+    sink.truncate()
+    return written
 
 
 def _rows() -> pa.Schema:

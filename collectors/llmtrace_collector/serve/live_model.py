@@ -16,9 +16,8 @@ from llmtrace.core.row import OUTCOMES
 from llmtrace.core.stages import PARTITION, UNATTRIBUTED
 from llmtrace.dataset.summary import Verdict
 from llmtrace_collector.serve.engine_status import EngineLine, GpuLine
+from llmtrace_collector.store.read import MEASURED, METRICS
 
-METRICS: Final = ("ttft", "tpot", "e2e")
-NAMES: Final = (*PARTITION, *METRICS)
 _NS: Final = 1e9
 # Up to this many requests the binomial distribution is exact, above it the normal approximation.
 _EXACT: Final = 2_000
@@ -144,17 +143,12 @@ def budget_line(budget: Budget) -> dict[str, Any]:
 def lines(
     counted: Mapping[str, Counted], budget: Budget
 ) -> tuple[tuple[LiveLine, ...], tuple[LiveLine, ...]]:
-    """Compare stages and metrics with a budget.
-
-    Args:
-        counted: by name, of the requests that succeeded.
-        budget: which has the limits.
-    """
+    """Compare stages and metrics, counted over the requests that succeeded, with a budget."""
     limits = budget.thresholds_s()
     waited = counted["e2e"].sum_ns if "e2e" in counted else 0.0
     made = {
         name: _line(name, counted.get(name, Counted(0)), limits.get(name), waited, budget)
-        for name in NAMES
+        for name in MEASURED
     }
     shown = [name for name in PARTITION if name != UNATTRIBUTED or _any(counted, name)]
     return tuple(made[name] for name in shown), tuple(made[name] for name in METRICS)

@@ -6,15 +6,15 @@ stored. A request belongs to the time at which it ended.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from llmtrace.budget import Budget, regex
 from llmtrace.core.row import TURN
 from llmtrace.core.stages import PARTITION
-from llmtrace_collector.serve.live_model import NAMES, Counted, Minutes, SlowRow
+from llmtrace_collector.serve.live_model import Counted, Minutes, SlowRow
 from llmtrace_collector.store import Store
-from llmtrace_collector.store.read import level
+from llmtrace_collector.store.read import MEASURED, column_of, level
 from llmtrace_collector.store.sql_builder import from_file
 
 _NS: Final = 1_000_000_000
@@ -24,10 +24,6 @@ _MAX_NS: Final = 30 * _MINUTE_S * _NS
 _FEW: Final = 2
 _BACK_MIN: Final = 60
 
-_COLUMNS: Final[Mapping[str, str]] = {
-    **{name: f"{name}_ns" for name in (*PARTITION, "ttft", "e2e")},
-    "tpot": "(tpot_s * 1e9)",
-}
 _OVER: Final = "(toUnixTimestamp64Nano(start) + e2e_ns)"
 
 
@@ -41,8 +37,8 @@ def counted(
     """
     limits = budget.thresholds_s()
     columns = []
-    for name in NAMES:
-        value = _COLUMNS[name]
+    for name in MEASURED:
+        value = column_of(name)
         columns += [
             f"count({value})",
             f"quantilesExact({level(0.5)}, {level(budget.objective)})({value})",
@@ -58,7 +54,7 @@ def counted(
         return outcomes, {}
     width = 5
     counts = {}
-    for place, name in enumerate(NAMES):
+    for place, name in enumerate(MEASURED):
         known, both, within, total, sources = done[2 + width * place : 2 + width * (place + 1)]
         counts[name] = Counted(
             known=int(known),
@@ -79,25 +75,22 @@ def _sources(name: str) -> str:
 
 
 def minutes(store: Store, end_ns: int, budget: Budget) -> Minutes:
-    """Return the quantile of each stage and metric per minute, of requests that succeeded.
+    """Return the budget's quantile of stages and metrics in each minute of the last hour.
 
-    Args:
-        store: of the rows.
-        end_ns: unix nanoseconds.
-        budget: which has the objective.
+    Of requests that succeeded before `end_ns`, in unix nanoseconds.
     """
     columns = ", ".join(
-        f"quantileExact({level(budget.objective)})({_COLUMNS[name]})" for name in NAMES
+        f"quantileExact({level(budget.objective)})({column_of(name)})" for name in MEASURED
     )
-    some = ", ".join(f"count({_COLUMNS[name]})" for name in NAMES)
+    some = ", ".join(f"count({column_of(name)})" for name in MEASURED)
     start_ns = (end_ns // (_MINUTE_S * _NS) - _BACK_MIN) * _MINUTE_S * _NS
     where, given = _where(start_ns, end_ns, budget)
     found = store.query(
         from_file("live_minutes", over=_OVER, known=some, figures=columns, where=where), given
     )
-    high: dict[str, list[float | None]] = {name: [] for name in NAMES}
+    high: dict[str, list[float | None]] = {name: [] for name in MEASURED}
     for row in found:
-        for name, known, value in zip(NAMES, row[1], row[2:], strict=True):
+        for name, known, value in zip(MEASURED, row[1], row[2:], strict=True):
             high[name].append(float(value) / _NS if known else None)
     return Minutes(
         t=tuple(int(row[0]) * _MINUTE_S for row in found),

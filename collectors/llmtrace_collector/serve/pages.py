@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
@@ -20,7 +20,7 @@ from llmtrace_collector.serve.request_list_page import ListView, as_csv, list_ht
 from llmtrace_collector.serve.request_page import request_html
 from llmtrace_collector.serve.store_access import StoreAccess, failure
 from llmtrace_collector.store import request_list
-from llmtrace_collector.store.request_list import ListQuery
+from llmtrace_collector.store.request_list import ListQuery, Place
 
 Answer = Callable[[Request], Awaitable[Response]]
 
@@ -96,19 +96,19 @@ class Pages:
             self._choices = time.monotonic(), found
         return found
 
-    async def _csv(self, request: Request) -> Response:
+    async def _listed(self, request: Request) -> tuple[list[dict[str, Any]], Place | None]:
         query = self._query(request)
-        rows, _ = await self._access.ask(
+        return await self._access.ask(
             lambda: request_list.listed(self._access.store, query), request
         )
+
+    async def _csv(self, request: Request) -> Response:
+        rows, _ = await self._listed(request)
         named = {**HEADERS, "Content-Disposition": 'attachment; filename="requests.csv"'}
         return Response(as_csv(rows), media_type="text/csv; charset=utf-8", headers=named)
 
     async def _json(self, request: Request) -> Response:
-        query = self._query(request)
-        rows, following = await self._access.ask(
-            lambda: request_list.listed(self._access.store, query), request
-        )
+        rows, following = await self._listed(request)
         after = None if following is None else ":".join(map(str, following))
         return JSONResponse({"rows": rows, "after": after}, headers=HEADERS)
 

@@ -17,6 +17,7 @@ _HOUR_NS: Final = 3600 * _NS
 _MAX_TEXT: Final = 256
 _MAX_ID: Final = 512  # as the store keeps them
 _MAX_UNIX_S: Final = 9_000_000_000
+_MAX_DIGITS: Final = 19
 _CURSOR: Final = re.compile(r"([0-9]{1,19}):([0-9a-f]{32}):([0-9a-f]{16})")
 _TRACE: Final = re.compile(r"[0-9a-f]{32}")
 
@@ -107,7 +108,7 @@ def number(given: Mapping[str, str], name: str, default: int, most: int) -> int:
     text = given.get(name)
     if text is None:
         return default
-    if text.isascii() and text.isdecimal() and 0 < int(text[:19]) <= most:
+    if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS and 0 < int(text) <= most:
         return int(text)
     raise QueryParamError(f"{name}: {text[:64]!r} is not a whole number from 1 to {most}")
 

@@ -153,7 +153,7 @@ def _table(view: ListView) -> str:
     numbers = ["e2e", "ttft", *([extra] if extra else [])]
     heads = "".join(f'<th scope="col" class="n">{name}</th>' for name in numbers)
     words = "".join(f'<th scope="col">{name}</th>' for name in ("outcome", "model", *_WORDS))
-    longest = max(float(row["e2e_s"]) for row in view.rows if row.get("e2e_s") is not None)
+    longest = max(float(row.get("e2e_s") or 0) for row in view.rows)
     lines = "".join(_line(row, longest, extra) for row in view.rows)
     return (
         '<div class="scroll"><table class="cards"><thead><tr><th scope="col">began</th>'

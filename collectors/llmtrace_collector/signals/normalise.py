@@ -174,7 +174,9 @@ class Normaliser:
     @property
     def dropped(self) -> Mapping[str, int]:
         """How much was not read, by reason, over all pages."""
-        return self._dropped + (self._reader.dropped if self._reader else Counter())
+        # Copies: another thread may read a page meanwhile.
+        now = self._reader.dropped.copy() if self._reader else Counter()
+        return self._dropped.copy() + now
 
     def read(self, text: str) -> Reading:
         """Return the normalised contents of a page.

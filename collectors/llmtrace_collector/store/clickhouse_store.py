@@ -17,7 +17,7 @@ from llmtrace_collector.store.join_sql import Joiner
 from llmtrace_collector.store.query_deadline import kill
 from llmtrace_collector.store.records import Event, Facts, JoinReport, SignalSample
 from llmtrace_collector.store.retention import Trimmed
-from llmtrace_collector.store.sql_engine import Engine, Settings
+from llmtrace_collector.store.sql_engine import Engine, Settings, query
 from llmtrace_collector.store.tables import Keep
 
 _MS: Final = 1_000_000
@@ -63,8 +63,7 @@ class StoreReader:
             DataError: the query is wrong, or would change something.
             StoreError: the store did not answer.
         """
-        lines = self.engine.read(sql, "JSONCompactEachRow", parameters)
-        return [tuple(json.loads(line)) for line in lines.splitlines()]
+        return [tuple(row) for row in query(self.engine, sql, parameters)]
 
     def end(self, name: str) -> None:
         """End the running queries of a `QueryDeadline`, by its name. Raises `StoreError`."""

@@ -14,13 +14,12 @@ stored one is not written. What belongs together:
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any, Final
 
 from llmtrace_collector.store import join_inputs_sql, match_sql, rows_sql
 from llmtrace_collector.store.records import JoinReport
-from llmtrace_collector.store.sql_engine import Engine
+from llmtrace_collector.store.sql_engine import JSON_ROWS, Engine, parsed
 
 _NS: Final = 1_000_000_000
 # How far to look back where it is not known for how long the clock was wrong.
@@ -70,7 +69,7 @@ class Joiner:
             "INSERT INTO joins (until_ns, version_ns, seconds) VALUES"
             f" ({until}, {self._version}, {seconds:.6f})"
         )
-        return JoinReport(rows, seconds, large_traces=int(large), without_row=without)
+        return JoinReport(rows, large_traces=int(large), without_row=without)
 
     def _since(self, until: int) -> int:
         """Return the moment after which parts are new, even if the clock has been set since."""
@@ -149,8 +148,7 @@ class Joiner:
         self._engine.run(f"INSERT INTO {table}\n{query}{self._settings}")
 
     def _read(self, sql: str) -> list[list[Any]]:
-        lines = self._engine.run(sql, form="JSONCompactEachRow")
-        return [json.loads(line) for line in lines.splitlines()]
+        return parsed(self._engine.run(sql, form=JSON_ROWS))
 
 
 def _moment(ns: int) -> str:

@@ -7,7 +7,6 @@ written to; an embedded store cannot be, since a process has it alone. In the en
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from llmtrace.display.summary_tables import console_for
 from llmtrace_collector.store.clickhouse_store import Store
 from llmtrace_collector.store.open_store import open_engine, open_to_read
 from llmtrace_collector.store.sql_builder import from_file
-from llmtrace_collector.store.sql_engine import Engine, Settings
+from llmtrace_collector.store.sql_engine import Engine, Settings, query
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +162,8 @@ def copy(source: Engine, destination: Engine, on_progress: Progress) -> list[Cop
 def _slices(source: Engine, table: CopiedTable) -> Iterator[tuple[int, int, int]]:
     """Yield stretches of time (unix ns) that hold about so many rows, and how many they hold."""
     minute = 60 * 10**9
-    query = from_file("rows_by_minute", time=table.time, table=table.name)
-    lines = source.read(query, "JSONCompactEachRow")
     first, last, held = None, 0, 0
-    for at, count in map(json.loads, lines.splitlines()):
+    for at, count in query(source, from_file("rows_by_minute", time=table.time, table=table.name)):
         if first is not None and held + int(count) > table.rows:
             yield first * minute, last * minute, held
             first, held = None, 0

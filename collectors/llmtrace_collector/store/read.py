@@ -128,7 +128,7 @@ def slowest(
     where, given = where_of(filters)
     condition = f"{BETWEEN} AND {_REQUESTS}{where}"
     chosen = store.query(
-        from_file("slowest_requests", where=condition, column=_column(by), limit=f"{limit:d}"),
+        from_file("slowest_requests", where=condition, column=column_of(by), limit=f"{limit:d}"),
         _between(start_ns, end_ns, given),
     )
     if not chosen:
@@ -197,7 +197,7 @@ def stage_percentiles(
         outcomes.setdefault(int(at), {})[str(outcome)] = int(count)
     levels = ", ".join(map(level, (0.5, 0.95, 0.99)))
     figures = ", ".join(
-        f"count({_column(name)}), quantilesExact({levels})({_column(name)})" for name in of
+        f"count({column_of(name)}), quantilesExact({levels})({column_of(name)})" for name in of
     )
     counted = store.query(from_file("percentiles_by_step", figures=figures, **found), between)
     stages = {int(row[0]): _percentiles(row, of) for row in counted}
@@ -333,7 +333,8 @@ def where_of(filters: Filters | None) -> tuple[str, dict[str, object]]:
     return words, dict[str, object](given)
 
 
-def _column(name: str) -> str:
+def column_of(name: str) -> str:
+    """Return the expression of a stage or metric in nanoseconds."""
     return "(tpot_s * 1e9)" if name == "tpot" else f"{name}_ns"
 
 

@@ -89,12 +89,10 @@ class JoinReport:
 
     Attributes:
         rows: written for the first time, or again because a part came late.
-        seconds: how long it took.
         large_traces: traces with new parts that are too large to match parts by their place.
         without_row: new spans of requests that make no row, by reason.
     """
 
     rows: int
-    seconds: float
     large_traces: int = 0
     without_row: Mapping[str, int] = field(default_factory=dict)

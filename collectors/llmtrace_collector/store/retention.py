@@ -7,13 +7,12 @@ requests, which are small and needed longest, last.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Final
 
 from llmtrace_collector.store import tables
 from llmtrace_collector.store.sql_builder import from_file
-from llmtrace_collector.store.sql_engine import Engine
+from llmtrace_collector.store.sql_engine import Engine, query
 from llmtrace_collector.store.tables import Keep
 
 # In the order in which they are dropped.
@@ -39,8 +38,7 @@ class Trimmed:
 
 def size(engine: Engine) -> dict[str, int]:
     """Return how many bytes each table takes on disk."""
-    lines = engine.read(from_file("bytes_by_table"), "JSONCompactEachRow")
-    return {name: int(count) for name, count in map(json.loads, lines.splitlines())}
+    return {name: int(count) for name, count in query(engine, from_file("bytes_by_table"))}
 
 
 def trim(engine: Engine, most_bytes: int) -> Trimmed:
@@ -85,8 +83,8 @@ def _today(engine: Engine) -> str:
 
 
 def _days(engine: Engine, table: str) -> list[tuple[str, int]]:
-    lines = engine.read(from_file("days_kept", table=table), "JSONCompactEachRow")
-    return [(day, int(count)) for day, count in map(json.loads, lines.splitlines())]
+    found = query(engine, from_file("days_kept", table=table))
+    return [(day, int(count)) for day, count in found]
 
 
 def _delete_older(engine: Engine, share: float) -> None:
@@ -97,11 +95,12 @@ def _delete_older(engine: Engine, share: float) -> None:
 
 def follow(engine: Engine, keep: Keep) -> None:
     """Give existing tables the present retention times."""
-    lines = engine.read(
-        "SELECT name, engine_full FROM system.tables WHERE database = currentDatabase()",
-        "JSONCompactEachRow",
+    made = dict(
+        query(
+            engine,
+            "SELECT name, engine_full FROM system.tables WHERE database = currentDatabase()",
+        )
     )
-    made = dict(map(json.loads, lines.splitlines()))
     for table in tables.TABLES:
         days = tables.days_kept(table, keep)
         now = made.get(table.name, "")

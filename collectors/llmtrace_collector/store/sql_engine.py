@@ -6,18 +6,21 @@ same for both.
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from llmtrace.core.errors import DataError, LlmtraceError
 from llmtrace_collector.store.query_deadline import ENDED, QueryEndedError
 from llmtrace_collector.store.records import BadBatch, StoreError
 
 Parameters = Mapping[str, object]
+# The format of a result that `parsed` reads.
+JSON_ROWS: Final = "JSONCompactEachRow"
 # Settings of one statement, by name.
 Settings = Mapping[str, str | int | float]
 
@@ -79,6 +82,16 @@ class Writes:
         """Return when the oldest write in progress began; `None` = there is none."""
         with self._lock:
             return min(self._began_ns.values(), default=None)
+
+
+def parsed(lines: bytes) -> list[list[Any]]:
+    """Return the rows of a result in the format JSONCompactEachRow."""
+    return [json.loads(line) for line in lines.splitlines()]
+
+
+def query(engine: Engine, sql: str, parameters: Parameters | None = None) -> list[list[Any]]:
+    """Run a query that changes nothing, and return its rows."""
+    return parsed(engine.read(sql, JSON_ROWS, parameters))
 
 
 _LIBRARY: Final = ("HTTPConnectionPool", "HTTPSConnectionPool", "urllib3", "object at 0x")

@@ -8,7 +8,6 @@ schema is rejected: its contents may mean something else.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -16,7 +15,7 @@ from typing import Final
 from llmtrace.core.errors import ConfigError
 from llmtrace_collector.store import join_inputs_sql, tables
 from llmtrace_collector.store.sql_builder import from_file
-from llmtrace_collector.store.sql_engine import Engine
+from llmtrace_collector.store.sql_engine import Engine, query
 from llmtrace_collector.store.tables import Keep, Table
 
 # The number of this version's schema. The first one, 1, had no table for the number.
@@ -85,7 +84,7 @@ def open_schema(engine: Engine, keep: Keep) -> None:
             whose name is not known here.
         StoreError: the store does not answer; the next opening continues from there.
     """
-    made = _rows(engine, f"SELECT name, engine, as_select FROM system.tables WHERE {_HERE}")
+    made = query(engine, f"SELECT name, engine, as_select FROM system.tables WHERE {_HERE}")
     kinds = {name: kind for name, kind, _ in made}
     version = version_of(engine)
     if version is not None and version > VERSION:
@@ -126,12 +125,12 @@ def version_of(engine: Engine) -> int | None:
     Raises:
         StoreError: the store does not answer.
     """
-    names = {name for (name,) in _rows(engine, f"SELECT name FROM system.tables WHERE {_HERE}")}
+    names = {name for (name,) in query(engine, f"SELECT name FROM system.tables WHERE {_HERE}")}
     if tables.REQUESTS.name not in names:
         return None
     if tables.VERSIONS not in names:
         return UNNUMBERED
-    [(found,)] = _rows(engine, f"SELECT max(version) FROM {tables.VERSIONS}")
+    [(found,)] = query(engine, f"SELECT max(version) FROM {tables.VERSIONS}")
     return int(found) or UNNUMBERED
 
 
@@ -203,13 +202,13 @@ def _alterations(engine: Engine) -> Iterator[str]:
     """Yield the statements that add missing columns and indexes, and new members of enums."""
     have = {
         (table, name): kind
-        for table, name, kind in _rows(
+        for table, name, kind in query(
             engine, f"SELECT table, name, type FROM system.columns WHERE {_HERE}"
         )
     }
     indexed = {
         (table, name)
-        for table, name in _rows(
+        for table, name in query(
             engine, f"SELECT table, name FROM system.data_skipping_indices WHERE {_HERE}"
         )
     }
@@ -255,7 +254,7 @@ def _follow_view(engine: Engine, name: str, select: str) -> None:
     engine.run(f"CREATE OR REPLACE VIEW {_TRIAL} AS\n{select}")
     try:
         texts = dict(
-            _rows(
+            query(
                 engine,
                 f"SELECT name, as_select FROM system.tables WHERE {_HERE}"
                 f" AND name IN ('{name}', '{_TRIAL}')",
@@ -269,8 +268,3 @@ def _follow_view(engine: Engine, name: str, select: str) -> None:
 
 def _noting() -> str:
     return from_file("note_version", table=tables.VERSIONS, version=str(VERSION))
-
-
-def _rows(engine: Engine, sql: str) -> list[list[str]]:
-    lines = engine.read(sql, "JSONCompactEachRow")
-    return [json.loads(line) for line in lines.splitlines()]

@@ -130,7 +130,7 @@ class MemoryStore:
     def join(self, now_ns: int) -> JoinReport:
         """Count that."""
         self.joins += 1
-        return JoinReport(0, 0.0)
+        return JoinReport(0)
 
     @property
     def stored(self) -> list[int]:

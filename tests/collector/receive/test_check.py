@@ -16,7 +16,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from llmtrace_collector.receive import ReceiveLimits
 from llmtrace_collector.receive.otlp_json import from_json
 from llmtrace_collector.receive.rejections import RejectedError
-from llmtrace_collector.receive.split import varint
+from llmtrace_collector.receive.spool_format import varint
 from llmtrace_collector.receive.validate import check
 from tests.collector.receive.parts import body, numbers, request, span
 
@@ -70,7 +70,7 @@ def test_a_span_that_cannot_be_stored_is_left_out_and_reported(wrong, why):
 
     assert numbers(found.payload) == [0, 2]
     assert (2, {why: 1}) == (found.spans, found.rejected)
-    assert found.words.startswith("1 rejected: ")
+    assert found.response().partial_success.error_message.startswith("1 rejected: ")
 
 
 def test_a_label_explosion_in_the_resource_costs_all_its_spans():
@@ -220,7 +220,7 @@ def test_what_spans_become_with_their_resource_in_each_is_bounded():
 
     assert 15 < found.spans <= 20
     assert found.rejected == {"expanded_bytes": 100 - found.spans}
-    assert "receive.expanded_bytes" in found.words
+    assert "receive.expanded_bytes" in found.response().partial_success.error_message
     assert found.spans * 1_000_000 < found.expanded <= limits.expanded_bytes
 
     scoped = request(*(span(number) for number in range(100)))
@@ -237,7 +237,7 @@ def test_spans_with_text_that_is_not_utf_8_are_left_out_and_the_others_kept():
 
     assert numbers(found.payload) == [1, 3]
     assert (found.spans, found.rejected) == (2, {"text": 1})
-    assert "UTF-8" in found.words
+    assert "UTF-8" in found.response().partial_success.error_message
     shared = request(span(4)).SerializeToString().replace(b"shop", b"\xff\xfe\xfa\xfb")
     with pytest.raises(RejectedError, match="not an OTLP"):
         check(shared, ReceiveLimits())

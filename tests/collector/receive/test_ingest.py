@@ -64,7 +64,7 @@ def test_a_long_join_after_everything_is_stored_is_no_lag(tmp_path):
     def join(_now_ns):
         joining.set()
         go_on.wait(30)
-        return JoinReport(0, 0.0)
+        return JoinReport(0)
 
     store.join = join
     with opened(tmp_path) as spool:
@@ -552,6 +552,26 @@ def test_what_is_in_quarantine_is_replayed(tmp_path):
         assert own(store) == [0, 1, 3]
         [left] = spool.quarantine.entries()
         assert numbers(spool.quarantine.payload(left.name)) == [2]
+
+
+def test_two_replays_at_once_store_each_request_once(tmp_path):
+    """As two people may press for it."""
+    store = Choosy()
+    store.bad = frozenset({1, 2})
+
+    async def twice(admission):
+        return await asyncio.gather(admission.replay(), admission.replay())
+
+    with opened(tmp_path) as spool:
+        append(spool, *range(4))
+        ingest = Ingest(spool, store, QUICK)
+        ingest.drain()
+        store.bad = frozenset()
+
+        assert sum(asyncio.run(twice(Admission(spool)))) == 2
+        ingest.drain()
+
+        assert own(store) == [0, 1, 2, 3]
 
 
 def test_the_quarantine_is_bounded(tmp_path):

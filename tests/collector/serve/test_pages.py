@@ -12,7 +12,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from llmtrace_collector.config.link_templates import LinkTemplate
+from llmtrace_collector.serve.request_list_page import ListView, list_html
 from llmtrace_collector.store import open_store, request_list
+from llmtrace_collector.store.request_list import ListQuery
 from tests.collector.serve.stored_requests import COUNT, HOSTILE, application, fill
 
 TOKEN = "0123456789abcdef-secret"
@@ -96,6 +98,15 @@ def test_a_request_whose_gaps_are_not_reported(store):
 
     assert "Gaps over time: not reported." in page
     assert 'class="gaps"' not in page
+
+
+def test_a_list_of_requests_whose_latency_is_not_known():
+    """As of a span whose duration is no number."""
+    row = {"start": 1, "trace_id": "a" * 32, "span_id": "b" * 16}
+    query = ListQuery(start_ns=0, end_ns=10)
+    view = ListView(query=query, given={}, rows=[row], following=None, total=1, choices={})
+
+    assert "not reported" in list_html(view)
 
 
 def test_a_list_as_csv(store):
