@@ -33,6 +33,8 @@ _NO_VLLM: Final = (
     "alerts", "browser", "compose", "delays", "live_page", "oncall", "operator_manifests", "pages",
     "request_pages", "service_label", "slow_request", "triage_prometheus",
 )  # fmt: skip
+# The longest of tests/triage, so that a last core is not left with all of them.
+_RECORDINGS: Final = ("contact", "few_requests", "recordings", "recordings_unseen")
 # A part has no tests of the parts above it; the last has all that are left.
 PARTS: Final[Mapping[str, Sequence[str]]] = {
     "engines": [f"tests/real/test_{name}.py" for name in _OWN_VLLM],
@@ -48,6 +50,7 @@ PARTS: Final[Mapping[str, Sequence[str]]] = {
     ],
     "contact": ["tests/contact"],
     "instrumentation": ["tests/instrumentation", "tests/gateway", "tests/protocols"],
+    "recordings": [f"tests/triage/test_{name}.py" for name in _RECORDINGS],
     "triage": [
         "tests/simulator",  # first: what it compiles others then find compiled
         "tests/triage",
@@ -60,8 +63,8 @@ PARTS: Final[Mapping[str, Sequence[str]]] = {
 }
 # So that, by a clock, four at a time end together; what triage compiles, demos find compiled.
 _ORDER: Final = (
-    "real", "triage", "others", "demos", "store", "programs", "engines", "instrumentation",
-    "collector", "contact",
+    "real", "triage", "recordings", "others", "demos", "store", "programs", "engines",
+    "instrumentation", "collector", "contact",
 )  # fmt: skip
 
 
