@@ -33,8 +33,8 @@ _NO_VLLM: Final = (
     "alerts", "browser", "compose", "delays", "live_page", "oncall", "operator_manifests", "pages",
     "request_pages", "service_label", "slow_request", "triage_prometheus",
 )  # fmt: skip
-# The longest of tests/triage, so that a last core is not left with all of them.
-_RECORDINGS: Final = ("contact", "few_requests", "recordings", "recordings_unseen")
+# The slowest files of tests/triage: in one part with the others, they would outlast all parts.
+_SLOW_TRIAGE: Final = ("contact", "few_requests", "recordings", "recordings_unseen")
 # A part has no tests of the parts above it; the last has all that are left.
 PARTS: Final[Mapping[str, Sequence[str]]] = {
     "engines": [f"tests/real/test_{name}.py" for name in _OWN_VLLM],
@@ -50,7 +50,7 @@ PARTS: Final[Mapping[str, Sequence[str]]] = {
     ],
     "contact": ["tests/contact"],
     "instrumentation": ["tests/instrumentation", "tests/gateway", "tests/protocols"],
-    "recordings": [f"tests/triage/test_{name}.py" for name in _RECORDINGS],
+    "triage_slow": [f"tests/triage/test_{name}.py" for name in _SLOW_TRIAGE],
     "triage": [
         "tests/simulator",  # first: what it compiles others then find compiled
         "tests/triage",
@@ -63,7 +63,7 @@ PARTS: Final[Mapping[str, Sequence[str]]] = {
 }
 # So that, by a clock, four at a time end together; what triage compiles, demos find compiled.
 _ORDER: Final = (
-    "real", "triage", "recordings", "others", "demos", "store", "programs", "engines",
+    "real", "triage", "triage_slow", "others", "demos", "store", "programs", "engines",
     "instrumentation", "collector", "contact",
 )  # fmt: skip
 

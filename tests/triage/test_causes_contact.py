@@ -596,3 +596,6 @@ def test_of_two_proxies_one_may_report_nothing() -> None:
 
     assert next(iter(found)) == "gateway_overhead"
     assert "no gateway reports it" in found["gateway_overhead"].evidence[0].text
+    assert [one.text for one in found["gateway_overhead"].against] == [
+        "the gateway that reports its time is as fast as before"
+    ]

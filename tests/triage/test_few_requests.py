@@ -104,9 +104,9 @@ def wandering(seed: int, n: int = 60) -> Case:
 
 def test_a_level_that_wanders_is_no_change():
     """Windows of a few dozen requests differ by as much as their own fifths do."""
-    found = [triage(wandering(seed), QUICK).verdict for seed in range(30)]
+    found = [triage(wandering(seed), QUICK).verdict for seed in range(60)]
 
-    assert sum(verdict not in NOTHING_FOUND for verdict in found) <= 4
+    assert sum(verdict not in NOTHING_FOUND for verdict in found) <= 7
 
 
 def test_few_that_fail_are_a_regression_where_none_did():

@@ -347,7 +347,7 @@ def _blocks(values: Floats) -> list[Floats]:
 def _cut(values: Floats, count: int) -> list[Floats]:
     """Cut values into `count` blocks; return them as rows of one matrix, or two.
 
-    Where they do not divide evenly, the first blocks have one value more, as of `np.array_split`.
+    Where they do not divide evenly, the first blocks have one value more, as in `np.array_split`.
     """
     size, longer = divmod(len(values), count)
     edge = longer * (size + 1)
@@ -356,7 +356,7 @@ def _cut(values: Floats, count: int) -> list[Floats]:
 
 
 def _of_each(blocks: Iterable[NDArray[Any]], of: Callable[..., NDArray[Any]]) -> Floats:
-    """Return the mean or median (`of`) of every block of `_cut`."""
+    """Return the mean, median or sum (`of`) of every block of `_cut`."""
     return np.concatenate([of(same_size, axis=1) for same_size in blocks])
 
 
@@ -427,17 +427,13 @@ def z_of_t(t: float, free: int) -> float:
     return math.copysign(z, t)
 
 
-def _tail_z(
-    tail_share: float, before_n: int, after_n: int, blocks: list[NDArray[np.bool_]]
-) -> float:
+def _tail_z(tail_share: float, before_n: int, after_n: int, blocks: list[Mask]) -> float:
     """Return how far a tail's share after is above `TAIL`, as the z of an exact test.
 
     Counts are divided by how much more those of blocks before (masks) vary than by chance.
     """
     counts = _of_each(blocks, np.sum).astype(float)
-    sizes = np.concatenate(
-        [np.full(len(same_size), float(same_size.shape[1])) for same_size in blocks]
-    )
+    sizes = _of_each((np.ones(same_size.shape) for same_size in blocks), np.sum)
     expected = sizes * counts.sum() / sizes.sum()
     clustered = 1.0
     if len(counts) > 2 and expected.sum() > 0:
