@@ -174,7 +174,7 @@ def _search_instead(
 
     Causes are then at most possible, since the windows were given for a reason.
     """
-    free = replace(settings, before=None, after=None, at=None)
+    free = replace(settings, before=None, after=None, at=None, bootstrap=0)
     other = _find(case, free, thinned(rows), report)
     given, searched = found.search.chosen.after, other.search.chosen.after
     first = other.causes[0]
@@ -183,6 +183,8 @@ def _search_instead(
     shortest_s = min(given.seconds, searched.seconds)
     if not explains or given.seconds_with(searched) < HALF * shortest_s:
         return found
+    if settings.bootstrap:
+        other = _find(case, replace(free, bootstrap=settings.bootstrap), thinned(rows), report)
     said = (f"the given windows show nothing: a search chose "
             f"{time_span(searched.start, searched.end)} instead")  # fmt: skip
     chosen = other.search.chosen

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmtrace.dataset.columns import Columns
-from llmtrace.stats.arrays import Floats, Mask
+from llmtrace.stats.arrays import Floats, Mask, median
 from llmtrace.triage.result import Metric
 
 Codes = NDArray[np.int64]
@@ -272,7 +272,7 @@ def _leaves(
     if len(group) > len(is_after) // _MAX_CELLS:
         for name in _by_difference(group, lengths, after):
             column = lengths[name][group]
-            middle = np.median(column[smaller])
+            middle = median(column[smaller])
             # If most rows have the maximum length, cut below it.
             for low in (~(column > middle), ~(column >= middle)):
                 size, here = np.count_nonzero(low), np.count_nonzero(low & after)

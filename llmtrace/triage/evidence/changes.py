@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from llmtrace.stats.arrays import Floats, Mask, finite
+from llmtrace.stats.arrays import Floats, Mask, finite, median, percentiles
 from llmtrace.stats.significance import more_than
 
 MIN_COUNT: Final = 8  # values in each window; fewer show no distribution
@@ -159,9 +159,9 @@ def shift(
         return None
     before, after = (values[np.argsort(t, kind="stable")]
                      for values, t in ((before, before_t), (after, after_t)))  # fmt: skip
-    found, b05 = _without_z(before, after), np.percentile(before, 5)
+    found, (b05,) = _without_z(before, after), percentiles(np.sort(before), 5)
     blocks_b, blocks_a = _blocks(before), _blocks(after)
-    medians = _of_each(blocks_b, np.median)
+    medians = _of_each(blocks_b, median)
     spread = max(mad_sigma(medians), 0.02 * abs(found.before_p50), 1e-12)
     # The spread is of blocks of this size, so it is scaled to the sizes of both windows.
     size = len(before) / len(medians)
@@ -175,15 +175,15 @@ def shift(
         tail_z=max(_tail_z(found.tail_share, len(before), len(after), many), means_z),
         mean_z=max(_mean_z(blocks_b, blocks_a), means_z),
         low_tail_z=_tail_z(float(np.mean(after < b05)), len(before), len(after), few),
-        stretch_z=_stretch_z(before, after, np.mean),
-        stretch_median_z=_stretch_z(before, after, np.median),
+        stretch_z=_stretch_z(before, after, _mean),
+        stretch_median_z=_stretch_z(before, after, median),
     )
 
 
 def _without_z(before: Floats, after: Floats) -> Shift:
     """Return percentiles and means before and after, without any z."""
-    b50, b95, a50, a95 = (float(one) for side in (before, after)
-                          for one in np.percentile(side, (50, 95)))  # fmt: skip
+    b50, b95, a50, a95 = (one for side in (before, after)
+                          for one in percentiles(np.sort(side), 50, 95))  # fmt: skip
     means = float(before.mean()), float(after.mean())
     return Shift(b50, a50, b95, a95, *means, tail_share=float(np.mean(after > b95)))
 
@@ -356,18 +356,26 @@ def _cut(values: Floats, count: int) -> list[Floats]:
 
 
 def _of_each(blocks: Iterable[NDArray[Any]], of: Callable[..., NDArray[Any]]) -> Floats:
-    """Return the mean, median or sum (`of`) of every block of `_cut`."""
-    return np.concatenate([of(same_size, axis=1) for same_size in blocks])
+    """Return the mean, median or sum (`of`, along the last axis) of every block of `_cut`."""
+    return np.concatenate([of(same_size) for same_size in blocks])
+
+
+def _mean(values: Floats) -> Floats:
+    return np.asarray(values.mean(axis=-1))
+
+
+def _sum(values: NDArray[Any]) -> Floats:
+    return np.asarray(values.sum(axis=-1, dtype=np.float64))
 
 
 def mad_sigma(values: Floats) -> float:
     """Return the standard deviation of values, estimated by their median absolute deviation."""
-    return _MAD_TO_SIGMA * float(np.median(np.abs(values - np.median(values))))
+    return _MAD_TO_SIGMA * float(median(np.abs(values - median(values))))
 
 
 def _mean_z(before: list[Floats], after: list[Floats]) -> float:
     """Return the change of the mean of blocks as a z (Welch)."""
-    low, high = (_of_each(blocks, np.mean) for blocks in (before, after))
+    low, high = (_of_each(blocks, _mean) for blocks in (before, after))
     variance = float(low.var(ddof=1)) / len(low) + float(high.var(ddof=1)) / len(high)
     least = max(0.01 * abs(float(low.mean())), 1e-9)
     error = max(math.sqrt(variance), least)
@@ -432,8 +440,8 @@ def _tail_z(tail_share: float, before_n: int, after_n: int, blocks: list[Mask]) 
 
     Counts are divided by how much more those of blocks before (masks) vary than by chance.
     """
-    counts = _of_each(blocks, np.sum).astype(float)
-    sizes = _of_each((np.ones(same_size.shape) for same_size in blocks), np.sum)
+    counts = _of_each(blocks, _sum)
+    sizes = np.concatenate([np.full(len(block), float(block.shape[1])) for block in blocks])
     expected = sizes * counts.sum() / sizes.sum()
     clustered = 1.0
     if len(counts) > 2 and expected.sum() > 0:
