@@ -13,6 +13,7 @@ from llmtrace.stats.arrays import Floats, Mask, finite
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
 from llmtrace.triage.evidence import format_figures as say
 from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, RATHER_SURE, SURE
+from llmtrace.triage.evidence.client_stalls import stands_still
 from llmtrace.triage.evidence.cut_streams import cut_by_deadline
 from llmtrace.triage.evidence.evidence import METRICS, Evidence
 from llmtrace.triage.evidence.refusals import REFUSED
@@ -206,8 +207,7 @@ def client_cold(e: Evidence) -> Finding:
         `network_tls_s` of each process's first requests with later ones.
 
     Now:
-        Wait, if it was one rollout. If processes start all day (serverless, scaling to zero),
-        keep some of them warm.
+        Wait, if it was one rollout; if processes start all day (serverless), keep some warm.
 
     Later:
         Import and create the client when the process starts, send one request before it is
@@ -247,6 +247,7 @@ def client_cold(e: Evidence) -> Finding:
         against(each, "each opens a connection, for as long as it lasts: none is kept alive",
                 strongly=True),
         against(fades is None and part < _LITTLE, "nothing is set up: they wait for a connection"),
+        against(not (fades or anew) and stands_still(e), _LOOP_STALLS, strongly=True),
     ]  # fmt: skip
     action = "Start clients warm: import and connect before a process takes requests."
     return judge("client_cold", lines, action)
@@ -378,16 +379,16 @@ def busy_client(e: Evidence) -> Finding:
              or e.local("version", "client_lag_s"))  # fmt: skip
     part = _client_part(e)
     text = f"it is {say.percent(min(max(part or 0, 0), 1))} of what the wait grew by"
-    felt = part is not None and part >= 0.25
+    felt, stalls = part is not None and part >= 0.25, _loop_stalls(e)
     running = e.gauge("running")
+    # A loop that is blocked now and then delays few requests, but for long: use the mean.
+    late = None if lag is None else (
+        bool(e.up("client_lag_s")) or lag.mean_rose(e.floor("client_lag_s")))  # fmt: skip
     lines = [
-        # A loop that is blocked now and then delays few requests, but for long: use the mean.
-        gate((_loop_stalls(e) or None) if lag is None else
-             bool(e.up("client_lag_s")) or lag.mean_rose(e.floor("client_lag_s")),
-             say.durations("received data waited for the client", lag),
+        gate(stalls or late, say.durations("received data waited for the client", lag)
+             if late or not stalls else _LOOP_STALLS,
              "`client_lag_s` of rows (Linux; HTTP libraries whose sockets can be seen)"),
-        required(felt or (_loop_stalls(e) and lag is None) or None,
-                 text if felt else _LOOP_STALLS),
+        required(felt or (stalls and lag is None) or None, text if felt else _LOOP_STALLS),
         proof(None if part is None else part >= 0.5, text),
         # If the engine is slow, clients read a little late as well.
         against(None if part is None else part < 0.25, text),
@@ -408,12 +409,14 @@ _LOOP_STALLS: Final = (
 def _loop_stalls(e: Evidence) -> bool:
     """Return whether the client's own wait grew, and responses in progress stalled as long.
 
-    Or the first chunk is late too, and more chunks are read together. With a pool or semaphore,
-    responses in progress are read while other requests wait.
+    By what they did meanwhile; or the first chunk is late too, and more chunks are read together.
+    With a pool or semaphore, responses in progress are read while other requests wait.
     """
     wait, gap, bursts = e.row("client_delay_s"), e.row("max_gap_s"), e.row("burst_share")
     if wait is None or not e.up("client_delay_s"):
         return False
+    if stands_still(e):
+        return True
     late = 0.0 if (first := e.row("first_chunk_s")) is None else first.mean_change
     if bursts is not None and bursts.mean_rose(_BURSTS) and late >= HALF * wait.mean_change:
         return True
@@ -425,10 +428,11 @@ def _loop_stalls(e: Evidence) -> bool:
 def _client_part(e: Evidence) -> float | None:
     """Return the client's share of the growth of a response's waits, by means; `None` = unknown.
 
-    Its share is time for which data had arrived: unread, or held before the first chunk. Or of the
-    wait for the first chunk alone, if that share is larger.
+    Its share is time for which data had arrived, unread or held before the first chunk, and its
+    wait before sending if it stood still then. Or of the wait for the first chunk alone, if that
+    share is larger.
     """
-    lag, held = e.row("client_lag_s"), e.row("held_before_s")
+    lag, held, wait = e.row("client_lag_s"), e.row("held_before_s"), e.row("client_delay_s")
     first, per_token = e.row("ttft_s"), e.row("wait_per_token_s")
     if lag is None or first is None:
         return None
@@ -438,6 +442,8 @@ def _client_part(e: Evidence) -> float | None:
         tokens = e.after.number("output_tokens")
         grown += max(per_token.mean_change * float(np.nanmean(tokens)), 0.0)
     kept = 0.0 if held is None else max(held.mean_change, 0.0)
+    if wait is not None and stands_still(e):
+        kept += max(wait.mean_change, 0.0)
     part = (lag.mean_change + kept) / max(grown, 1e-9)
     unread = e.row("unread_s")
     if unread is None or not e.up("ttft_s"):

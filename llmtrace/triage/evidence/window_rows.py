@@ -99,6 +99,13 @@ def _client_delay(side: Side) -> Floats:
     return np.where(known, np.nan_to_num(own) + np.nan_to_num(pool), np.nan)
 
 
+def _client_held(side: Side) -> Floats:
+    """What a busy client adds: its delay before a request, and received data not read yet."""
+    delay, lag = _client_delay(side), side.number("client_lag_s")
+    known = ~(np.isnan(delay) & np.isnan(lag))
+    return np.where(known, np.nan_to_num(delay) + np.nan_to_num(lag), np.nan)
+
+
 def _client_setup(side: Side) -> Floats:
     """Everything before a request is on a connection: imports, pools, DNS, TCP, TLS."""
     parts = ["client_s", *(f"network_{one}_s" for one in ("client_wait", "dns", "connect", "tls"))]
@@ -182,6 +189,7 @@ DERIVED: Final[Mapping[str, Callable[[Side], Floats]]] = {
     "cached_share": _over("cached_tokens", "prompt_tokens"),
     "network_path_s": _network_path,
     "client_delay_s": _client_delay,
+    "client_held_s": _client_held,
     "client_setup_s": _client_setup,
     "network_and_client_s": _network_and_client,
     "gateway_once_s": _gateway_once,
