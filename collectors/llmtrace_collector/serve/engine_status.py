@@ -119,13 +119,7 @@ def _mean(interval: EngineInterval | None, name: str) -> float | None:
 def gpu_lines(
     states: Sequence[TargetState], local: Iterable[Measured], machine: str
 ) -> tuple[GpuLine, ...]:
-    """Return a line for each GPU: those of exporters, and those of this machine.
-
-    Args:
-        states: of all targets.
-        local: as `GpuReader.read` returns them.
-        machine: the name of this machine.
-    """
+    """Return a line for each GPU: those of exporters, and the `local` ones of this machine."""
     pages = [(state.target.instance, state.reading) for state in states]
     read = [(machine, tuple(local))]
     read += [(instance, reading.measured) for instance, reading in pages if reading is not None]
