@@ -78,14 +78,14 @@ def _of_target(state: TargetState) -> Iterator[EngineLine]:
     found: dict[tuple[str | None, ...], dict[str, float]] = {}
     for one in reading.measured:
         name = _OF_GATEWAY.get(one.signal.name, one.signal.name)
-        if one.signal.room == "gpu" or not isinstance(one.value, float | int):
+        if one.signal.subsystem == "gpu" or not isinstance(one.value, float | int):
             continue
         values = found.setdefault(_replica(one.labels), {})
         if name in _NOW:
             values[name] = values.get(name, 0.0) + one.value
     intervals = {_replica(interval.labels): interval for interval in state.intervals}
     replicas = {key: values for key, values in found.items() if values}
-    if not replicas and not any(one.signal.room == "gpu" for one in reading.measured):
+    if not replicas and not any(one.signal.subsystem == "gpu" for one in reading.measured):
         replicas = dict(list(found.items())[:1]) or {(None, None, None): {}}
     for key, values in replicas.items():
         engine, model, replica = key
@@ -126,7 +126,7 @@ def gpu_lines(
     found: dict[tuple[str, str], list[Measured]] = {}
     for instance, measured in read:
         for one in measured:
-            if one.signal.room == "gpu":
+            if one.signal.subsystem == "gpu":
                 named = dict(one.labels)
                 where = named.get("host") or instance
                 found.setdefault((where, named.get("gpu", "")), []).append(one)

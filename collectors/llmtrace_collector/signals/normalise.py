@@ -306,7 +306,7 @@ def _choose(
     chosen: dict[str, list[_Hit]] = {}
     for name, families in profile.signals.items():
         signal = SIGNALS[name]
-        if leave_engine and signal.room == "engine":
+        if leave_engine and signal.subsystem == "engine":
             continue
         hits: list[_Hit] = []
         for family in families:
@@ -512,7 +512,7 @@ def _missing(
 ) -> list[Missing]:
     found = []
     for name, families in profile.signals.items():
-        if name in chosen or (skip_engine and SIGNALS[name].room == "engine"):
+        if name in chosen or (skip_engine and SIGNALS[name].subsystem == "engine"):
             continue
         names = tuple(dict.fromkeys(family.name for family in families))
         found.append(Missing(profile.engine, name, names, _why(families, oldest)))
