@@ -166,7 +166,7 @@ def _lower_if_small(evidence: Evidence, finding: Finding) -> Finding:
     """Make a cause at most possible if its wait is a small part of the metric's growth."""
     wait = _WAITS.get(finding.id)
     part = None if wait is None else evidence.part_of_metric(wait)
-    if finding.id == "queue_saturation":
+    if finding.id == "queue_saturation":  # engines count its wait in their own TTFT
         part = evidence.engine_share()
     if finding.status not in NAMED or part is None or part >= _SMALL_PART:
         return finding
