@@ -155,14 +155,14 @@ def gpu_signals() -> str:
     return _matrix("gpu", "gpu")
 
 
-def _matrix(room: str, kind: str) -> str:
+def _matrix(subsystem: str, kind: str) -> str:
     profiles = [one for one in builtin_profiles() if one.kind == kind]
     lines = [
         f"| signal | metric | {' | '.join(one.title for one in profiles)} |",
         "|---" * (2 + len(profiles)) + "|",
     ]
     for name, signal in SIGNALS.items():
-        if signal.room == room:
+        if signal.subsystem == subsystem:
             found = [one.signals.get(name) for one in profiles]
             cells = [families[0].evidence if families else "" for families in found]
             label = f"{{{signal.label}}}" if signal.label else ""

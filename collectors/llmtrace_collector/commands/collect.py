@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import grpc
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.metrics_core import GaugeMetricFamily
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
@@ -43,7 +44,7 @@ from llmtrace_collector.metrics.target_metrics import TargetMetrics
 from llmtrace_collector.receive.clock_watch import ClockWatch
 from llmtrace_collector.receive.counters import Received
 from llmtrace_collector.receive.discard import OtlpDiscard
-from llmtrace_collector.receive.receiver_metrics import MetricSamples, by_label, counter, gauge
+from llmtrace_collector.receive.receiver_metrics import by_label, counter, gauge
 from llmtrace_collector.scrape.gpu import GpuReader
 from llmtrace_collector.scrape.recorder import Recorder
 from llmtrace_collector.scrape.scraper import Scraper
@@ -85,11 +86,8 @@ def run(
         sys.stdout.write(as_yaml(config))
         return
     if check:
-        given = [
-            *([] if file is None else [str(file)]),
-            *(["the options"] if any(flags.values()) else []),
-        ]
-        where = " and ".join(given) or "the defaults"
+        given = (str(file or ""), "the options" if any(flags.values()) else "")
+        where = " and ".join(filter(None, given)) or "the defaults"
         sys.stdout.write(f"{where}: no problems found\n")
         return
     with logging_to(None, config.log.format, config.log.level):
@@ -465,10 +463,13 @@ def _of_collector(
     tally: RequestMetrics,
     discard: OtlpDiscard,
     scraper: Scraper,
-) -> list[MetricSamples]:
+) -> list[Metric]:
+    info = GaugeMetricFamily(
+        "llmtrace_collector_info", "Which collector this is.", labels=["version"]
+    )
+    info.add_metric([__version__], 1)
     return [
-        ("llmtrace_collector_info", "Which collector this is.", "gauge",
-         [({"version": __version__}, 1)]),
+        info,
         gauge("llmtrace_collector_up_seconds", "Since this process began.",
               time.monotonic() - state.began),
         by_label("llmtrace_collector_signals", "Samples of signals, by what became of them.",

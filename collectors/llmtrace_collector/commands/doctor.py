@@ -211,14 +211,14 @@ def _show_collector(url: str, found: Mapping[str, Any], *, as_json: bool) -> Non
     Raises:
         SourceError: requests are in quarantine.
     """
-    count = found.get("quarantined_requests", 0)
+    count, console = found.get("quarantined_requests", 0), Console()
     if as_json:
-        Console().out(json.dumps({"url": shown(url), **found}, indent=2), highlight=False)
+        console.out(json.dumps({"url": shown(url), **found}, indent=2), highlight=False)
     else:
         status = printable(str(found.get("status")))
-        Console().out(f"{shown(url)}: llmtrace collector, {status}", highlight=False)
+        console.out(f"{shown(url)}: llmtrace collector, {status}", highlight=False)
         if words := found.get("clock"):
-            Console().out(f"  {printable(str(words))}", highlight=False)
+            console.out(f"  {printable(str(words))}", highlight=False)
     if count:
         raise SourceError(
             f"{count} {'request is' if count == 1 else 'requests are'} in quarantine: the store "

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.exposition import choose_encoder
 from starlette.requests import Request
 from starlette.responses import Response
-
-from llmtrace_collector.receive.receiver_metrics import MetricSamples
 
 # Below this size compression is not worth its overhead.
 _SMALL: Final = 1_024
@@ -50,17 +48,12 @@ class OwnMetrics:
     """The collector's own health as metrics.
 
     Args:
-        read: returns the metrics with their present samples.
+        read: returns the metrics with their present values.
     """
 
-    def __init__(self, read: Callable[[], Iterable[MetricSamples]]) -> None:
+    def __init__(self, read: Callable[[], Iterable[Metric]]) -> None:
         self._read = read
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metric families with their present values."""
-        for name, words, kind, samples in self._read():
-            metric = Metric(name, words, kind)
-            suffix = "_total" if kind == "counter" else ""
-            for labels, value in samples:
-                metric.add_sample(name + suffix, dict(labels), value)
-            yield metric
+    def collect(self) -> Iterable[Metric]:
+        """Return the metrics with their present values."""
+        return self._read()

@@ -130,7 +130,7 @@ def _health(states: Sequence[TargetState]) -> Iterator[Metric]:
             failed.add_sample(
                 "llmtrace_target_failures_total", {**labels, "reason": reason}, count
             )
-        for reason, count in state.dropped.items():
+        for reason, count in state.normaliser.dropped.items():
             dropped.add_sample(
                 "llmtrace_target_dropped_total", {**labels, "reason": reason}, count
             )

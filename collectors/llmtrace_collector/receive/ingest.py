@@ -146,9 +146,7 @@ class Ingest:
     def lag_s(self) -> float:
         """How many seconds spans that could not be stored at once have waited, at most."""
         since = self._behind_since
-        if since is None:
-            return 0.0
-        return self._monotonic() - since
+        return 0.0 if since is None else self._monotonic() - since
 
     @property
     def incomplete_s(self) -> float:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TypeAlias, TypeVar
+from collections.abc import Mapping
+from typing import TypeVar
+
+from prometheus_client import Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
 from llmtrace_collector.receive.admission import Admission
 from llmtrace_collector.receive.ingest import Ingest
@@ -11,11 +14,9 @@ from llmtrace_collector.receive.quarantine import Quarantine
 from llmtrace_collector.receive.spool import Spool
 
 K = TypeVar("K")
-# A metric's name (a counter's without `_total`), help, kind, and samples: labels and values.
-MetricSamples: TypeAlias = tuple[str, str, str, Iterable[tuple[Mapping[str, str], float]]]
 
 
-def own_metrics(admission: Admission, spool: Spool, ingest: Ingest) -> list[MetricSamples]:
+def own_metrics(admission: Admission, spool: Spool, ingest: Ingest) -> list[Metric]:
     """Return the metrics of the receiver, the spool, the ingest and the quarantine."""
     return [
         *_of_receiver(admission),
@@ -25,12 +26,14 @@ def own_metrics(admission: Admission, spool: Spool, ingest: Ingest) -> list[Metr
     ]
 
 
-def _of_receiver(admission: Admission) -> list[MetricSamples]:
+def _of_receiver(admission: Admission) -> list[Metric]:
     took = admission.counted
-    rejected = [
-        ({"transport": transport, "reason": reason}, number)
-        for (transport, reason), number in _copied(took.rejected)
-    ]  # fmt: skip
+    rejected = CounterMetricFamily(
+        "llmtrace_receive_rejected_requests", "OTLP requests rejected, by transport and reason.",
+        labels=("transport", "reason"),
+    )  # fmt: skip
+    for labels, number in _copied(took.rejected):
+        rejected.add_metric(labels, number)
     return [
         by_label("llmtrace_receive_requests",
                  "OTLP requests accepted and acknowledged, by transport.", "transport",
@@ -39,8 +42,7 @@ def _of_receiver(admission: Admission) -> list[MetricSamples]:
                  "transport", took.spans),
         by_label("llmtrace_receive_bytes", "Bytes accepted, after decompression, by transport.",
                  "transport", took.payload_bytes),
-        ("llmtrace_receive_rejected_requests", "OTLP requests rejected, by transport and reason.",
-         "counter", rejected),
+        rejected,
         by_label("llmtrace_receive_rejected_spans",
                  "Spans rejected from accepted requests, by reason.", "reason",
                  took.rejected_spans),
@@ -53,7 +55,7 @@ def _of_receiver(admission: Admission) -> list[MetricSamples]:
     ]  # fmt: skip
 
 
-def _of_spool(spool: Spool) -> list[MetricSamples]:
+def _of_spool(spool: Spool) -> list[Metric]:
     kept = spool.counted
     return [
         gauge("llmtrace_spool_bytes", "Size of the spool on disk.", spool.disk_bytes),
@@ -72,7 +74,7 @@ def _of_spool(spool: Spool) -> list[MetricSamples]:
     ]  # fmt: skip
 
 
-def _of_ingest(ingest: Ingest) -> list[MetricSamples]:
+def _of_ingest(ingest: Ingest) -> list[Metric]:
     stored = ingest.counted
     return [
         counter("llmtrace_ingest_spans", "Spans stored.", stored.spans),
@@ -96,7 +98,7 @@ def _of_ingest(ingest: Ingest) -> list[MetricSamples]:
     ]  # fmt: skip
 
 
-def _of_quarantine(quarantine: Quarantine) -> list[MetricSamples]:
+def _of_quarantine(quarantine: Quarantine) -> list[Metric]:
     return [
         gauge("llmtrace_quarantine_requests", "Requests set aside and still kept.",
               quarantine.count),
@@ -106,19 +108,22 @@ def _of_quarantine(quarantine: Quarantine) -> list[MetricSamples]:
     ]  # fmt: skip
 
 
-def gauge(name: str, words: str, value: float) -> MetricSamples:
+def gauge(name: str, words: str, value: float) -> Metric:
     """Return a gauge without labels."""
-    return name, words, "gauge", [({}, value)]
+    return GaugeMetricFamily(name, words, value)
 
 
-def counter(name: str, words: str, value: float) -> MetricSamples:
-    """Return a counter without labels."""
-    return name, words, "counter", [({}, value)]
+def counter(name: str, words: str, value: float) -> Metric:
+    """Return a counter without labels; its name is without `_total`."""
+    return CounterMetricFamily(name, words, value)
 
 
-def by_label(name: str, words: str, label: str, counts: Mapping[str, int]) -> MetricSamples:
+def by_label(name: str, words: str, label: str, counts: Mapping[str, int]) -> Metric:
     """Return a counter with a value for each value of one label."""
-    return name, words, "counter", [({label: value}, n) for value, n in _copied(counts)]
+    metric = CounterMetricFamily(name, words, labels=[label])
+    for value, number in _copied(counts):
+        metric.add_metric([value], number)
+    return metric
 
 
 def _copied(counts: Mapping[K, int]) -> tuple[tuple[K, int], ...]:

@@ -51,9 +51,7 @@ def head(payload: bytes, spans: int, expanded: int = 0) -> bytes:
 def records(data: bytes, start: int = 0) -> Iterator[Record]:
     """Yield the records at the beginning of `data`, up to the first byte that is not in one.
 
-    Args:
-        data: of a file.
-        start: the offset of its first byte in the file.
+    `start` is the offset of the data in its file.
     """
     at = 0
     while (found := _record(data, at, start)) is not None:

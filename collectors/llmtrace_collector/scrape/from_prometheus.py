@@ -94,13 +94,9 @@ def read_signals(
 def read_buckets(
     url: str, token_file: Path | None, name: str, window: Window
 ) -> Sequence[tuple[float, float]]:
-    """Count the requests of a window by the buckets of a histogram.
+    """Count the requests of a window by the buckets of a histogram, the signal `name`.
 
-    Args:
-        url: of the Prometheus.
-        token_file: a file with the token it requires; `None` = it requires none.
-        name: a signal that is a histogram, such as `ttft`.
-        window: the time range.
+    The other arguments are as of `read_signals`.
 
     Returns:
         Each upper bound with how many requests were at or below it. Kinds of engines have

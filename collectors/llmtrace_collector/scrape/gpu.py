@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import Any, Final, Self
@@ -138,7 +138,9 @@ class GpuReader:
         limit = self._try("nvmlDeviceGetEnforcedPowerLimit", handle)
         yield "gpu_power_limit", _times(1e-3, limit)
         yield "gpu_energy", _times(1e-3, self._try("nvmlDeviceGetTotalEnergyConsumption", handle))
-        yield "gpu_temperature", self._temperature(handle)
+        # The new call replaces the old one, which drivers of some GPUs no longer answer.
+        calls = ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")
+        yield "gpu_temperature", self._first(calls, handle, nvml.NVML_TEMPERATURE_GPU)
         yield "gpu_memory_temperature", self._field(handle, "NVML_FI_DEV_MEMORY_TEMP")
         yield (
             "gpu_ecc_uncorrected",
@@ -158,15 +160,6 @@ class GpuReader:
         found = None if second is None else self._try(info, handle, second)
         return found or self._try(info, handle)
 
-    def _temperature(self, handle: Any) -> float | None:
-        # The new call replaces the old one, which drivers of some GPUs no longer answer.
-        for call in ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"):
-            if hasattr(self._nvml, call):
-                value: float | None = self._try(call, handle, self._nvml.NVML_TEMPERATURE_GPU)
-                if value is not None:
-                    return value
-        return None
-
     def _field(self, handle: Any, name: str) -> float | None:
         field = getattr(self._nvml, name, None)
         found = None if field is None else self._try("nvmlDeviceGetFieldValues", handle, [field])
@@ -175,13 +168,11 @@ class GpuReader:
         return float(found[0].value.uiVal)
 
     def _throttling(self, handle: Any) -> Iterator[tuple[str, str, float]]:
-        mask = None
-        for call in (
+        calls = (
             "nvmlDeviceGetCurrentClocksEventReasons",
             "nvmlDeviceGetCurrentClocksThrottleReasons",  # its name before driver 535
-        ):
-            if mask is None and hasattr(self._nvml, call):
-                mask = self._try(call, handle)
+        )
+        mask = self._first(calls, handle)
         if mask is not None:
             for bit, reason in REASONS.items():
                 yield "gpu_throttled", reason, 1.0 if mask & bit else 0.0
@@ -231,6 +222,12 @@ class GpuReader:
             if key in self._xids or len(self._xids) < _MAX_XIDS:
                 self._xids[key] += 1
         self._try("nvmlEventSetFree", events)
+
+    def _first(self, calls: Sequence[str], *arguments: Any) -> Any:
+        """Return the first answer to calls that do the same; `None` = the driver has none."""
+        there = (call for call in calls if hasattr(self._nvml, call))
+        answers = (self._try(call, *arguments) for call in there)
+        return next((answer for answer in answers if answer is not None), None)
 
     def _try(self, call: str, *arguments: Any) -> Any:
         """Call the driver; `None` = it refuses, or does not support the call."""

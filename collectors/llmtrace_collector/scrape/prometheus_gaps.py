@@ -136,17 +136,17 @@ def _reason(
         return NOT_RECORDED
     kinds = {one.engine: one.kind for one in profiles}
     titles = {one.engine: one.title for one in profiles}
-    of_room = {
-        name for reading in found for name in reading.profiles if kinds[name] == signal.room
+    reporting = {
+        name for reading in found for name in reading.profiles if kinds[name] == signal.subsystem
     }
-    if not of_room:
-        return _BEHIND if signal.room in behind else _NO_SOURCE[signal.room]
+    if not reporting:
+        return _BEHIND if signal.subsystem in behind else _NO_SOURCE[signal.subsystem]
     said: dict[str, str] = {}
     for reading in found:
         for one in reading.missing:
-            if one.signal == signal.name and one.engine in of_room:
+            if one.signal == signal.name and one.engine in reporting:
                 names = " or ".join(one.names[:2])
                 said[one.engine] = one.why or f"it should report {names}, and does not"
     return "; ".join(
-        f"{titles[name]}: {said.get(name, 'does not report it')}" for name in sorted(of_room)
+        f"{titles[name]}: {said.get(name, 'does not report it')}" for name in sorted(reporting)
     )

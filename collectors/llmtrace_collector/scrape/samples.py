@@ -70,7 +70,7 @@ def _short(labels: Labels) -> dict[str, str]:
 
 
 def _is_engine(reading: Reading) -> bool:
-    return any(one.signal.room == "engine" for one in reading.measured)
+    return any(one.signal.subsystem == "engine" for one in reading.measured)
 
 
 def facts_of(states: Sequence[TargetState], t_ns: int) -> Iterator[Facts]:

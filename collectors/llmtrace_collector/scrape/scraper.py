@@ -11,7 +11,7 @@ import logging
 import time
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Self
@@ -104,11 +104,6 @@ class TargetState:
         """What it is, by its last recognised page, also while it is down; `None` = unknown."""
         # Engines come first: a target that is both an engine and a gateway counts as an engine.
         return next((one.kind for one in self.normaliser.profiles), None)
-
-    @property
-    def dropped(self) -> Mapping[str, int]:
-        """How much of its pages was not read, by reason."""
-        return self.normaliser.dropped
 
 
 class Scraper:

@@ -78,14 +78,14 @@ def _of_target(state: TargetState) -> Iterator[EngineLine]:
     found: dict[tuple[str | None, ...], dict[str, float]] = {}
     for one in reading.measured:
         name = _OF_GATEWAY.get(one.signal.name, one.signal.name)
-        if one.signal.room == "gpu" or not isinstance(one.value, float | int):
+        if one.signal.subsystem == "gpu" or not isinstance(one.value, float | int):
             continue
         values = found.setdefault(_replica(one.labels), {})
         if name in _NOW:
             values[name] = values.get(name, 0.0) + one.value
     intervals = {_replica(interval.labels): interval for interval in state.intervals}
     replicas = {key: values for key, values in found.items() if values}
-    if not replicas and not any(one.signal.room == "gpu" for one in reading.measured):
+    if not replicas and not any(one.signal.subsystem == "gpu" for one in reading.measured):
         replicas = dict(list(found.items())[:1]) or {(None, None, None): {}}
     for key, values in replicas.items():
         engine, model, replica = key
@@ -119,20 +119,14 @@ def _mean(interval: EngineInterval | None, name: str) -> float | None:
 def gpu_lines(
     states: Sequence[TargetState], local: Iterable[Measured], machine: str
 ) -> tuple[GpuLine, ...]:
-    """Return a line for each GPU: those of exporters, and those of this machine.
-
-    Args:
-        states: of all targets.
-        local: as `GpuReader.read` returns them.
-        machine: the name of this machine.
-    """
+    """Return a line for each GPU: those of exporters, and the `local` ones of this machine."""
     pages = [(state.target.instance, state.reading) for state in states]
     read = [(machine, tuple(local))]
     read += [(instance, reading.measured) for instance, reading in pages if reading is not None]
     found: dict[tuple[str, str], list[Measured]] = {}
     for instance, measured in read:
         for one in measured:
-            if one.signal.room == "gpu":
+            if one.signal.subsystem == "gpu":
                 named = dict(one.labels)
                 where = named.get("host") or instance
                 found.setdefault((where, named.get("gpu", "")), []).append(one)

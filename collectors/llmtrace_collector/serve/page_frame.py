@@ -105,6 +105,20 @@ def legend() -> str:
     return f'<ul class="legend" aria-label="Colours of the stages">{items}</ul>'
 
 
+def table(heads: Iterable[str], lines: str) -> str:
+    """Return a table of HTML lines; a column whose head begins with `>` holds numbers."""
+    columns = "".join(
+        f'<th scope="col" class="n">{head[1:]}</th>'
+        if head.startswith(">")
+        else f'<th scope="col">{head}</th>'
+        for head in heads
+    )
+    return (
+        f'<div class="scroll"><table class="cards"><thead><tr>{columns}</tr></thead>'
+        f"<tbody>{lines}</tbody></table></div>"
+    )
+
+
 def bar(pieces: Iterable[tuple[str, float, float]], whole: float, label: str) -> str:
     """Draw intervals on one scale.
 

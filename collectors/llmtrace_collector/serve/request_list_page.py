@@ -150,16 +150,11 @@ def _table(view: ListView) -> str:
         more = "Take a longer time, or fewer filters." if view.is_all else "These were all."
         return f"<p>None. {more}</p>"
     extra = view.query.sort if view.query.sort in {*PARTITION, "tpot"} else None
-    numbers = ["e2e", "ttft", *([extra] if extra else [])]
-    heads = "".join(f'<th scope="col" class="n">{name}</th>' for name in numbers)
-    words = "".join(f'<th scope="col">{name}</th>' for name in ("outcome", "model", *_WORDS))
     longest = max(float(row.get("e2e_s") or 0) for row in view.rows)
     lines = "".join(_line(row, longest, extra) for row in view.rows)
-    return (
-        '<div class="scroll"><table class="cards"><thead><tr><th scope="col">began</th>'
-        f'{heads}<th scope="col">stages, {frame.ms(longest)} wide</th>{words}</tr></thead>'
-        f"<tbody>{lines}</tbody></table></div>"
-    )
+    stages = f"stages, {frame.ms(longest)} wide"
+    numbers = [f">{name}" for name in ("e2e", "ttft", *([extra] if extra else []))]
+    return frame.table(("began", *numbers, stages, "outcome", "model", *_WORDS), lines)
 
 
 def _line(row: Mapping[str, Any], longest: float, extra: str | None) -> str:

@@ -21,7 +21,16 @@ from llmtrace.exporters.span_layout import attempts, error_of, span_name
 from llmtrace_collector.config.link_templates import LinkTemplate
 from llmtrace_collector.serve.gap_chart import gap_chart
 from llmtrace_collector.serve.links_out import links_for
-from llmtrace_collector.serve.page_frame import UNKNOWN, bar, moment, ms, navigation, swatch, text
+from llmtrace_collector.serve.page_frame import (
+    UNKNOWN,
+    bar,
+    moment,
+    ms,
+    navigation,
+    swatch,
+    table,
+    text,
+)
 from llmtrace_collector.serve.request_facts import Inside, RequestFacts
 
 _NS: Final = 1_000_000_000
@@ -129,12 +138,8 @@ def _waterfall(facts: RequestFacts) -> str:
                     f"attempt {number}")  # fmt: skip
         lines.append(_bar_line(f"attempt {number}", drawn, ms(one.duration_ns / _NS), "", said))
     note = "decode and render take turns in truth; they are drawn one after the other."
-    return (
-        '<div class="scroll"><table class="cards"><thead><tr><th scope="col">stage</th>'
-        f'<th scope="col">{ms(row.e2e_s)} wide</th><th scope="col" class="n">took</th>'
-        '<th scope="col" class="n">share</th><th scope="col">source</th></tr></thead>'
-        f'<tbody>{"".join(lines)}</tbody></table></div><p class="soft">{note}</p>'
-    )
+    heads = ("stage", f"{ms(row.e2e_s)} wide", ">took", ">share", "source")
+    return f'{table(heads, "".join(lines))}<p class="soft">{note}</p>'
 
 
 def _bar_line(name: str, drawn: str, took: str, share: str, source: str) -> str:
@@ -152,9 +157,7 @@ def _inside(facts: RequestFacts) -> str:
     lines = "".join(_inside_line(facts.row, part) for part in facts.inside[:_MAX_INSIDE])
     more = len(facts.inside) - _MAX_INSIDE
     return (
-        '<div class="scroll"><table class="cards"><thead><tr><th scope="col">name</th>'
-        '<th scope="col">when</th><th scope="col" class="n">took</th><th scope="col">what</th>'
-        f"</tr></thead><tbody>{lines}</tbody></table></div>"
+        table(("name", "when", ">took", "what"), lines)
         + (f"<p>and {more} more</p>" if more > 0 else "")
         + _tools(facts.row)
     )
@@ -210,10 +213,7 @@ def _usual(explanation: Explanation) -> str:
     )
     return (
         f"<p>{explanation.peers:,} requests of the hour before with {text(explanation.alike)}."
-        f'{few}</p><div class="scroll"><table class="cards"><thead><tr><th scope="col">stage</th>'
-        '<th scope="col" class="n">took</th><th scope="col" class="n">median</th>'
-        '<th scope="col" class="n">p95</th><th scope="col" class="n">longer than</th>'
-        f'<th scope="col" class="n">of</th></tr></thead><tbody>{lines}</tbody></table></div>'
+        f"{few}</p>" + table(("stage", ">took", ">median", ">p95", ">longer than", ">of"), lines)
     )
 
 
@@ -244,7 +244,7 @@ def _engines(explanation: Explanation) -> str:
         usual = "" if one.usual is None else f" (usually {signal_value(one.signal, one.usual)})"
         shown = f"{signal_value(one.signal, one.highest)}{usual}"
         by_engine.setdefault(one.instance, {})[one.signal] = shown
-    heads = "".join(f'<th scope="col">{words}</th>' for words, _ in ENGINE_SIGNALS.values())
+    heads = ("engine", *(words for words, _ in ENGINE_SIGNALS.values()))
     lines = "".join(
         f'<tr><td class="name">{text(instance)}</td>'
         + "".join(
@@ -257,8 +257,7 @@ def _engines(explanation: Explanation) -> str:
     more = len(by_engine) - _MAX_ENGINES
     return (
         "<p>The highest sample from 15 s before it to 15 s after it, and the median of the hour "
-        'before.</p><div class="scroll"><table class="cards"><thead><tr>'
-        f'<th scope="col">engine</th>{heads}</tr></thead><tbody>{lines}</tbody></table></div>'
+        f"before.</p>{table(heads, lines)}"
         + (f"<p>and {more} engines more</p>" if more > 0 else "")
     )
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Final, Literal
 
-Room = Literal["engine", "gateway", "gpu"]
+Subsystem = Literal["engine", "gateway", "gpu"]
 Kind = Literal["gauge", "counter", "histogram"]
 Merge = Literal["sum", "mean", "max"]
 
@@ -23,7 +23,7 @@ class Signal:
 
     Attributes:
         name: as in profiles.
-        room: what reports it; its metric is `llmtrace_{room}_...`.
+        subsystem: what reports it; its metric is `llmtrace_{subsystem}_...`.
         kind: counters and histograms count from the start of the process that reports them.
         metric: the name it is exposed under, with its unit.
         merge: how several series of one engine are merged. A ratio is averaged, never summed.
@@ -32,7 +32,7 @@ class Signal:
     """
 
     name: str
-    room: Room
+    subsystem: Subsystem
     kind: Kind
     metric: str
     merge: Merge
@@ -45,15 +45,15 @@ def suffixes(kind: str) -> tuple[str, ...]:
     return ("_bucket", "_sum", "_count") if kind == "histogram" else ("",)
 
 
-def _signals(rooms: Mapping[Room, Mapping[str, Mapping[str, Any]]]) -> Iterator[Signal]:
-    for room, signals in rooms.items():
+def _signals(subsystems: Mapping[Subsystem, Mapping[str, Mapping[str, Any]]]) -> Iterator[Signal]:
+    for subsystem, signals in subsystems.items():
         for name, written in signals.items():
             yield Signal(
-                name=name if room == "engine" else f"{room}_{name}",
-                room=room,
+                name=name if subsystem == "engine" else f"{subsystem}_{name}",
+                subsystem=subsystem,
                 kind=written["kind"],
-                metric=f"llmtrace_{room}_{written.get('metric', name)}",
-                merge=written.get("merge", "mean" if room == "gpu" else "sum"),
+                metric=f"llmtrace_{subsystem}_{written.get('metric', name)}",
+                merge=written.get("merge", "mean" if subsystem == "gpu" else "sum"),
                 help=written["help"],
                 label=written.get("label"),
             )

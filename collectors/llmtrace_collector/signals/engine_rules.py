@@ -63,7 +63,7 @@ def _of_profile(profile: Profile, engines: Sequence[Profile]) -> Iterator[dict[s
             expression = _first_there(profile, part, families)
             if expression is None:
                 continue
-            if signal.room == "engine" and profile.kind != "engine":
+            if signal.subsystem == "engine" and profile.kind != "engine":
                 # Where a page has the engine's own metrics, those take precedence.
                 own = [name for one in engines for name in _recognised(one)]
                 expression = f"({expression})\nunless {_ON_TARGET} {_named(own)}"

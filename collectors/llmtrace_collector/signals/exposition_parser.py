@@ -109,7 +109,7 @@ class ExpositionParser:
         if len(text) > self._limits.size:
             self.dropped["size"] += 1
             raise DataError(f"the page is larger than {self._limits.size} characters")
-        self._forget_the_dead()
+        self._reset_if_full()
         self._parsed = 0
         before = self.layout
         values = self._read_stock(text) if self.stock else self._read_fast(text)
@@ -267,7 +267,7 @@ class ExpositionParser:
         if len(lines) > self._limits.lines:
             self.dropped["lines"] += 1
 
-    def _forget_the_dead(self) -> None:
+    def _reset_if_full(self) -> None:
         """Forget everything when the memory is full, to make room for the present series."""
         self._since_reset += 1
         full = (

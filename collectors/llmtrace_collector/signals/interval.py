@@ -65,7 +65,7 @@ def _by_replica(reading: Reading) -> dict[Labels, _Side]:
     sides: dict[Labels, _Side] = {}
     for one in reading.measured:
         # A request rejected on arrival belongs to no replica.
-        if one.signal.room == "engine" and one.signal.name != "rejected":
+        if one.signal.subsystem == "engine" and one.signal.name != "rejected":
             whose, own = _split(one)
             sides.setdefault(whose, {})[one.signal.name, own] = one.value
     return sides

@@ -154,22 +154,20 @@ class Normaliser:
     Args:
         profiles: the candidates; the page itself shows which of them apply.
         limits: how much of a page is read.
+
+    Attributes:
+        profiles: those that recognised this target's last pages.
     """
 
     def __init__(self, profiles: Sequence[Profile], limits: Limits | None = None) -> None:
+        self.profiles: tuple[Profile, ...] = ()
         self._candidates = tuple(profiles)
         self._limits = limits or Limits()
-        self._profiles: tuple[Profile, ...] = ()
         self._reader: ExpositionParser | None = None
         self._plan: _Plan | None = None
         self._layout = -1
         self._until_look = 0
         self._dropped: Counter[str] = Counter()
-
-    @property
-    def profiles(self) -> tuple[Profile, ...]:
-        """The profiles that recognised this target's last pages."""
-        return self._profiles
 
     @property
     def dropped(self) -> Mapping[str, int]:
@@ -191,7 +189,7 @@ class Normaliser:
             if not known:
                 ExpositionParser.check(text)
             self._until_look = _PAGES_BETWEEN_LOOKS
-            if known != self._profiles or self._reader is None:
+            if known != self.profiles or self._reader is None:
                 self._begin(known)
                 reading = None
             reading = self._read(text) if reading is None else reading
@@ -200,17 +198,17 @@ class Normaliser:
 
     def _read(self, text: str) -> Reading:
         reader = self._reader
-        if reader is None or not self._profiles:
+        if reader is None or not self.profiles:
             return Reading()
         values = reader.read(text)
         if self._plan is None or reader.layout != self._layout:
-            self._plan, self._layout = _plan(self._profiles, reader), reader.layout
-        return _reading(self._profiles, self._plan, values)
+            self._plan, self._layout = _plan(self.profiles, reader), reader.layout
+        return _reading(self.profiles, self._plan, values)
 
     def _begin(self, known: tuple[Profile, ...]) -> None:
         if self._reader is not None:
             self._dropped += self._reader.dropped
-        self._profiles, self._plan = known, None
+        self.profiles, self._plan = known, None
         self._reader = ExpositionParser(_wanted(known), self._limits)
 
 
@@ -308,7 +306,7 @@ def _choose(
     chosen: dict[str, list[_Hit]] = {}
     for name, families in profile.signals.items():
         signal = SIGNALS[name]
-        if leave_engine and signal.room == "engine":
+        if leave_engine and signal.subsystem == "engine":
             continue
         hits: list[_Hit] = []
         for family in families:
@@ -514,7 +512,7 @@ def _missing(
 ) -> list[Missing]:
     found = []
     for name, families in profile.signals.items():
-        if name in chosen or (skip_engine and SIGNALS[name].room == "engine"):
+        if name in chosen or (skip_engine and SIGNALS[name].subsystem == "engine"):
             continue
         names = tuple(dict.fromkeys(family.name for family in families))
         found.append(Missing(profile.engine, name, names, _why(families, oldest)))

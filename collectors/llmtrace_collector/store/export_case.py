@@ -98,18 +98,9 @@ def add_rows(
     *,
     most: int = _MAX_ROWS,
 ) -> tuple[str, ...]:
-    """Add the rows of a window to a builder.
+    """Add the rows of a window to a builder, and return warnings about them.
 
-    Args:
-        engine: of the store.
-        builder: what they are added to.
-        window: the time range.
-        progress: called with what is being done, and the share that is done.
-        filters: by row field, the allowed values.
-        most: if there are more rows than this, only a share is read.
-
-    Returns:
-        Warnings about them.
+    Arguments as of `read_case`; of more than `most` rows only a share is read.
     """
     with needs_extra("reading rows from a store", "triage", "pyarrow"):
         import pyarrow as pa

@@ -51,7 +51,7 @@ _COPIED: Final = (
     CopiedTable("events", "t", "*", "uniqExact(t, kind, text, instance)", 100_000),
     CopiedTable("facts", "t", "*", "uniqExact(t, instance, facts)", 100_000),
 )
-# Called with a table, how many of its rows are over there, and how many there are.
+# Called with a table's name, how many of its rows are copied, and how many it has.
 Progress = Callable[[str, int, int], None]
 
 

@@ -160,9 +160,9 @@ def statements(since: int, cluster: str | None, keep: Keep) -> Iterator[str]:
     yield from tables.table_statements(cluster, keep)
     for table in tables.TABLES:
         declared = declared_columns(table)
-        for name in (f"{table.name}{local}", *([table.name] if local else [])):
+        for name in _everywhere(table, cluster):
             changes = [*_adding(declared.columns), *_widening(declared.columns)]
-            if name != table.name or not local:
+            if name == f"{table.name}{local}":  # a distributed table has no indexes
                 changes += _indexing(declared.indexes)
             yield f"ALTER TABLE {name}{on} {', '.join(changes)}"
     yield from tables.view_statements(on, local)

@@ -15,6 +15,7 @@ from llmtrace.core.stages import STAGES
 from llmtrace.display.colours import STAGE_COLOURS
 from llmtrace_collector.config.schema import Address
 from llmtrace_collector.metrics.endpoint import OwnMetrics
+from llmtrace_collector.receive.receiver_metrics import by_label, gauge
 from llmtrace_collector.serve.app import live_page, make_app
 from llmtrace_collector.serve.auth import Guard, hosts_for
 
@@ -160,9 +161,13 @@ def registry_of_two() -> CollectorRegistry:
     for number in range(100):
         many.labels(str(number)).inc()
     registry.register(
-        OwnMetrics(lambda: [("own_things", "Things.", "counter", [({"kind": "a"}, 3), ({}, 1)]),
-                     ("own_level", "Level.", "gauge", [({}, 0.5)])])
-    )  # fmt: skip
+        OwnMetrics(
+            lambda: [
+                by_label("own_things", "Things.", "kind", {"a": 3}),
+                gauge("own_level", "Level.", 0.5),
+            ]
+        )
+    )
     return registry
 
 
