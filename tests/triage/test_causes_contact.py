@@ -82,22 +82,6 @@ def test_an_engine_that_keeps_its_requests_longer_at_the_clock_it_had_stands_out
     assert next(iter(found)) == "replica_imbalance"
 
 
-def test_a_loop_that_is_late_reads_the_first_chunk_late_too() -> None:
-    """Where no socket's time is known, that and what is sent late tell it from a full pool."""
-    made = quiet()
-    made.forget_rows("client_lag_s")
-    for row in made.after():
-        late = 0.3 + 0.1 * (row["start"] % 5)
-        row |= {"client_s": late, "network_client_wait_s": 0.0}
-        row["first_chunk_s"] += late
-        row["burst_chunks"] = int(0.6 * row["chunks"])
-
-    found = made.findings()
-
-    assert found["busy_client"].status in SURE
-    assert found["client_gate"].status not in SURE
-
-
 def test_an_engine_that_hardly_gets_requests_while_some_fail_is_down_without_signals() -> None:
     """The router has left it out."""
     made = quiet()

@@ -1,4 +1,4 @@
-"""Is a client that stands still told from one that only makes its requests wait?"""
+"""Is a client that stands still distinguished from one that only makes its requests wait?"""
 
 from __future__ import annotations
 

@@ -220,18 +220,14 @@ def test_errors_while_every_engine_goes_on_are_of_what_answers_before_them(dies)
     assert "what answers before the engines" in found["provider_errors"].action
 
 
-def waits_for_a_slot(*, still: bool = False) -> Incident:
-    """Requests wait in their client before they are sent; responses stand still meanwhile."""
+def waits_for_a_slot() -> Incident:
+    """Requests wait in their client before they are sent."""
     made, dice = quiet(), np.random.default_rng(7)
     for row in made.rows:
         row["client_s"] = 0.0
     for row in made.after():
         row["client_s"] = float(dice.exponential(1.5))
         row["unattributed_s"] += row["client_s"]
-        if still:
-            gap = float(dice.exponential(1.5))
-            row["max_gap_s"] += gap
-            row["decode_s"] += gap
     return made
 
 
@@ -242,11 +238,3 @@ def test_a_wait_for_a_semaphore_is_not_everything_else_that_got_slower():
     assert next(iter(found)) == "client_gate"
     assert found["client_gate"].status == "confirmed"
     assert not any("got slower too" in point.text for point in found["client_gate"].against)
-
-
-def test_a_client_in_which_requests_wait_and_responses_stand_still_is_busy():
-    """Who waits for a semaphore reads meanwhile what others receive."""
-    found = waits_for_a_slot(still=True).findings(metric="ttft_s")
-
-    assert next(iter(found)) == "busy_client"
-    assert found["client_gate"].status not in SURE

@@ -28,7 +28,6 @@ _SAME_AGE: Final = 0.05  # of the median wait, by which times of one timer diffe
 _LOOKUPS: Final = "as many requests look names up as before, and each lookup takes longer"
 _REUSED: Final = "hardly any of those that wait opens a connection: a limit does that"
 _CLIENT_MADE: Final = 1.0  # relative rise of the client's own time if it is made for each request
-_BURSTS: Final = 0.15  # added share of chunks that arrive together
 _CLEARLY: Final = 0.2  # relative rise of a metric; clients do not leave for less
 
 
@@ -156,7 +155,7 @@ def client_gate(e: Evidence) -> Finding:
     local = e.local("client", "client_delay_s") or e.local("service", "client_delay_s")
     running = e.gauge("running")
     share = e.part_of_metric("network_and_client_s")  # `network` has no semaphore's wait
-    stalls, any_time = _loop_stalls(e), _waits_under_load(e, "client_delay_s") is False
+    stalls, any_time = stands_still(e), _waits_under_load(e, "client_delay_s") is False
     by_limit = not (stalls or any_time)
     part = None
     if wait is not None and whole is not None:
@@ -379,7 +378,7 @@ def busy_client(e: Evidence) -> Finding:
              or e.local("version", "client_lag_s"))  # fmt: skip
     part = _client_part(e)
     text = f"it is {say.percent(min(max(part or 0, 0), 1))} of what the wait grew by"
-    felt, stalls = part is not None and part >= 0.25, _loop_stalls(e)
+    felt, stalls = part is not None and part >= 0.25, stands_still(e)
     running = e.gauge("running")
     # A loop that is blocked now and then delays few requests, but for long: use the mean.
     late = None if lag is None else (
@@ -404,25 +403,6 @@ def busy_client(e: Evidence) -> Finding:
 _LOOP_STALLS: Final = (
     "requests wait in the client, and what is received meanwhile is read late as well"
 )
-
-
-def _loop_stalls(e: Evidence) -> bool:
-    """Return whether the client's own wait grew, and responses in progress stalled as long.
-
-    By what they did meanwhile; or the first chunk is late too, and more chunks are read together.
-    With a pool or semaphore, responses in progress are read while other requests wait.
-    """
-    wait, gap, bursts = e.row("client_delay_s"), e.row("max_gap_s"), e.row("burst_share")
-    if wait is None or not e.up("client_delay_s"):
-        return False
-    if stands_still(e):
-        return True
-    late = 0.0 if (first := e.row("first_chunk_s")) is None else first.mean_change
-    if bursts is not None and bursts.mean_rose(_BURSTS) and late >= HALF * wait.mean_change:
-        return True
-    if gap is None or not e.up("max_gap_s", 0.5):
-        return False
-    return gap.after_p95 - gap.before_p95 >= HALF * (wait.after_p95 - wait.before_p95)
 
 
 def _client_part(e: Evidence) -> float | None:
