@@ -10,7 +10,8 @@ BIN := $(VENV)/bin
 demo: $(VENV)/.ready            ## the main job on an embedded engine: no GPU, key or server
 	$(BIN)/llmtrace demo
 
-test: $(VENV)/.ready vllm litellm contact render programs ## everything, the real-vLLM tests included; a quarter of an hour on two cores
+test: $(VENV)/.ready            ## everything, the real-vLLM tests included; half an hour on two cores
+	$(MAKE) --jobs=2 --output-sync=line --no-print-directory vllm litellm contact render programs
 	$(BIN)/python scripts/run_tests.py
 
 test-fast: $(VENV)/.ready       ## the same without the real parts

@@ -131,8 +131,13 @@ def _with_windows_of(case: Case, settings: Settings) -> Settings:
     )
 
 
-def _find(case: Case, settings: Settings, rows: Columns, report: Progress) -> Analysis:
-    """Choose the windows and analyse them; if they explain little, try others as well."""
+def _find(
+    case: Case, settings: Settings, rows: Columns, report: Progress, mostly: Window | None = None
+) -> Analysis:
+    """Choose the windows and analyse them; if they explain little, try others as well.
+
+    With `mostly`, only others whose window after lies in it for the most part.
+    """
     analyse_case = partial(analyse, case, seed=settings.seed, report=report)
     report("looking for the spike", 0.1)
     search = _search(case, settings, rows)
@@ -142,7 +147,7 @@ def _find(case: Case, settings: Settings, rows: Columns, report: Progress) -> An
     # A cause that always has proof began at some other time, and varying load makes blips.
     if not found.explains or search.found_nothing or blip:
         widely = search.found_nothing or blip
-        others = _others(case, found, settings, analyse_case, widely=widely)
+        others = _others(case, found, settings, analyse_case, mostly, widely=widely)
         best = _best_of((one for one in others if not (blip and one.is_blip)), found)
         if best is not None:
             same_windows = best.search is search  # then it is another metric of them
@@ -175,16 +180,17 @@ def _search_instead(
     Causes are then at most possible, since the windows were given for a reason.
     """
     free = replace(settings, before=None, after=None, at=None, bootstrap=0)
-    other = _find(case, free, thinned(rows), report)
-    given, searched = found.search.chosen.after, other.search.chosen.after
+    given = found.search.chosen.after
+    other = _find(case, free, thinned(rows), report, given)
+    searched = other.search.chosen.after
     first = other.causes[0]
     explains = first.status in NAMED and first.score >= LIKELY and first.id != OF_SEVERAL
     explains = explains and (found.nothing_moved or not other.nothing_moved)
-    shortest_s = min(given.seconds, searched.seconds)
-    if not explains or given.seconds_with(searched) < HALF * shortest_s:
+    if not explains or not _share_most(given, searched):
         return found
     if settings.bootstrap:
-        other = _find(case, replace(free, bootstrap=settings.bootstrap), thinned(rows), report)
+        free = replace(free, bootstrap=settings.bootstrap)
+        other = _find(case, free, thinned(rows), report, given)
     said = (f"the given windows show nothing: a search chose "
             f"{time_span(searched.start, searched.end)} instead")  # fmt: skip
     chosen = other.search.chosen
@@ -206,8 +212,9 @@ def _limited_if_over(found: Analysis) -> Analysis:
 
 
 def _others(
-    case: Case, found: Analysis, settings: Settings, analyse_case: _Analyse, *, widely: bool
-) -> Iterator[Analysis]:
+    case: Case, found: Analysis, settings: Settings, analyse_case: _Analyse,
+    mostly: Window | None, *, widely: bool,
+) -> Iterator[Analysis]:  # fmt: skip
     """Yield other analyses that may explain it: of another metric that rose, or of other times.
 
     Given windows stay, extended by the time between them. `widely` = what the search found says
@@ -225,8 +232,15 @@ def _others(
         return
     nothing = found.nothing_moved or widely
     for search in search_elsewhere(found.search, case, nothing=nothing):
+        if mostly is not None and not _share_most(mostly, search.chosen.after):
+            continue
         if settings.at is None or widely or search.chosen.is_near(settings.at):
             yield analyse_case(search, settings.metric, 0)
+
+
+def _share_most(one: Window, other: Window) -> bool:
+    """Return whether windows share at least half of the shorter one."""
+    return one.seconds_with(other) >= HALF * min(one.seconds, other.seconds)
 
 
 def _best_of(others: Iterable[Analysis], found: Analysis) -> Analysis | None:

@@ -108,6 +108,8 @@ class Evidence:
     searched: bool = False
     sure: float = changes.SURE
     _memo: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+    # As measured in the same windows, so that `replace` keeps them whatever is sure enough.
+    _shifts: dict[Any, Shift | None] = field(default_factory=dict, compare=False, repr=False)
 
     def once(self, key: Any, make: Callable[[], _T]) -> _T:
         """Return `make()`, computed once for each key."""
@@ -116,12 +118,12 @@ class Evidence:
         return cast("_T", self._memo[key])
 
     def _sure(self, found: Shift | None) -> Shift | None:
-        return found and replace(found, sure=self.sure)
+        return found and (found if found.sure == self.sure else replace(found, sure=self.sure))
 
     @memoized
     def row(self, name: str) -> Shift | None:
         """Compare a field of the requests, or of engines' sums; `None` = too few values."""
-        found = self._row(name, None)
+        found = self._row(name)
         if found is None and not self.of_means and name in _ENGINE_DURATIONS:
             return self.engine_mean(_ENGINE_DURATIONS[name])
         return found
@@ -142,31 +144,35 @@ class Evidence:
     def engine_share(self) -> float | None:
         """Return the share of the added time (to first token, or all) that engines count."""
         for name in ("ttft", "e2e"):
-            mine, theirs = self._row(f"{name}_s", None), self.engine_mean(name)
+            mine, theirs = self._row(f"{name}_s"), self.engine_mean(name)
             if mine is not None and theirs is not None and mine.mean_change > 0:
                 return theirs.mean_change / mine.mean_change
         return None
 
     def row_among(self, name: str, key: Any, mask: Callable[[Side], Mask]) -> Shift | None:
         """Compare a field of the requests in a mask; `key` identifies the mask."""
-        return self.once(
-            ("among", name, key), lambda: self._row(name, (mask(self.before), mask(self.after)))
-        )
+        return self._row(name, key, mask)
 
     def computed_row(self, name: str) -> Shift | None:
         """Compare a field of the requests that were not answered from a response cache."""
         return self.row_among(name, "computed", lambda side: ~(side.number("cache_hit") > 0))
 
-    def _row(self, name: str, masks: tuple[Mask, Mask] | None) -> Shift | None:
-        sides = []
-        for i, side in enumerate((self.before, self.after)):
-            values, t = side.sampled(side.number(name)), side.sampled(side.t)
-            if masks is not None:
-                inside = side.sampled(masks[i])
-                values, t = values[inside], t[inside]
-            sides += [values, t]
-        # Tokens are counted as they are made, so theirs are no means over ended requests.
-        return self._sure(changes.shift(*sides, of_means=self.of_means and name.endswith("_s")))
+    def _row(
+        self, name: str, key: Any = None, mask: Callable[[Side], Mask] | None = None
+    ) -> Shift | None:
+        measured = (name, key, self.of_means)
+        if measured not in self._shifts:
+            sides = []
+            for side in (self.before, self.after):
+                values, t = side.sampled(side.number(name)), side.sampled(side.t)
+                if mask is not None:
+                    inside = side.sampled(mask(side))
+                    values, t = values[inside], t[inside]
+                sides += [values, t]
+            # Tokens are counted as they are made, so theirs are no means over ended requests.
+            means = self.of_means and name.endswith("_s")
+            self._shifts[measured] = changes.shift(*sides, of_means=means)
+        return self._sure(self._shifts[measured])
 
     @memoized
     def turn(self, name: str) -> Shift | None:
@@ -468,8 +474,7 @@ class Evidence:
         if found is None:
             return None
         value, inside = found
-        masks = ~self.before.where(column, value), ~self.after.where(column, value)
-        outside = self._row(name, masks)
+        outside = self._row(name, ("but", column, value), lambda side: ~side.where(column, value))
         if outside is None or max(outside.change, 0.0) > _ELSEWHERE * inside.change:
             return None
         traffic = float(self.after.where(column, value).mean())
