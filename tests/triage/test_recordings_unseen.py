@@ -41,7 +41,7 @@ NAMED_FIRST: Final = {
     "recorded_fourteenth": 31 / 37,
     "recorded_fifteenth": 33 / 39,
     "recorded_sixteenth": 36 / 38,
-    "recorded_seventeenth": 27 / 35,
+    "recorded_seventeenth": 29 / 35,
     "recorded_gpu": 7 / 7,
     "recorded_gpu_second": 10 / 12,
 }
