@@ -1,4 +1,4 @@
-"""The two kinds of numpy arrays that statistics are made of."""
+"""The two kinds of numpy arrays that statistics are made of, and what is often asked of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def finite(values: Floats) -> Floats:
     return known
 
 
-# numpy's own, which take ten times as long for the few hundred values that a window has.
+# numpy's own take several times as long for the few hundred values that a window has.
 
 
 def median(values: Floats) -> Floats:

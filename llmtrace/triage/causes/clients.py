@@ -373,7 +373,7 @@ def busy_client(e: Evidence) -> Finding:
     Later:
         Alert on the loop's lag; keep parsing, templating and model code out of the loop.
     """
-    lag = e.row("client_lag_s")
+    lag, wait = e.row("client_lag_s"), e.row("client_delay_s")
     local = (e.local("client", "client_lag_s") or e.local("service", "client_lag_s")
              or e.local("version", "client_lag_s"))  # fmt: skip
     part = _client_part(e)
@@ -385,7 +385,7 @@ def busy_client(e: Evidence) -> Finding:
         bool(e.up("client_lag_s")) or lag.mean_rose(e.floor("client_lag_s")))  # fmt: skip
     lines = [
         gate(stalls or late, say.durations("received data waited for the client", lag)
-             if late or not stalls else _LOOP_STALLS,
+             if late or not stalls else say.durations("wait in the client", wait),
              "`client_lag_s` of rows (Linux; HTTP libraries whose sockets can be seen)"),
         required(felt or (stalls and lag is None) or None, text if felt else _LOOP_STALLS),
         proof(None if part is None else part >= 0.5, text),

@@ -101,7 +101,7 @@ def _client_delay(side: Side) -> Floats:
 
 def _client_held(side: Side) -> Floats:
     """What a busy client adds: its delay before a request, and received data not read yet."""
-    delay, lag = _client_delay(side), side.number("client_lag_s")
+    delay, lag = side.number("client_delay_s"), side.number("client_lag_s")
     known = ~(np.isnan(delay) & np.isnan(lag))
     return np.where(known, np.nan_to_num(delay) + np.nan_to_num(lag), np.nan)
 
