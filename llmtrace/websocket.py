@@ -129,10 +129,6 @@ def _protocol(done: Any, asks: Any, classify: Any) -> Protocol:
     return Protocol(
         classify=message_classifier.reader(classify),
         asks=asks,
-        done=_never if by_close else done,
+        done=(lambda _: False) if by_close else done,
         ends_by_close=by_close,
     )
-
-
-def _never(_: Any) -> bool:
-    return False

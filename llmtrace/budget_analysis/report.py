@@ -99,11 +99,9 @@ class Report:
     def eats(self) -> Comparison | None:
         """The stage furthest above its allocation; `None` = none is."""
         over = [one for one in self.stages if one.used is not None and one.used > 1]
-        return max(over, key=_above, default=None)
-
-
-def _above(one: Comparison) -> float:
-    return (one.spent_s or 0.0) - (one.allowed_s or 0.0)
+        return max(
+            over, key=lambda one: (one.spent_s or 0.0) - (one.allowed_s or 0.0), default=None
+        )
 
 
 def report(rows: Sequence[Row], budget: Budget) -> Report:

@@ -33,6 +33,7 @@ from llmtrace.exporters.row_files.forms import (
     form_of,
     silent,
 )
+from llmtrace.exporters.row_files.read_back import files_of
 from llmtrace.stats.arrays import Floats
 
 _PLAIN_LINE: Final = 1 << 16
@@ -49,18 +50,20 @@ _SHOWN: Final = 60  # characters of a line
 def read_columns(path: Path, progress: Progress = silent) -> Columns:
     """Read rows: `.parquet`, `.csv` or `.tsv`, else JSON lines, also `.gz`; `-` is stdin.
 
-    What is no row is counted in the columns' `warnings`. Of more than two million rows a sample
-    is kept, each standing for those left out by its `weight`.
+    Of a folder, all such files are read, or the rows of the case that is saved in it. What is no
+    row is counted in the columns' `warnings`. Of more than two million rows a sample is kept, each
+    standing for those left out by its `weight`.
 
     Raises:
         SourceError: the file cannot be read.
         DataError: it contains lines, and none of them is a row; or most starts are of other units.
     """
     builder, sample = Builder(), Sample()
-    read = {"parquet": _parquet, "csv": _csv, "jsonl": _lines}[form_of(path)]
-    for _ in read(path, builder, progress):
-        if builder.n >= _PIECE:
-            sample.add(builder.flush())
+    for file in files_of(path):
+        read = {"parquet": _parquet, "csv": _csv, "jsonl": _lines}[form_of(file)]
+        for _ in read(file, builder, progress):
+            if builder.n >= _PIECE:
+                sample.add(builder.flush())
     sample.add(builder.flush())
     rows = sample.rows()
     if not rows.n and builder.kept_out:

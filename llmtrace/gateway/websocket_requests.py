@@ -55,7 +55,7 @@ def serving(
     """
     served = _served(socket, message, name)
     if served is None:
-        yield _nothing
+        yield lambda: ""
         return
     try:
         with served.inside():
@@ -64,10 +64,6 @@ def serving(
         served.ends(error, left=type(error).__name__ in _GONE)
         raise
     served.ends()
-
-
-def _nothing() -> str:
-    return ""
 
 
 def _served(socket: Any, message: Any, name: str | None) -> MessageRequest | None:

@@ -244,7 +244,7 @@ def test_the_fast_reader_is_used_for_plain_rows(tmp_path, monkeypatch):
 
 
 def test_what_was_written_is_read(tmp_path):
-    """Plain and gzipped."""
+    """Plain and gzipped, and all files of a folder."""
     columns = from_dicts(
         {"start": START + i, "e2e_s": 0.1 * i, "tenant": "é", "stream": True, "trace_id": f"{i}"}
         for i in range(20)
@@ -252,6 +252,12 @@ def test_what_was_written_is_read(tmp_path):
     for name in ("rows.jsonl", "rows.jsonl.gz"):
         write_columns(tmp_path / name, columns)
         assert same(read_columns(tmp_path / name), columns)
+    assert same(read_columns(tmp_path), columns)  # of a saved case, each row once
+    (tmp_path / "several").mkdir()
+    for name in ("a.jsonl", "b.jsonl.gz"):
+        write_columns(tmp_path / "several" / name, columns)
+    (tmp_path / "several" / "notes.txt").write_text("no rows")
+    assert same(read_columns(tmp_path / "several"), concatenate([columns, columns]))
     packed = (tmp_path / "rows.jsonl.gz").read_bytes()
     assert gzip.decompress(packed).startswith(b'{"start":')
 

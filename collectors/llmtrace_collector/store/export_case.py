@@ -16,7 +16,7 @@ from llmtrace.dataset.columns import FLAGS, IDS, NUMBERS, SECONDS, WORDS, Builde
 from llmtrace.dataset.files import add_table
 from llmtrace.display.summary_tables import time_span
 from llmtrace_collector.store import read
-from llmtrace_collector.store.open_store import open_to_read
+from llmtrace_collector.store.open_store import open_to_read, place_of
 from llmtrace_collector.store.sql_builder import from_file
 from llmtrace_collector.store.sql_engine import Engine
 
@@ -80,10 +80,10 @@ def _there(url: str) -> str:
     Raises:
         ConfigError: the folder holds no store: opening it would create one.
     """
-    path = url.removeprefix("chdb://")
-    if "://" in path:
+    place = place_of(url)
+    if not isinstance(place, Path):
         return url
-    for folder in (Path(path), Path(path) / "store"):
+    for folder in (place, place / "store"):
         if (folder / "clickhouse").is_dir():
             return str(folder)
     raise ConfigError(f"--store {url}: holds no store of a collector")

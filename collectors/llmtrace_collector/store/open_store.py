@@ -65,6 +65,22 @@ def open_engine(url: str | Path, *, make: bool = True) -> Engine:
         url: of the store.
         make: whether to create a server's database if it does not exist.
     """
+    place = place_of(url)
+    if not isinstance(place, Path):
+        from llmtrace_collector.store.clickhouse_server import Server
+
+        return Server(place, password=_password(), make=make)
+    from llmtrace_collector.store.clickhouse_embedded import Embedded
+
+    return Embedded(place)
+
+
+def place_of(url: str | Path) -> Path | SplitResult:
+    """Return the folder of a store inside this process, or the parts of a server's address.
+
+    Raises:
+        ConfigError: it is neither.
+    """
     text = str(url)
     try:
         parts = urlsplit(text)
@@ -72,29 +88,20 @@ def open_engine(url: str | Path, *, make: bool = True) -> Engine:
     except ValueError as error:
         raise ConfigError(f"store {text.partition('://')[0]}://…: not a valid address") from error
     if parts.scheme in {"http", "https"}:
-        from llmtrace_collector.store.clickhouse_server import Server
-
-        return Server(parts, password=_password(), make=make)
-    if parts.scheme == "chdb":
-        text = _path(parts)
-    elif "://" in text:
+        return parts
+    if parts.scheme == "chdb" and parts.netloc:
+        raise ConfigError(
+            f"store chdb://{parts.netloc}…: three slashes before an absolute path, as chdb:///path"
+        )
+    if parts.scheme != "chdb" and "://" in text:
         raise ConfigError(
             f"store {parts.scheme}://…: give a folder, chdb:///path, or "
             "http(s)://[user@]host:port/database"
         )
-    if not text:
+    folder = unquote(parts.path) if parts.scheme == "chdb" else text
+    if not folder:
         raise ConfigError("store: give a folder")
-    from llmtrace_collector.store.clickhouse_embedded import Embedded
-
-    return Embedded(Path(text))
-
-
-def _path(parts: SplitResult) -> str:
-    if parts.netloc:
-        raise ConfigError(
-            f"store chdb://{parts.netloc}…: three slashes before an absolute path, as chdb:///path"
-        )
-    return unquote(parts.path)
+    return Path(folder)
 
 
 def _password() -> str:

@@ -103,7 +103,7 @@ def read_rows(
 
         flats = _from_collector(Collector(source, token_file), start, end)
     elif isinstance(source, str | Path):
-        flats = _from_path(Path(source))
+        flats = (found for file in files_of(Path(source)) for found in _from_file(file))
     else:
         flats = ((f"row {number}", flat) for number, flat in enumerate(source, 1))
     rows = (_row(place, flat) for place, flat in flats)
@@ -143,18 +143,24 @@ def _from_collector(
         yield collector.url, flat
 
 
-def _from_path(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def files_of(path: Path) -> list[Path]:
+    """Return the files of rows that a path means: itself, or those of a folder.
+
+    Raises:
+        SourceError: the folder cannot be listed, or has no file of rows.
+    """
     if not path.is_dir():
-        yield from _from_file(path)
-        return
+        return [path]
     saved = case_rows(path)
-    files = (
-        sorted(file for file in path.iterdir() if is_row_file(file)) if saved is None else [saved]
-    )
+    if saved is not None:
+        return [saved]
+    try:
+        files = sorted(file for file in path.iterdir() if is_row_file(file))
+    except OSError as error:
+        raise SourceError(f"{path}: cannot read it: {explain_error(error)}") from error
     if not files:
         raise SourceError(f"{path}: contains no file of rows ({', '.join(SUFFIXES)})")
-    for file in files:
-        yield from _from_file(file)
+    return files
 
 
 def _from_file(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:

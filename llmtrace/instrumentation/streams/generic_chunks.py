@@ -91,7 +91,8 @@ class _Reader:
         if isinstance(chunk, tuple):
             return lambda recording, chunk: self(recording, chunk[0] if chunk else None)
         if _is_event(chunk):
-            return _sent_events(Events(whole=self._lines))
+            events = Events(whole=self._lines)
+            return lambda recording, chunk: events.sent(recording, chunk.event, chunk.data)
         if _is_message(chunk):
             return langchain
         found = protocol(lenient(chunk))
@@ -150,10 +151,6 @@ def _is_event(chunk: Any) -> bool:
     """Return whether this is an event object of a library for event streams."""
     named = (getattr(chunk, name, None) for name in ("event", "data"))
     return all(isinstance(value, str) for value in named)
-
-
-def _sent_events(events: Events) -> Classify:
-    return lambda recording, chunk: events.sent(recording, chunk.event, chunk.data)
 
 
 # --- LangChain ----------------------------------------------------------------------------------

@@ -5,15 +5,12 @@ A registry of its own for every engine, filled with the families that `metrics` 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
 from llmtrace.simulator.engine.metrics import FAMILIES, READINGS
 from llmtrace.simulator.engine.realtime import LiveEngine
-from llmtrace.simulator.engine.scheduler import EngineConfig, EngineState
 
 _KINDS: Final = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}
 
@@ -47,7 +44,7 @@ class PrometheusMeter:
     def read_from(self, live: LiveEngine, fingerprint: str) -> None:
         """Let the gauges read an engine, and say which engine that is."""
         for key, read in READINGS.items():
-            self._children[key].set_function(partial(_read_gauge, read, live))
+            self._children[key].set_function(lambda read=read: read(live.config, live.state))
         config = live.config
         blocks = config.kv_capacity_tokens // config.block_size
         Info("vllm:cache_config", "Simulated. Size of the cache.", registry=self.registry).info(
@@ -56,10 +53,6 @@ class PrometheusMeter:
         Info("llmtrace_simulated_engine", "Not a real engine.", registry=self.registry).info(
             {"fingerprint": fingerprint}
         )
-
-
-def _read_gauge(read: Callable[[EngineConfig, EngineState], float], live: LiveEngine) -> float:
-    return read(live.config, live.state)
 
 
 _CLOCK_MHZ, _IDLE_W, _BUSY_W = 1980.0, 90.0, 610.0

@@ -7,6 +7,7 @@ runs it and returns the case, as it would have been recorded, and the truth.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Literal, Protocol
 
 import numpy as np
@@ -195,13 +196,9 @@ def measure(case: Case) -> dict[str, tuple[float, float]]:
     for metric in ("ttft", "tpot", "e2e", "outcomes"):
         values = [_values(side, metric) for side in sides]
         if min(len(v) for v in values):
-            figure = np.mean if metric == "outcomes" else _p95
+            figure = np.mean if metric == "outcomes" else partial(np.percentile, q=95)
             moved[metric] = (float(figure(values[0])), float(figure(values[1])))
     return moved
-
-
-def _p95(values: Floats) -> float:
-    return float(np.percentile(values, 95))
 
 
 def is_visible(case: Case, moved: dict[str, tuple[float, float]], metric: str) -> bool:

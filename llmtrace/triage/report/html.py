@@ -36,6 +36,7 @@ from llmtrace.triage.report.sentences import (
     shown_text,
     similar_text,
     when,
+    why_not,
 )
 from llmtrace.triage.report.timeline import timeline
 from llmtrace.triage.result import NAMED, Cohort, Finding, Result, Status
@@ -209,13 +210,9 @@ def _group(status: Status, words: str, causes: Sequence[Finding]) -> str:
     mine = sorted((one for one in causes if one.status == status), key=lambda one: one.id)
     if not mine:
         return ""
-    lines = "".join(f"<dt>{escape(one.id)}</dt><dd>{escape(_why(one))}</dd>" for one in mine)
+    lines = "".join(f"<dt>{escape(one.id)}</dt><dd>{escape(why_not(one))}</dd>" for one in mine)
     names = escape(", ".join(one.id for one in mine))
     return f"<details><summary>{words}: {names}</summary><dl>{lines}</dl></details>"
-
-
-def _why(one: Finding) -> str:
-    return "; ".join([*(point.text for point in one.against), *one.missing]) or "nothing for it"
 
 
 def _runbooks(result: Result, links: Links) -> str:

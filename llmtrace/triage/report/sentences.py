@@ -406,6 +406,11 @@ def rest_text(result: Result, shown: int) -> str:
     return ", ".join(f"{count} {words}" for words, count in texts.items() if count)
 
 
+def why_not(one: Finding) -> str:
+    """Say what speaks against a cause, and the data without which it cannot be judged."""
+    return "; ".join([*(point.text for point in one.against), *one.missing]) or "no evidence"
+
+
 def short_record(one: Finding) -> str:
     """Say briefly how often the status was right; empty if that was not measured."""
     right = one.right_when_so_called

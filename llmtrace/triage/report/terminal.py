@@ -33,6 +33,7 @@ from llmtrace.triage.report.sentences import (
     short_record,
     shown_text,
     when,
+    why_not,
 )
 from llmtrace.triage.result import NAMED, Contribution, Finding, Point, Result, Status
 
@@ -211,8 +212,7 @@ def _others(heading: str, others: Sequence[Finding]) -> Iterator[RenderableType]
     table.add_column(style="dim", no_wrap=True)
     table.add_column(style="dim")
     for one in sorted(others, key=lambda one: one.id):
-        why = [point.text for point in one.against] or list(one.missing)
-        table.add_row(Text(f"   {one.id}:"), Text("; ".join(why) or "no evidence for it"))
+        table.add_row(Text(f"   {one.id}:"), Text(why_not(one)))
     yield Group(Text(f"{heading}:", "dim"), table)
 
 

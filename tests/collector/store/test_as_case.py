@@ -116,10 +116,11 @@ def test_signals_facts_and_events_come_along(tmp_path, store, sent):
     assert (tmp_path / "case" / "rows.jsonl").read_bytes().count(b"\n") == 200
     facts = json.loads((tmp_path / "case" / "facts.json").read_text())
     assert facts["vllm-0"] == {"engine": "vllm"}
-    # A collector's data hold it, too.
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "store").symlink_to(url)
-    assert read_case(str(tmp_path / "data"), ALL, silent).rows.n == 200
+    # A collector's data hold it, too, also as an address.
+    (tmp_path / "a b").mkdir()
+    (tmp_path / "a b" / "store").symlink_to(url)
+    for data in (str(tmp_path / "a b"), f"chdb://{tmp_path}/a%20b"):
+        assert read_case(data, ALL, silent).rows.n == 200
     open_store(url).close()
 
 
