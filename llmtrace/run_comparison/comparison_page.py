@@ -32,7 +32,7 @@ def page(comparison: Comparison) -> str:
     drawn = "".join(_figure(effect) for effect in comparison.effects)
     body = (
         f'<h1>{names}</h1><p class="verdict">{escape(wording.headline(comparison))}</p>'
-        f"<section><h2>Durations</h2>{_durations(comparison)}</section>"
+        f'<section class="durations"><h2>Durations, ms</h2>{_durations(comparison)}</section>'
         f'<section><h2>Distributions</h2><p class="soft">Share of requests (up) that took no '
         f'longer than so many milliseconds (right, logarithmic). <svg width="30" height="8" '
         f'style="display:inline;width:30px"><path class="before" d="M0 4H30"/></svg> before, '
@@ -49,24 +49,25 @@ def page(comparison: Comparison) -> str:
 
 
 def _durations(comparison: Comparison) -> str:
-    heads = "".join(
-        f'<th class="n">{wording.QUANTILE_NAMES[q]}, by [95 %]</th>' for q in QUANTILES
-    )
+    names = (wording.QUANTILE_NAMES[q] for q in QUANTILES)
+    heads = "".join(f'<th class="n">{name}, by [95 %]</th>' for name in names)
     lines = []
     for effect in comparison.effects:
-        cells = "".join(
-            f'<td class="n">{wording.quantile_cell(effect, q)}<br>'
-            f"<small>{wording.relative(effect, q)}</small></td>"
-            for q in QUANTILES
-        )
+        cells = "".join(_quantile(effect, q) for q in QUANTILES)
         lines.append(
             f"<tr><td>{escape(wording.label(effect))}</td>{cells}"
             f'<td class="wrap">{escape(wording.verdict(effect))}</td></tr>'
         )
     return (
-        f'<div class="scroll" tabindex="0"><table><tr><th>ms</th>{heads}<th>shown</th></tr>'
+        f'<div class="scroll" tabindex="0"><table><tr><th></th>{heads}<th>shown</th></tr>'
         f"{''.join(lines)}</table></div>"
     )
+
+
+def _quantile(effect: Effect, q: float) -> str:
+    sides, by = wording.quantile_cell(effect, q), wording.relative(effect, q)
+    moved = "" if by == "-" else f"<br><small>{by}</small>"
+    return f'<td class="n" data-q="{wording.QUANTILE_NAMES[q]}">{sides}{moved}</td>'
 
 
 def _pairs(rows: Sequence[tuple[str, str, str]]) -> str:
@@ -95,7 +96,7 @@ def _figure(effect: Effect) -> str:
         for x, anchor, at in ((0, "start", low), (_WIDTH, "end", high))
     )
     return (
-        f"<figure><figcaption>{name}: {escape(wording.verdict(effect))}</figcaption>"
+        f"<figure><figcaption>{name}: {wording.short_verdict(effect)}</figcaption>"
         f'<svg viewBox="0 -2 {_WIDTH} {_HEIGHT + 2}" role="img" '
         f'aria-label="{name}: distribution before and after">'
         f'<line x1="0" y1="{_BASE}" x2="{_WIDTH}" y2="{_BASE}"/>{curves}{ticks}</svg></figure>'

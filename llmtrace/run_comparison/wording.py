@@ -19,6 +19,7 @@ SIGNALS: Final = (
 _TINY_S: Final = 1e-4
 _FAR: Final = 10.0  # ten times more: how much more tells nothing
 _NEXT_TO_NOTHING: Final = 0.0005  # of a duration: 0 % when rounded
+_NONE_SHOWN: Final = "no difference shown"
 _WHOLE: Final = 100  # from which on figures of signals have no decimals
 QUANTILE_NAMES: Final = {q: f"p{100 * q:g}" for q in QUANTILES}
 
@@ -53,15 +54,19 @@ def relative(effect: Effect, q: float) -> str:
     return f"{percent(change.by / before)} [{low}, {high}]"
 
 
+def short_verdict(effect: Effect) -> str:
+    """Return in a word or three what is shown of one duration."""
+    return "too few requests" if effect.p_value is None else effect.direction or _NONE_SHOWN
+
+
 def verdict(effect: Effect) -> str:
-    """Return what is shown of one duration."""
-    if effect.p_value is None:
-        return "too few requests"
-    if effect.direction is not None:
-        return effect.direction
+    """Return what is shown of one duration, and what could have been if nothing is."""
+    text = short_verdict(effect)
+    if text != _NONE_SHOWN:
+        return text
     names = " and ".join(QUANTILE_NAMES[q] for q in effect.alone)
     alone = f" across all figures; taken alone, {names} moved" if names else ""
-    text = f"no difference shown{alone}"
+    text += alone
     if effect.smallest is None or effect.smallest < _NEXT_TO_NOTHING:
         return text
     far = "far " if effect.smallest > _FAR else ""
@@ -178,12 +183,11 @@ def per_gpu(comparison: Comparison) -> tuple[float | None, float | None] | None:
     gpus_before, gpus_after = comparison.gpus
     if gpus_before is None or gpus_after is None:
         return None
-    rates = (first.tokens_per_s, second.tokens_per_s)
-    before, after = (
-        None if rate is None else rate / count
-        for rate, count in zip(rates, (gpus_before, gpus_after), strict=True)
+    before, after = first.tokens_per_s, second.tokens_per_s
+    return (
+        None if before is None else before / gpus_before,
+        None if after is None else after / gpus_after,
     )
-    return before, after
 
 
 def as_dict(comparison: Comparison) -> dict[str, Any]:
@@ -244,5 +248,5 @@ def _quantiles(sample: Sample) -> dict[str, Any]:
 
 def quantile_cell(effect: Effect, q: float) -> str:
     """Write a quantile before and after, in milliseconds."""
-    first, second = effect.before.quantile(q), effect.after.quantile(q)
-    return f"{ms(first)} → {ms(second)}"
+    sides = effect.before.quantile(q), effect.after.quantile(q)
+    return "-" if sides == (None, None) else " → ".join(map(ms, sides))
