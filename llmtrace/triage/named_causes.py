@@ -38,7 +38,7 @@ _PROOF: Final = WEIGHTS["proof"][0]
 _IF_TRAFFIC_LOST: Final = frozenset({"improvement", "workload", "new_workload"})
 # These vary on any day: more requests for a while, or longer ones that others wait for.
 _VARIES: Final = OF_THE_WORK | OF_TRAFFIC | {"head_of_line", "queue_saturation"}
-_OF_A_BURST: Final = OF_TRAFFIC | BY_LOAD | {"client_gate", "replica_imbalance"}
+_OF_A_BURST: Final = OF_TRAFFIC | BY_LOAD | {"client_gate", "kv_exhaustion", "replica_imbalance"}
 # These show in numbers of requests, which need fewer requests than a p95 does.
 COUNTED: Final = BY_OUTCOME | OF_TRAFFIC | {"streaming_off", "response_cache_misses"}
 

@@ -99,7 +99,7 @@ def causes(evidence: Evidence, can_show: Container[str] = RULES) -> list[Finding
         weighed = {name: step(evidence, finding) for name, finding in weighed.items()}
     unusual = {name: _lower_if_usual(evidence, finding) for name, finding in weighed.items()}
     effects = (_lower_effect(evidence, finding, unusual) for finding in weighed.values())
-    explained = _lower_if_explained(_ranked(effects))
+    explained = _lower_if_explained(evidence, _ranked(effects))
     first, *others = _ranked(_lower_if_usual(evidence, finding) for finding in explained)
     if first.status in NAMED:
         first = replace(first, or_else=look_alikes(first, weighed))
@@ -280,7 +280,7 @@ def _came_first(evidence: Evidence, finding: Finding, other: str) -> bool:
     return False
 
 
-def _lower_if_explained(ranked: Sequence[Finding]) -> list[Finding]:
+def _lower_if_explained(evidence: Evidence, ranked: Sequence[Finding]) -> list[Finding]:
     """Take points off every cause that the best supported one explains already.
 
     How many was measured on worlds that rules were written on: a cause that is not the first needs
@@ -293,6 +293,7 @@ def _lower_if_explained(ranked: Sequence[Finding]) -> list[Finding]:
         and one.status in NAMED
         and _same_change(first, one)
         and _is_outside(first) == _is_outside(one)
+        and not _waits_elsewhere(evidence, first, one)
         else one
         for one in ranked
     ]
@@ -301,6 +302,14 @@ def _lower_if_explained(ranked: Sequence[Finding]) -> list[Finding]:
 def _is_outside(finding: Finding) -> bool:
     """Return whether a cause cannot affect the metric, by the points taken off it."""
     return any(point.text.startswith(_CANNOT_AFFECT) for point in finding.against)
+
+
+def _waits_elsewhere(evidence: Evidence, first: Finding, other: Finding) -> bool:
+    """Return whether a long wait of its own shows another cause, that the first cannot make."""
+    wait = _WAITS.get(other.id)
+    if wait is None or first.id in _WAITS or first.id in may_be_behind(other.id):
+        return False
+    return evidence.felt_alone(wait)
 
 
 def _same_change(first: Finding, other: Finding) -> bool:

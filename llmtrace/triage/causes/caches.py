@@ -15,7 +15,7 @@ from llmtrace.triage.evidence.counter_ratios import (
     ratio_z,
     worst_ratio,
 )
-from llmtrace.triage.evidence.evidence import ENGINE_STAGES, Evidence
+from llmtrace.triage.evidence.evidence import ENGINE_STAGES, Evidence, memoized
 from llmtrace.triage.evidence.inside_engines import (
     at_limit,
     highest,
@@ -453,10 +453,12 @@ def lora_slots(e: Evidence) -> Finding:
     slow, calm, known = _slow_and_calm_models(e)
     more = None if deferred is None else _more_wait(deferred) or (
         _gauge_misses_waits(e) and _wait_though_slots_free(e))  # fmt: skip
-    apart, other_clients = bool(slow) and bool(calm), _other_clients_requests(e)
     # Requests are deferred for KV blocks, a grammar or an adapter: exclude the first two.
-    grammar, models = e.gauge("waiting_grammar"), np.unique(e.after.rows.words["model"].codes)
-    left = more and _fetches_kv_blocks(e) is False and not (grammar and _more_wait(grammar))
+    models = np.unique(e.after.rows.words["model"].codes)
+    for_grammars = bool(_compiles_grammars(e)[2])
+    left = more and _fetches_kv_blocks(e) is False and not for_grammars
+    apart = bool(slow) and bool(calm) and not for_grammars
+    other_clients = _other_clients_requests(e)
     left = bool(left) and (len(models) > 1 or other_clients)
     demand = _models_in_demand(e)
     crowded = demand[1] >= _MANY and not calm and _wait_though_slots_free(e) and _no_kv_reason(e)
@@ -467,7 +469,8 @@ def lora_slots(e: Evidence) -> Finding:
              "the engine's queue time per request"),
         required(apart or left or compete or bool(_adapter_slots_full(e) and e.stage_rose("queue"))
                  if known else None, _models_text(slow, calm)
-                 + ("; no KV blocks are fetched" if left else ""), "the rows' `model`"),
+                 + ("; no KV blocks are fetched" if left else "")
+                 + ("; they wait for grammars" if for_grammars else ""), "the rows' `model`"),
         support(compete, f"requests wait though there is room, and {say.amount(demand[0])} → "
                 f"{say.amount(demand[1])} models are in equal demand"),
         proof(apart and _same_engine(e, slow, calm) if known else None,
@@ -507,11 +510,7 @@ def grammar_compilation(e: Evidence) -> Finding:
     Later:
         Keep generated values out of schemas; alert on grammar compile time.
     """
-    waiting = e.gauge("waiting_grammar")
-    spent = e.counted_in_equal_time("grammar_compile_sum")
-    more = None if spent is None else spent[1] > max(2 * spent[0], 1.0)
-    known = None if waiting is None and more is None else bool(more) or (
-        waiting is not None and _more_wait(waiting))  # fmt: skip
+    spent, more, known = _compiles_grammars(e)
     # Requests are deferred for KV blocks, an adapter or a grammar: exclude the first two.
     _, share = _deferred(e)
     models = np.unique(e.after.rows.words["model"].codes)
@@ -533,7 +532,8 @@ def grammar_compilation(e: Evidence) -> Finding:
         gate(e.rising("ttft_s"), say.durations("time to first chunk", e.row("ttft_s")),
              "time to first chunk"),
         required(bool(e.stage_rose("queue")) if left else known,
-                 text if left else say.gauge("requests that wait for a grammar", waiting),
+                 text if left else
+                 say.gauge("requests that wait for a grammar", e.gauge("waiting_grammar")),
                  "the gauge `waiting_grammar` or the histogram `grammar_compile`"),
         support(left and part >= HALF and (deferred or by_route or together is False),
                 f"the queue is {say.percent(min(part, 1.0))} of what the metric grew by"),
@@ -544,6 +544,19 @@ def grammar_compilation(e: Evidence) -> Finding:
     ]  # fmt: skip
     action = "Fix: send one schema for the same work, so that its compiled grammar is reused."
     return judge("grammar_compilation", lines, action)
+
+
+@memoized
+def _compiles_grammars(e: Evidence) -> tuple[tuple[float, float] | None, bool | None, bool | None]:
+    """Return the seconds spent on grammars, whether more, and whether requests wait for them.
+
+    Seconds before and after, in equal time; `None` = not reported.
+    """
+    spent, waiting = e.counted_in_equal_time("grammar_compile_sum"), e.gauge("waiting_grammar")
+    more = None if spent is None else spent[1] > max(2 * spent[0], 1.0)
+    if waiting is None:
+        return spent, more, more
+    return spent, more, bool(more) or _more_wait(waiting)
 
 
 def _adapter_slots_full(e: Evidence) -> bool | None:

@@ -56,7 +56,8 @@ def response_cache_misses(e: Evidence) -> Finding:
     deploys = e.events("deploy", "config")
     lines = [
         gate(e.rising("ttft_s", "e2e_s"), say.durations("end-to-end time", e.row("e2e_s"))),
-        required(missed.rose(_FELT, sure=_sure_enough(e)) if known else None,
+        required(missed.rose(_FELT, sure=_sure_enough(e)) and _fell_within_kinds(e, "cache_hit")
+                 if known else None,
                  f"served from the response cache: {_rest(missed)}",
                  "the rows' `cache_hit`"),
         steady(proof(None if alone is None or not known else
@@ -70,6 +71,12 @@ def response_cache_misses(e: Evidence) -> Finding:
     ]  # fmt: skip
     action = "Fix the response cache, or roll back what changed its key; add capacity meanwhile."
     return judge("response_cache_misses", lines, action)
+
+
+def _fell_within_kinds(e: Evidence, flag: str) -> bool:
+    """Return whether fewer requests have a flag, other than by requests of other kinds."""
+    same = e.at_same_mix(flag)
+    return same is None or same.before_mean - same.after_mean >= _FELT
 
 
 def streaming_off(e: Evidence) -> Finding:
@@ -96,7 +103,8 @@ def streaming_off(e: Evidence) -> Finding:
     lines = [
         gate(e.rising("ttft_s"), say.durations("first content", e.row("ttft_s")),
              "the time of the first content"),
-        required(whole.rose(_FELT, sure=_sure_enough(e)) if known else None,
+        required(whole.rose(_FELT, sure=_sure_enough(e)) and _fell_within_kinds(e, "stream")
+                 if known else None,
                  f"streamed: {_rest(whole)}",
                  "the rows' `stream`"),
         steady(proof(None if e2e is None or not known else
