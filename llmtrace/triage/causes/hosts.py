@@ -88,8 +88,9 @@ def gpu_throttle(e: Evidence) -> Finding:
     # A clock that falls now and then shows only in the mean.
     fell = None if clock is None else clock.fell(0.0, 0.08) or clock.fleet.mean_fell(0.08)
     reported = [one for one in (fell, throttled, xid) if one is not None]
-    curve, prefill = tpot_over_expected(e), e.prefill_ratio
     local = e.local("replica", "tpot_s") or e.local("replica", "ttft_s")
+    mine = e if local is None else e.of_replica(local.value)
+    curve, prefill = tpot_over_expected(mine), mine.prefill_ratio
     slower, unseen = _works_slower(e, curve or 0.0, prefill or 0.0)
     shared, busier = _beyond_the_clock(e, clock, curve or 0.0, prefill or 0.0)
     by_itself = bool(fell) and not (shared.holds or busier.holds)

@@ -38,6 +38,7 @@ _EMPTY_KV = 0.25  # below this usage, there is room for any request
 _SURE = 3.0  # standard errors
 _LESS = 0.3  # relative change
 _OFF_THE_LINE = 1.3  # slow tokens' time at the same batch, over that of slow tokens before
+_GROWN = 1.15  # ratio of shares of tokens
 _FREE = 0.7  # share of slots taken, at most, if an engine has free slots
 
 
@@ -75,7 +76,7 @@ def queue_saturation(e: Evidence) -> Finding:
     # A sampled gauge misses short waits; requests report each of them.
     mostly = queued and (e.part_of_metric("queue_s") or 0.0) >= HALF
     fell = limit_fell(e)
-    by_requests = bool(mostly) and full_batch is not False
+    by_requests = bool(full_batch and queued) or bool(mostly and full_batch is not False)
     lines = [
         gate(grown or queued,
              say.durations("queue", e.row("queue_s")) if queued or not grown
@@ -281,6 +282,8 @@ def replica_imbalance(e: Evidence) -> Finding:
     uneven = share[1] if share is not None else any(one[1] for one in apart)
     # If its clock is known not to have fallen, a replica that runs far more counts as well.
     uneven = uneven or (clock is not None and running is not None and _runs_more(e, *running[1:]))
+    # A slow replica makes no more tokens than before, and one that others use as well makes more.
+    others = running is not None and running[1] and _makes_more_tokens(e, running[2])
     by_replica = "; ".join(one[0] for one in (share, running, waiting) if one)
     fewer, scaled, silent = _scaled_in(e), bool(e.events("scale")), _not_reporting(e)
     elsewhere = share is not None and local is not None and local.value != share[3]
@@ -289,7 +292,8 @@ def replica_imbalance(e: Evidence) -> Finding:
     lines = [
         gate(several and (waits or (None if e.coarse else False)),
              f"{len(e.instances)} replicas: {', '.join(e.instances[:6])}"),
-        required(uneven if share or apart else None, by_replica or "load by replica: not reported",
+        required(uneven or others if share or apart else None,
+                 by_replica or "load by replica: not reported",
                  "the rows' `replica`, or `running` and `waiting` by instance"),
         proof(None if share is None else
               share[1] and bool(share[2]) and not (elsewhere or fewer or scaled),
@@ -309,6 +313,14 @@ def replica_imbalance(e: Evidence) -> Finding:
     ]  # fmt: skip
     action = "Rebalance: lower the weight of the loaded replica and check the router's policy."
     return judge("replica_imbalance", lines, action, group=local)
+
+
+def _makes_more_tokens(e: Evidence, name: str) -> bool:
+    """Return whether an engine's share of the tokens made grew by far more than by the rows'."""
+    made = e.counted_by("tokens_out")
+    before, after = (made.get(name, (0.0, 0.0))[i] / max(sum(n[i] for n in made.values()), 1e-9)
+                     for i in (0, 1))  # fmt: skip
+    return 0 < _GROWN * before <= after
 
 
 def _not_reporting(e: Evidence) -> list[str]:

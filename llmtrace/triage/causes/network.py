@@ -11,7 +11,7 @@ from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
 from llmtrace.triage.evidence import format_figures as say
 from llmtrace.triage.evidence import gone_engines
-from llmtrace.triage.evidence.changes import HALF, RATHER_SURE, SURE, Shift
+from llmtrace.triage.evidence.changes import HALF, RATHER_SURE, STANDS_OUT, SURE, Shift
 from llmtrace.triage.evidence.cut_streams import (
     Cuts,
     broken,
@@ -466,7 +466,7 @@ def midstream_errors(e: Evidence) -> Finding:
     counted = None if finished is None else finished[1] >= 3 and finished[1] >= 2 * finished[0]
     decode = e.row("decode_s")
     retries = resent.rose(0.01) and decode is not None and decode.tail_share > 0.07
-    more = cut.rose(0.005, 3, 3.0) or retries or hop
+    more = cut.rose(0.005, 3, STANDS_OUT) or retries or hop
     aged = _cut_at_an_age(e, found)
     idle = found.by_timer or aged
     lines = [
@@ -484,7 +484,8 @@ def midstream_errors(e: Evidence) -> Finding:
                 f"they were all {say.seconds(found.age or 0)} old" if aged else
                 f"they had all been silent for {say.seconds(found.idle or 0)}", strongly=True),
         against(bool(again), f"{', '.join(again)} was restarted"),
-        against(found.at_once and not hop, "they broke at the same instant"),
+        # As when an engine dies; of a hosted API, it is the API's servers that are replaced.
+        against(found.at_once and not hop and e.sees_engines, "they broke at the same instant"),
     ]  # fmt: skip
     action = "Reroute away from what the broken streams share, roll back; then fix the engine."
     return judge("midstream_errors", lines, action)

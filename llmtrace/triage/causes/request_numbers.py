@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -52,13 +52,16 @@ def traffic_lost(e: Evidence) -> Finding:
     """
     before, after = e.request_rate
     group, where = _where(e)
+    if group is None and before > after:
+        group, where = _stopped(e)
     come = _arrivals(e, group)
     gone = group is not None and come.stopped(_STOPPED if e.moved else _STOPPED_ALONE)
     fewer = before >= _ALL * after and come.before.rate >= _TIMES * come.after.rate
+    far = min(come.z, e.arrivals().z) <= -_SURE
     failing = e.outcome("error", "truncated", "timeout")
     none = not after
     lines = [
-        required(gone or (fewer and come.z <= -_SURE), say.rates("requests", before, after)),
+        required(gone or (fewer and far), say.rates("requests", before, after)),
         proof(none or group is not None, "no request came at all" if none else f"only {where}"),
         support(bool(after) and not e.moved, "requests that come are answered as fast as before"),
         # If one group stopped and others came as before, slowness is not the reason.
@@ -108,7 +111,8 @@ def traffic_surge(e: Evidence) -> Finding:
     come = come if come.before.rate > 0 else e.arrivals()  # a new group has no rate before
     more = after >= _ALL * before and come.after.rate >= _TIMES * come.before.rate
     lines = [
-        required(before > 0 and more and come.z >= _SURE, say.rates("requests", before, after)),
+        required(before > 0 and more and max(come.z, e.arrivals().z) >= _SURE,
+                 say.rates("requests", before, after)),
         proof(group is not None, f"only {where}"),
         support(not e.moved, "requests are answered as fast as before"),
     ]  # fmt: skip
@@ -152,13 +156,25 @@ def _where(e: Evidence) -> tuple[Group | None, str]:
         rest = before - low
         calm = rest >= _REST * before and abs(after - high - rest) <= _CALM * rest
         if calm and (high - low) / change >= _MOST:
-            shares = [
-                say.percent(one / max(of, 1e-9)) for one, of in ((low, before), (high, after))
-            ]
-            text = (f"{column}={name} ({' → '.join(shares)} of requests, {say.amount(low)} → "
-                    f"{say.amount(high)} a second)")  # fmt: skip
-            return Group(column, name), text
+            return Group(column, name), _group_text(column, name, (low, high), (before, after))
     return None, ""
+
+
+def _stopped(e: Evidence) -> tuple[Group | None, str]:
+    """Find a value of a column whose requests stopped, whatever became of the others."""
+    for column in _COLUMNS:
+        rates = dict(_by_value(e, column))
+        all_ = tuple(sum(one[side] for one in rates.values()) for side in (0, 1))
+        for name, of_it in sorted(rates.items(), key=lambda one: one[1][1] - one[1][0]):
+            if len(rates) > 1 and e.arrivals(**{column: name}).stopped(_STOPPED):
+                return Group(column, name), _group_text(column, name, of_it, all_)
+    return None, ""
+
+
+def _group_text(column: str, name: str, rates: Sequence[float], of: Sequence[float]) -> str:
+    shares = [say.percent(one / max(all_, 1e-9)) for one, all_ in zip(rates, of, strict=True)]
+    each = " → ".join(map(say.amount, rates))
+    return f"{column}={name} ({' → '.join(shares)} of requests, {each} a second)"
 
 
 def _by_value(e: Evidence, column: str) -> Iterator[tuple[str, tuple[float, float]]]:

@@ -36,6 +36,7 @@ _MORE: Final = 1.15  # ratio of request rates that counts as more load
 # The smallest change that matters, relative to the wait that the duration is part of: an absolute
 # bar would not fit both a model on a laptop and one on eight GPUs.
 _FLOOR: Final = 0.04
+_FEW_TURNS: Final = 4
 _ROUNDING: Final = 1e-12  # of the largest value; smaller steps are rounding errors
 _SURELY_MORE: Final = 3.0  # standard errors
 _FAR_MORE: Final = 1.8  # ratio of request rates beyond their usual variation
@@ -178,7 +179,10 @@ class Evidence:
     def turn(self, name: str) -> Shift | None:
         """Compare a field of turns, or of requests if these have the tool times."""
         before, after = self.turns
-        found = changes.shift(before.number(name), before.t, after.number(name), after.t)
+        values = [side.number(name) for side in self.turns]
+        found = changes.shift(values[0], before.t, values[1], after.t)
+        if found is None and min(len(finite(one)) for one in values) >= _FEW_TURNS:
+            found = changes.shift_of_samples(*map(finite, values))
         return self._sure(found)
 
     @cached_property
@@ -479,6 +483,14 @@ class Evidence:
             return None
         traffic = float(self.after.where(column, value).mean())
         return Local(column, value, traffic)
+
+    @memoized
+    def of_replica(self, name: str) -> Evidence:
+        """Return the evidence of one engine: of its own requests and signals."""
+        before, after = (replace(side, rows=side.rows.take(side.where("replica", name)), _memo={})
+                         for side in (self.before, self.after))  # fmt: skip
+        signals = self.signals.take(self.signals.instance.where(name))
+        return replace(self, before=before, after=after, signals=signals, _shifts={})
 
     def _row_with(self, name: str, column: str, value: str) -> Shift | None:
         return self.row_among(name, (column, value), lambda side: side.where(column, value))
