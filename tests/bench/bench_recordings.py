@@ -5,8 +5,8 @@
 The incidents of `tests/triage/recorded`, each with its true cause in a file of its own, beside the
 same simpler ways to guess as in `bench_triage`. With `--searched` the windows and the metric are
 taken away first. `--set` asks it of others instead, and prints each truth: no rule was made on
-`second` to `seventeenth` when they were recorded, and all have been seen since. `--store` keeps
-which causes were named first, which reports quote. Exits with 1 where a bar is missed.
+them when they were recorded, and all have been seen since. `--store` keeps which causes were named
+first, which reports quote. Exits with 1 where a bar is missed.
 """
 
 from __future__ import annotations
@@ -22,26 +22,8 @@ from tests.bench import track_record
 from tests.bench.bench_triage import TOP, Answer, report, said_of
 
 RECORDED: Final = Path(__file__).parents[1] / "triage" / "recorded"
-SETS: Final = {
-    "older": RECORDED,
-    "second": RECORDED.with_name("recorded_second"),
-    "third": RECORDED.with_name("recorded_third"),
-    "fourth": RECORDED.with_name("recorded_fourth"),
-    "fifth": RECORDED.with_name("recorded_fifth"),
-    "sixth": RECORDED.with_name("recorded_sixth"),
-    "seventh": RECORDED.with_name("recorded_seventh"),
-    "eighth": RECORDED.with_name("recorded_eighth"),
-    "ninth": RECORDED.with_name("recorded_ninth"),
-    "tenth": RECORDED.with_name("recorded_tenth"),
-    "eleventh": RECORDED.with_name("recorded_eleventh"),
-    "twelfth": RECORDED.with_name("recorded_twelfth"),
-    "thirteenth": RECORDED.with_name("recorded_thirteenth"),
-    "fourteenth": RECORDED.with_name("recorded_fourteenth"),
-    "fifteenth": RECORDED.with_name("recorded_fifteenth"),
-    "sixteenth": RECORDED.with_name("recorded_sixteenth"),
-    "seventeenth": RECORDED.with_name("recorded_seventeenth"),
-    "gpu": RECORDED.with_name("recorded_gpu"),
-    "gpu_second": RECORDED.with_name("recorded_gpu_second"),
+SETS: Final = {"older": RECORDED} | {
+    path.name.removeprefix("recorded_"): path for path in RECORDED.parent.glob("recorded_*")
 }
 SEVERITY: Final = {"mild": 1.0, "severe": 3.0}
 BARS: Final = {"top-1 on faults": 0.9, "top-3 on faults": 0.95}

@@ -457,8 +457,7 @@ def lora_slots(e: Evidence) -> Finding:
     models = np.unique(e.after.rows.words["model"].codes)
     for_grammars = bool(_compiles_grammars(e)[2])
     left = more and _fetches_kv_blocks(e) is False and not for_grammars
-    apart = bool(slow) and bool(calm) and not for_grammars
-    other_clients = _other_clients_requests(e)
+    apart, other_clients = bool(slow and calm) and not for_grammars, _other_clients_requests(e)
     left = bool(left) and (len(models) > 1 or other_clients)
     demand = _models_in_demand(e)
     crowded = demand[1] >= _MANY and not calm and _wait_though_slots_free(e) and _no_kv_reason(e)

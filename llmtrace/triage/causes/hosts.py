@@ -29,7 +29,7 @@ from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, Shift
 from llmtrace.triage.evidence.counter_ratios import ratio_of
 from llmtrace.triage.evidence.cut_streams import broken, failures_by_end, where_broken
 from llmtrace.triage.evidence.engine_starts import Fresh, fresh, restarted, stalled_start, starts
-from llmtrace.triage.evidence.evidence import ENGINE_STAGES, Evidence
+from llmtrace.triage.evidence.evidence import ENGINE_STAGES, Evidence, Local
 from llmtrace.triage.evidence.inside_engines import (
     drafts_fail,
     front_end_part,
@@ -89,8 +89,7 @@ def gpu_throttle(e: Evidence) -> Finding:
     fell = None if clock is None else clock.fell(0.0, 0.08) or clock.fleet.mean_fell(0.08)
     reported = [one for one in (fell, throttled, xid) if one is not None]
     local = e.local("replica", "tpot_s") or e.local("replica", "ttft_s")
-    mine = e if local is None else e.of_replica(local.value)
-    curve, prefill = tpot_over_expected(mine), mine.prefill_ratio
+    curve, prefill = _of_its_own(e, local)
     slower, unseen = _works_slower(e, curve or 0.0, prefill or 0.0)
     shared, busier = _beyond_the_clock(e, clock, curve or 0.0, prefill or 0.0)
     by_itself = bool(fell) and not (shared.holds or busier.holds)
@@ -123,6 +122,12 @@ def gpu_throttle(e: Evidence) -> Finding:
     at, action = _slow_node(clock if fell else None, shared=bool(shared.holds))
     found = judge("gpu_throttle", lines, action, group=local or _on(e, at))
     return _possible_without_gpu(found) if unseen and not reported else found
+
+
+def _of_its_own(e: Evidence, local: Local | None) -> tuple[float | None, float | None]:
+    """Return how much longer steps and prompt tokens take, of one replica if only that is slow."""
+    mine = e if local is None else e.of_replica(local.value)
+    return tpot_over_expected(mine), mine.prefill_ratio
 
 
 def _beyond_the_clock(

@@ -280,10 +280,7 @@ def replica_imbalance(e: Evidence) -> Finding:
     apart = [one for one in (running, waiting) if one is not None]
     # A queue on one replica may be due to its own slowness: if shares are known, they decide.
     uneven = share[1] if share is not None else any(one[1] for one in apart)
-    # If its clock is known not to have fallen, a replica that runs far more counts as well.
-    uneven = uneven or (clock is not None and running is not None and _runs_more(e, *running[1:]))
-    # A slow replica makes no more tokens than before, and one that others use as well makes more.
-    others = running is not None and running[1] and _makes_more_tokens(e, running[2])
+    uneven = uneven or (running is not None and _does_more(e, *running[1:]))
     by_replica = "; ".join(one[0] for one in (share, running, waiting) if one)
     fewer, scaled, silent = _scaled_in(e), bool(e.events("scale")), _not_reporting(e)
     elsewhere = share is not None and local is not None and local.value != share[3]
@@ -292,8 +289,7 @@ def replica_imbalance(e: Evidence) -> Finding:
     lines = [
         gate(several and (waits or (None if e.coarse else False)),
              f"{len(e.instances)} replicas: {', '.join(e.instances[:6])}"),
-        required(uneven or others if share or apart else None,
-                 by_replica or "load by replica: not reported",
+        required(uneven if share or apart else None, by_replica or "load by replica: not reported",
                  "the rows' `replica`, or `running` and `waiting` by instance"),
         proof(None if share is None else
               share[1] and bool(share[2]) and not (elsewhere or fewer or scaled),
@@ -313,14 +309,6 @@ def replica_imbalance(e: Evidence) -> Finding:
     ]  # fmt: skip
     action = "Rebalance: lower the weight of the loaded replica and check the router's policy."
     return judge("replica_imbalance", lines, action, group=local)
-
-
-def _makes_more_tokens(e: Evidence, name: str) -> bool:
-    """Return whether an engine's share of the tokens made grew by far more than by the rows'."""
-    made = e.counted_by("tokens_out")
-    before, after = (made.get(name, (0.0, 0.0))[i] / max(sum(n[i] for n in made.values()), 1e-9)
-                     for i in (0, 1))  # fmt: skip
-    return 0 < _GROWN * before <= after
 
 
 def _not_reporting(e: Evidence) -> list[str]:
@@ -374,11 +362,18 @@ def _scaled_in(e: Evidence) -> bool:
     return bool(e.events("scale")) and any(one.before_k and not one.after_k for one in shares)
 
 
-def _runs_more(e: Evidence, apart: bool, name: str) -> bool:
-    """Return whether one engine runs far more than it did, beyond chance, and than the others."""
-    running = e.gauge("running")
+def _does_more(e: Evidence, apart: bool, name: str) -> bool:
+    """Return whether an engine that runs more than the others does more work, and is not slower.
+
+    It makes a larger share of all tokens, or its clock is reported; a lower one counts elsewhere.
+    """
+    running, made = e.gauge("running"), e.counted_by("tokens_out")
     mine = None if running is None else running.instances.get(name)
-    return apart and mine is not None and mine.rose(0.0, HALF)
+    if e.has("gpu_sm_clock_mhz") and mine is not None and mine.rose(0.0, HALF):
+        return apart
+    before, after = (made.get(name, (0.0, 0.0))[i] / max(sum(n[i] for n in made.values()), 1e-9)
+                     for i in (0, 1))  # fmt: skip
+    return apart and 0 < _GROWN * before <= after
 
 
 def _instance_stands_out(e: Evidence, signal: str) -> tuple[str, bool, str] | None:

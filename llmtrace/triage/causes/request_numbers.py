@@ -52,7 +52,7 @@ def traffic_lost(e: Evidence) -> Finding:
     """
     before, after = e.request_rate
     group, where = _where(e)
-    if group is None and before > after:
+    if group is None:
         group, where = _stopped(e)
     come = _arrivals(e, group)
     gone = group is not None and come.stopped(_STOPPED if e.moved else _STOPPED_ALONE)
@@ -161,12 +161,13 @@ def _where(e: Evidence) -> tuple[Group | None, str]:
 
 
 def _stopped(e: Evidence) -> tuple[Group | None, str]:
-    """Find a value of a column whose requests stopped, whatever became of the others."""
+    """Find a value of a column whose requests stopped and came under no other value instead."""
     for column in _COLUMNS:
         rates = dict(_by_value(e, column))
         all_ = tuple(sum(one[side] for one in rates.values()) for side in (0, 1))
         for name, of_it in sorted(rates.items(), key=lambda one: one[1][1] - one[1][0]):
-            if len(rates) > 1 and e.arrivals(**{column: name}).stopped(_STOPPED):
+            missing = all_[0] - all_[1] >= _MOST * (of_it[0] - of_it[1])
+            if len(rates) > 1 and missing and e.arrivals(**{column: name}).stopped(_STOPPED):
                 return Group(column, name), _group_text(column, name, of_it, all_)
     return None, ""
 

@@ -125,17 +125,13 @@ def longer_outputs(e: Evidence) -> Finding:
     thinks = thought is not None and thought.rose(0.0)
     renamed, others = e.new_values("response_model"), e.other_clients("tokens_out")
     ttft, whole, curve = e.row("ttft_s"), e.row("e2e_s"), tpot_over_expected(e)
-    decode = e.row("decode_s")
-    unary = decode is not None and not decode.before_p50  # of most, or they have one chunk
     parts = [] if mix is None else [mix]
     if tokens is not None and whole is not None and whole.ratio > 1.05 and tokens.ratio > 0:
         parts.append(math.log(tokens.ratio) / math.log(whole.ratio))
     lines = [
         # Longer reasoning before the answer shows in the time to first content.
-        gate((thinks and e.rising("ttft_s")) or (unary and e.rising("e2e_s"))
-             or e.stage_rose("decode"),
-             say.durations("end-to-end time", whole) if unary
-             else say.durations("decode", e.row("decode_s")), "decode times"),
+        gate((thinks and e.rising("ttft_s")) or _whole_longer(e) or e.stage_rose("decode"),
+             say.durations("decode", e.row("decode_s")), "decode times"),
         required(None if tokens is None else tokens.rose(0.0, 0.12) or tokens.mean_rose(0.0, 0.12),
                  say.amounts(length.replace("_", " "), tokens), "output tokens per request"),
         proof(max(parts) >= 0.5 if parts else None,
@@ -158,6 +154,12 @@ def longer_outputs(e: Evidence) -> Finding:
         "Cap `max_tokens`, and find the origin of longer responses. Tokens come as fast as ever."
     )
     return judge("longer_outputs", lines, action)
+
+
+def _whole_longer(e: Evidence) -> bool | None:
+    """Return whether responses take longer of which most come in one chunk, or are unary."""
+    decode = e.row("decode_s")
+    return decode is not None and not decode.before_p50 and e.rising("e2e_s")
 
 
 def head_of_line(e: Evidence) -> Finding:
