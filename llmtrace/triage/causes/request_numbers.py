@@ -51,11 +51,13 @@ def traffic_lost(e: Evidence) -> Finding:
         requests from outside.
     """
     before, after = e.request_rate
-    group, where = _where(e)
-    if group is None:
+    alone, where = _where(e)
+    group = alone
+    if alone is None:
         group, where = _stopped(e)
     come = _arrivals(e, group)
     gone = group is not None and come.stopped(_STOPPED if e.moved else _STOPPED_ALONE)
+    slower = not (gone and alone) and _slower(e, alone, _arrivals(e, alone))
     fewer = before >= _ALL * after and come.before.rate >= _TIMES * come.after.rate
     far = min(come.z, e.arrivals().z) <= -_SURE
     failing = e.outcome("error", "truncated", "timeout")
@@ -65,7 +67,7 @@ def traffic_lost(e: Evidence) -> Finding:
         proof(none or group is not None, "no request came at all" if none else f"only {where}"),
         support(bool(after) and not e.moved, "requests that come are answered as fast as before"),
         # If one group stopped and others came as before, slowness is not the reason.
-        against(bool(e.moved) and not gone and _slower(e, group, come),
+        against(bool(e.moved) and slower,
                 "requests take longer, and clients that wait send fewer", strongly=True),
         against(failing.rose(0.01), f"requests fail: {failing}"),
         against(group is None and _engines_go_on(e),
