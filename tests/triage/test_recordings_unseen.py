@@ -41,8 +41,8 @@ NAMED_FIRST: Final = {
     "recorded_fourteenth": 31 / 37,
     "recorded_fifteenth": 33 / 39,
     "recorded_sixteenth": 36 / 38,
-    "recorded_seventeenth": 29 / 35,
-    "recorded_eighteenth": 0.5,
+    "recorded_seventeenth": 30 / 35,
+    "recorded_eighteenth": 25 / 30,
     "recorded_gpu": 7 / 7,
     "recorded_gpu_second": 10 / 12,
 }

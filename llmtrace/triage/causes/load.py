@@ -76,7 +76,7 @@ def queue_saturation(e: Evidence) -> Finding:
     # A sampled gauge misses short waits; requests report each of them.
     mostly = queued and (e.part_of_metric("queue_s") or 0.0) >= HALF
     fell = limit_fell(e)
-    by_requests = bool(full_batch and queued) or bool(mostly and full_batch is not False)
+    by_requests = bool(mostly) and full_batch is not False
     lines = [
         gate(grown or queued,
              say.durations("queue", e.row("queue_s")) if queued or not grown
