@@ -53,7 +53,7 @@ def traffic_lost(e: Evidence) -> Finding:
     before, after = e.request_rate
     alone, where = _where(e)
     group = alone
-    if alone is None:
+    if alone is None and after:
         group, where = _stopped(e)
     come = _arrivals(e, group)
     gone = group is not None and come.stopped(_STOPPED if e.moved else _STOPPED_ALONE)
