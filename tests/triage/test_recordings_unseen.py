@@ -24,7 +24,8 @@ from llmtrace.triage.result import CAUSES, NAMED
 # seventh, 18 of 24 of the eighth, 31 of 36 of the ninth, 15 of 20 of the tenth,
 # 28 of 34 of the eleventh, 22 of 34 of the twelfth, 28 of 34 of the thirteenth, 29 of 37 of
 # the fourteenth, 32 of 39 of the fifteenth, 35 of 38 of the sixteenth, 25 of 35 of the
-# seventeenth, 18 of 30 of the eighteenth, 5 of 7 of those of a GPU and 9 of 12 of the second of these.
+# seventeenth, 18 of 30 of the eighteenth, 5 of 7 of those of a GPU and 9 of 12 of the second of
+# these.
 NAMED_FIRST: Final = {
     "recorded_second": 16 / 17,
     "recorded_third": 19 / 20,

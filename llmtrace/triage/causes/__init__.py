@@ -305,7 +305,7 @@ def _is_outside(finding: Finding) -> bool:
 
 
 def _waits_elsewhere(evidence: Evidence, first: Finding, other: Finding) -> bool:
-    """Return whether a long wait of its own shows another cause, that the first cannot make."""
+    """Return whether a cause has a long wait of its own that the first one cannot produce."""
     wait = _WAITS.get(other.id)
     if wait is None or first.id in _WAITS or first.id in may_be_behind(other.id):
         return False

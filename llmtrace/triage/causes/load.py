@@ -363,9 +363,9 @@ def _scaled_in(e: Evidence) -> bool:
 
 
 def _does_more(e: Evidence, apart: bool, name: str) -> bool:
-    """Return whether an engine that runs more than the others does more work, and is not slower.
+    """Return whether an engine that runs more requests than the others also does more work.
 
-    It makes a larger share of all tokens, or its clock is reported; a lower one counts elsewhere.
+    A slow one makes no more tokens. If clocks are reported, another line looks at a lower one.
     """
     running, made = e.gauge("running"), e.counted_by("tokens_out")
     mine = None if running is None else running.instances.get(name)

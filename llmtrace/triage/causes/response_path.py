@@ -74,7 +74,7 @@ def response_cache_misses(e: Evidence) -> Finding:
 
 
 def _fell_within_kinds(e: Evidence, flag: str) -> bool:
-    """Return whether fewer requests have a flag, other than by requests of other kinds."""
+    """Return whether requests of the same kinds have a flag less often than before."""
     same = e.at_same_mix(flag)
     return same is None or same.before_mean - same.after_mean >= _FELT
 
