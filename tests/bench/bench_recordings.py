@@ -23,7 +23,8 @@ from tests.bench.bench_triage import TOP, Answer, report, said_of
 
 RECORDED: Final = Path(__file__).parents[1] / "triage" / "recorded"
 SETS: Final = {"older": RECORDED} | {
-    path.name.removeprefix("recorded_"): path for path in RECORDED.parent.glob("recorded_*")
+    path.name.removeprefix("recorded_"): path
+    for path in sorted(RECORDED.parent.glob("recorded_*"))
 }
 SEVERITY: Final = {"mild": 1.0, "severe": 3.0}
 BARS: Final = {"top-1 on faults": 0.9, "top-3 on faults": 0.95}

@@ -166,16 +166,16 @@ def _stopped(e: Evidence) -> tuple[Group | None, str]:
     """Find a value of a column whose requests stopped and came under no other value instead."""
     for column in _COLUMNS:
         rates = dict(_by_value(e, column))
-        all_ = tuple(sum(one[side] for one in rates.values()) for side in (0, 1))
+        totals = tuple(sum(one[side] for one in rates.values()) for side in (0, 1))
         for name, of_it in sorted(rates.items(), key=lambda one: one[1][1] - one[1][0]):
-            missing = all_[0] - all_[1] >= _MOST * (of_it[0] - of_it[1])
+            missing = totals[0] - totals[1] >= _MOST * (of_it[0] - of_it[1])
             if len(rates) > 1 and missing and e.arrivals(**{column: name}).stopped(_STOPPED):
-                return Group(column, name), _group_text(column, name, of_it, all_)
+                return Group(column, name), _group_text(column, name, of_it, totals)
     return None, ""
 
 
 def _group_text(column: str, name: str, rates: Sequence[float], of: Sequence[float]) -> str:
-    shares = [say.percent(one / max(all_, 1e-9)) for one, all_ in zip(rates, of, strict=True)]
+    shares = [say.percent(one / max(total, 1e-9)) for one, total in zip(rates, of, strict=True)]
     each = " → ".join(map(say.amount, rates))
     return f"{column}={name} ({' → '.join(shares)} of requests, {each} a second)"
 
