@@ -174,3 +174,18 @@ def test_a_longer_path_beside_slower_engines_is_a_cause_of_its_own():
     assert {"gpu_throttle", "network_path"} <= {
         name for name, one in found.items() if one.status in NAMED
     }
+
+
+@pytest.mark.parametrize("farther", [True, False])
+def test_more_requests_from_far_away_are_no_longer_path(farther):
+    """Of each region round trips take as long as before, or those of the far one longer."""
+    made = quiet()
+    for i, row in enumerate(made.rows):
+        late = row["start"] >= AFTER.start * 1e9
+        far = i % 4 == 0 or (late and i % 4 < 3)
+        row["region"] = "sydney" if far else "dublin"
+        delay = (0.8 if far and late and farther else 0.4) if far else 0.0
+        row["network_s"] += delay
+        row["network_rtt_s"] += delay
+
+    assert (made.findings()["network_path"].status in NAMED) == farther

@@ -89,15 +89,15 @@ def network_path(e: Evidence) -> Finding:
     wait, whole = e.row("network_client_wait_s"), e.row("network_s")
     waits = bool(wait and whole and wait.mean_change >= HALF * whole.mean_change)
     local = e.local("region", "network_s") or e.local("client", "network_s")
+    other_mix = _more_from_far(e, path, floor)
     hidden = "" if e.stage_rose("network") else _same_delay_for_all(e)
     lines = [
         gate(None if hidden else e.stage_rose("network"), say.durations("network", whole),
              "network hooks of the client"),
-        required(None if path is None or whole is None else
-                 bool(hidden) or path.rose(floor) or path.mean_rose(floor) or (
-                     bool(e.moved) and e.stage_share("network") >= HALF
-                     and path.mean_change >= max(HALF * whole.mean_change, floor)),
+        required(None if path is None or whole is None else not other_mix and (
+                     bool(hidden) or _network_rose(e, path, whole, floor)),
                  hidden or say.durations("network without one's own pool", path)
+                 + (", but not within regions" if other_mix else "")
                  + (f"; {moved}" if longer and not longer_path else ""),
                  "the network's phases (HTTP client hooks)"),
         proof(longer_path and bool(longer)
@@ -116,6 +116,21 @@ def network_path(e: Evidence) -> Finding:
     ]  # fmt: skip
     fix = "Reroute: undo the routing or DNS change, pin the region, keep connections alive."
     return judge("network_path", lines, f"{fix} It is {local}." if local else fix, group=local)
+
+
+def _network_rose(e: Evidence, path: Shift, whole: Shift, floor: float) -> bool:
+    """Return whether the network takes longer, or adds most of a metric that rose."""
+    enough = path.mean_change >= max(HALF * whole.mean_change, floor)
+    return (path.rose(floor) or path.mean_rose(floor)
+            or (bool(e.moved) and e.stage_share("network") >= HALF and enough))  # fmt: skip
+
+
+def _more_from_far(e: Evidence, path: Shift | None, floor: float) -> bool:
+    """Return whether only more requests come from regions that are farther away."""
+    within = e.at_same_mix("network_path_s", by=("region",))
+    return (within is not None and path is not None
+            and within.mean_change < HALF * path.mean_change
+            and not (within.rose(floor) or within.mean_rose(floor)))  # fmt: skip
 
 
 def _phases(e: Evidence, floor: float) -> tuple[dict[str, Shift | None], dict[str, Shift]]:

@@ -21,7 +21,7 @@ from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Mask, finite
 from llmtrace.triage.evidence import changes
 from llmtrace.triage.evidence.changes import MIN_COUNT, Share, Shift, expected_percentile, share
-from llmtrace.triage.evidence.kinds import values_at_same_mix
+from llmtrace.triage.evidence.kinds import ALL_KINDS, values_at_same_mix
 from llmtrace.triage.evidence.other_clients import ENDED, OtherClients, other_clients_work
 from llmtrace.triage.evidence.request_rates import Arrivals, Counted, recorded_s
 from llmtrace.triage.evidence.signals import Moved, Series, gauges, means, moved, rates
@@ -424,12 +424,14 @@ class Evidence:
         return found.mean_change - known
 
     @memoized
-    def at_same_mix(self, name: str, *, by_length: bool = False) -> Shift | None:
+    def at_same_mix(
+        self, name: str, *, by_length: bool = False, by: tuple[str, ...] = ALL_KINDS
+    ) -> Shift | None:
         """Compare a field as if the mix of requests after had been there before; `None` = unknown.
 
-        `by_length`: the prompt's length is part of the kind.
+        `by`: the columns that tell kinds of requests apart; `by_length`: so does their length.
         """
-        both = values_at_same_mix(self.before, self.after, name, by_length=by_length)
+        both = values_at_same_mix(self.before, self.after, name, by_length=by_length, by=by)
         if both is None:
             return None
         return self._sure(changes.shift(both[0], self.before.t, both[1], self.after.t))

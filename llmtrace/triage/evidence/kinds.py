@@ -5,6 +5,7 @@ Another mix changes every mean, such as that of cached tokens, although nothing 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -14,7 +15,7 @@ from llmtrace.stats.arrays import Floats
 from llmtrace.triage.evidence.changes import half_octaves
 from llmtrace.triage.evidence.window_rows import Side
 
-_BY: Final = ("model", "route", "tenant")
+ALL_KINDS: Final = ("model", "route", "tenant")
 _FEW: Final = 5  # requests of a kind before, for its mean to be used
 _KNOWN: Final = 0.7  # share of the requests after that must be of a kind seen before
 _MAX_KINDS: Final = 400
@@ -22,7 +23,7 @@ _TYPICAL: Final = 0.8  # mean absolute deviation of a share, in standard errors
 
 
 def values_at_same_mix(
-    before: Side, after: Side, name: str, *, by_length: bool
+    before: Side, after: Side, name: str, *, by_length: bool, by: Sequence[str] = ALL_KINDS
 ) -> tuple[Floats, Floats] | None:
     """Return a field before and after, corrected for how the kinds of requests differ before.
 
@@ -30,7 +31,7 @@ def values_at_same_mix(
     have had before is added. `None` = rows name no kinds, or most kinds are new. `by_length`: the
     prompt's length is part of the kind.
     """
-    kinds = _kinds(before, after, by_length=by_length)
+    kinds = _kinds(before, after, by, by_length=by_length)
     if kinds is None:
         return None
     value = before.number(name)
@@ -52,7 +53,7 @@ def mix_moved(before: Side, after: Side) -> float:
     The total variation distance of both mixes, less what it is on average between two samples of
     one mix.
     """
-    kinds = _kinds(before, after, by_length=False)
+    kinds = _kinds(before, after, ALL_KINDS, by_length=False)
     if kinds is None or not min(map(len, kinds)):
         return 0.0
     size = int(max(one.max() for one in kinds)) + 1
@@ -63,12 +64,12 @@ def mix_moved(before: Side, after: Side) -> float:
 
 
 def _kinds(
-    before: Side, after: Side, *, by_length: bool
+    before: Side, after: Side, by: Sequence[str], *, by_length: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
     """Return each row's kind as a number, by as many columns as leave few enough kinds."""
     found = [np.zeros(len(before), np.int64), np.zeros(len(after), np.int64)]
     used = 0
-    columns = [_codes(before, after, column) for column in _BY]
+    columns = [_codes(before, after, column) for column in by]
     if by_length:
         columns.append(
             tuple(half_octaves(one.number("prompt_tokens")) + 1 for one in (before, after))
