@@ -8,8 +8,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from llmtrace.triage.evidence.engine_halts import engine_gaps, usual_gap_s
+
 from .hand_made import report
-from .incidents import AFTER, REPLICAS, Incident, quiet
+from .incidents import AFTER, BEFORE, REPLICAS, Incident, quiet
 
 SURE = ("confirmed", "likely")
 
@@ -74,6 +76,31 @@ def test_as_many_slow_requests_one_by_one_are_no_halts():
     found = seldom_paused(halts=False).findings(metric="ttft_s")
 
     assert found["engine_paused"].status not in SURE
+
+
+def stand_still(made: Incident, begin: float, seconds: float, *, all_of_them: bool = True) -> None:
+    """Let no engine answer for a while; some responses in progress go on unless it is `all`."""
+    for i, row in enumerate(made.rows):
+        since = row["start"] / 1e9 - begin
+        if 0 <= since < seconds:
+            row["first_chunk_s"] += seconds - since
+        elif -3 < since < 0:
+            still = all_of_them or i % 2
+            row |= {"decode_s": seconds + 3.5, "max_gap_s": seconds if still else 0.1}
+
+
+def test_a_halt_is_held_against_the_longest_before():
+    """Also if responses went on in most gaps that were nearly as long."""
+    made = quiet(rate=4.0)
+    stand_still(made, BEFORE.start + 30, 5.0)
+    for begin in (70, 110, 150):
+        stand_still(made, BEFORE.start + begin, 3.0, all_of_them=False)
+    stand_still(made, AFTER.start + 100, 6.0)
+
+    before, after = engine_gaps(evidence := made.evidence())
+
+    assert not before.whole
+    assert usual_gap_s(evidence, after) == before.seconds > 2
 
 
 @pytest.mark.parametrize(("seconds", "status"), [(0.03, "likely"), (0.8, "ruled_out")])

@@ -639,13 +639,11 @@ def _stood_still(e: Evidence) -> bool | None:
 
     `None` if rows do not name the engine: others may respond while one stands still.
     """
-    before, quiet = engine_halts.engine_gaps(e)
+    _, quiet = engine_halts.engine_gaps(e)
     not_seen = False if _replicas_known(e) else None
     if quiet is None:
         return not_seen
-    # Compare only gaps with responses in progress: an idle engine sends nothing either.
-    alike = before is not None and (before.whole or (before.whole is None and not quiet.streams))
-    usual = before.seconds if before is not None and alike else 0.0
+    usual = engine_halts.usual_gap_s(e, quiet)
     far = quiet.seconds >= _FAR * usual or (
         quiet.seconds > usual and engine_halts.halts(e).rose(0.0, _SEVERAL))  # fmt: skip
     far &= quiet.seconds >= _LONGER * (engine_halts.longest_wait(e) or 0.0)  # normal gaps

@@ -80,6 +80,18 @@ def engine_gaps(e: Evidence) -> tuple[Gap | None, Gap | None]:
     return _longest(_gaps_before(e)), _longest(_gaps(e.after))
 
 
+def usual_gap_s(e: Evidence, like: Gap) -> float:
+    """Return the longest gap before in which responses stood still, if any do in one `like` it.
+
+    An idle engine sends nothing either.
+    """
+    return max(
+        (one.seconds for one in _gaps_before(e)
+         if one.prompt is None and (one.whole or (one.whole is None and not like.streams))),
+        default=0.0,
+    )  # fmt: skip
+
+
 def _gaps_before(e: Evidence) -> Iterator[Gap]:
     window = e.after.window
     return (one for one in _gaps(e.before) if one.end <= window.start or one.start >= window.end)
