@@ -295,6 +295,23 @@ def test_a_gpu_is_shared_where_its_clock_explains_little():
     assert "pmon" in found["gpu_throttle"].action
 
 
+@pytest.mark.parametrize(("slower", "named"), [(1.2, True), (1.0, False)])
+def test_another_program_shows_in_the_memory_of_a_gpu(slower, named):
+    """Its clock is at its maximum, and the same work takes longer or does not."""
+    made = hand_made.quiet()
+    for replica in hand_made.REPLICAS:
+        made.gauges["gpu_memory_used", replica] = lambda t, u: 43e9 + 1e7 * u + (
+            0.9e9 if t >= hand_made.AFTER.start + 20 else 0.0)  # fmt: skip
+    for row in made.after():
+        row["prefill_s"] *= slower
+        row["decode_s"] *= slower
+
+    found = made.findings()["gpu_throttle"]
+
+    assert (found.status == "confirmed") == named
+    assert any("43.0 → 43.9 GB" in one.text for one in found.evidence) == named
+
+
 def test_a_front_end_that_hardly_answers_is_seen_in_few_samples():
     """Two figures that are a thousand times what they ever were need no eight."""
     found = hand_made.frontend_cpu_hardly_sampled().findings()

@@ -54,6 +54,8 @@ _LONGER = 1.5  # times the longest wait of nearly all responses before
 _SEVERAL = 3  # gaps
 _SLOWED = 1.15  # ratio of times for the same work
 _FAR_SLOWED = 1.4
+_FELT = 1.08  # ratio of times for the same work, if something else shows that a GPU is shared
+_CONTEXT_BYTES = 0.3e9  # of a CUDA context, which every program on a GPU has
 _GATHERED = 0.3  # added share of chunks that arrive together
 _BUSIER = 1.5  # ratio of token rates from which a GPU's lower clock may follow from its load
 _BY_POWER = 0.25  # of its clock, that a GPU loses at most at its power limit
@@ -83,7 +85,7 @@ def gpu_throttle(e: Evidence) -> Finding:
     Later:
         Export throttle reasons (off in dcgm-exporter by default); alert on a low clock under load.
     """
-    clock, temp, power = map(e.gauge, ("gpu_sm_clock_mhz", "gpu_temp_c", "gpu_power_w"))
+    clock = e.gauge("gpu_sm_clock_mhz")
     throttled, xid = _throttled(e), _new_xid(e)
     # A clock that falls now and then shows only in the mean.
     fell = None if clock is None else clock.fell(0.0, 0.08) or clock.fleet.mean_fell(0.08)
@@ -92,19 +94,22 @@ def gpu_throttle(e: Evidence) -> Finding:
     curve, prefill = _of_its_own(e, local)
     slower, unseen = _works_slower(e, curve or 0.0, prefill or 0.0)
     shared, busier = _beyond_the_clock(e, clock, curve or 0.0, prefill or 0.0)
+    taken = _memory_taken(e, slowed := max(curve or 0.0, prefill or 0.0))
     by_itself = bool(fell) and not (shared.holds or busier.holds)
     lines = [
         # One of many replicas hardly moves all requests, but moves its own.
         gate(local is not None or e.stage_rose(*ENGINE_STAGES),
              say.durations("time per token", e.row("tpot_s")), "stages of requests"),
-        required(any(reported) or bool(slower and shared.holds) if reported else unseen or None,
-                 "prompt tokens and batch steps both take longer" if slower and not fell
-                 else say.gauge("SM clock, MHz", clock, down=True),
+        required((bool(taken) or any(reported) or bool(slower and shared.holds))
+                 if reported else unseen or None,
+                 taken or "prompt tokens and batch steps both take longer"
+                 if slower and not fell else say.gauge("SM clock, MHz", clock, down=True),
                  "GPU signals: `gpu_sm_clock_mhz` and `gpu_throttle` (NVML or dcgm-exporter)"),
         proof(bool(throttled and by_itself) or bool(xid) if reported else None,
               "a new XID error" if xid else "the clock fell, and a throttle reason is set"),
         support(throttled if reported else None, "a throttle reason is set that was not"),
-        proof(None if fell is None else by_itself and max(curve or 0, prefill or 0) >= _SLOWED,
+        proof(bool(taken), f"{taken}: another program is on it"),
+        proof(None if fell is None else by_itself and slowed >= _SLOWED,
               "the same work takes longer at a lower clock"),
         shared,
         busier,
@@ -114,14 +119,39 @@ def gpu_throttle(e: Evidence) -> Finding:
                 f"prefill at the same length: {say.amount(prefill or 0)} times what it was"),
         proof(None if local is None or clock is None else _clock_fell_far(clock, local.value),
               f"slow on {local}, whose clock fell"),
-        support(None if temp is None else temp.rose(0.0, 0.08),
-                say.gauge("temperature, °C", temp)),
-        support(None if power is None or not fell else power.fell(0.0, 0.1),
-                say.gauge("power, W", power, down=True)),
+        *_heat(e, fell=bool(fell)),
     ]  # fmt: skip
     at, action = _slow_node(clock if fell else None, shared=bool(shared.holds))
     found = judge("gpu_throttle", lines, action, group=local or _on(e, at))
     return _possible_without_gpu(found) if unseen and not reported else found
+
+
+def _heat(e: Evidence, *, fell: bool) -> tuple[Line, Line]:
+    """Make two lines: a GPU is hotter, or takes less power at a lower clock."""
+    heat, power = e.gauge("gpu_temp_c"), e.gauge("gpu_power_w")
+    return (
+        support(heat.rose(0.0, 0.08) if heat else None, say.gauge("temperature, °C", heat)),
+        support(power.fell(0.0, 0.1) if power and fell else None,
+                say.gauge("power, W", power, down=True)),
+    )  # fmt: skip
+
+
+def _memory_taken(e: Evidence, slowed: float) -> str:
+    """Say by how much a GPU's memory in use rose, if another program is on it; else empty.
+
+    Engines take theirs when they start, or for prompts longer than any before. Whatever else
+    computes on a GPU needs a context there, and makes the same work take `slowed` times as long.
+    """
+    if starts(e) or slowed < _FELT or long_prompts_of_others(e) is not None:
+        return ""
+    for name, series in e.series("gpu_mem_used_bytes").items():
+        before, after = (series.within(one).value for one in (e.before.window, e.served))
+        usual = before.max(initial=0.0) or np.inf
+        more = after[after >= usual + _CONTEXT_BYTES]
+        if len(more) >= max(HALF * len(after), 1):
+            used = f"{usual / 1e9:.1f} → {np.median(more) / 1e9:.1f} GB"
+            return f"memory in use on the GPU of {name} {used}"
+    return ""
 
 
 def _of_its_own(e: Evidence, local: Local | None) -> tuple[float | None, float | None]:

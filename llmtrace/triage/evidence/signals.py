@@ -23,6 +23,7 @@ _ALIASES: Final[Mapping[str, tuple[str, float]]] = {
     "tokens_out": ("generation_tokens", 1.0),
     "gpu_util": ("gpu_utilization", 1.0),
     "gpu_sm_clock_mhz": ("gpu_sm_clock", 1e-6),
+    "gpu_mem_used_bytes": ("gpu_memory_used", 1.0),
     "gpu_power_w": ("gpu_power", 1.0),
     "gpu_temp_c": ("gpu_temperature", 1.0),
     "gpu_throttle": ("gpu_throttled", 1.0),
