@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from .hand_made import gpu_throttle, grammar_compilation, hosted
+from .hand_made import gpu_throttle, grammar_compilation, hosted, prefix_cache_collapse
 from .incidents import AFTER, BEFORE, REPLICAS, Incident, quiet
 
 NAMED = ("confirmed", "likely", "possible")
@@ -189,3 +189,49 @@ def test_more_requests_from_far_away_are_no_longer_path(farther):
         row["network_rtt_s"] += delay
 
     assert (made.findings()["network_path"].status in NAMED) == farther
+
+
+def test_a_cache_that_fails_beside_a_slow_proxy_makes_little_of_the_wait():
+    """Prompts are computed anew, which takes a tenth of what the path adds."""
+    made = prefix_cache_collapse()
+    for row in made.after():
+        row["first_chunk_s"] += 10 * row["prefill_s"]
+    found = made.findings(metric="ttft_s")
+
+    assert found["prefix_cache_collapse"].status not in ("confirmed", "likely")
+    assert any(
+        "of what the metric grew by" in p.text for p in found["prefix_cache_collapse"].against
+    )
+
+
+def test_a_silence_begins_with_the_status_line():
+    """A hop gives streams 0.6 s of silence, and their headers came at once or after a while."""
+    made = quiet()
+    for row in made.rows:
+        row["answered_s"] = row["network_s"] + 0.004
+    for number, row in enumerate([*made.after()][::4]):
+        row["answered_s"] += 0.03 * (number % 17)
+        for name in ("queue_s", "prefill_s", "first_chunk_s", "finish_reason", "max_gap_s"):
+            row.pop(name)
+        row |= {"outcome": "truncated", "never_answered": True, "gateway_s": 0.0}
+        row["unattributed_s"] = row["answered_s"] + 0.6 - row["network_s"]
+    found = made.findings()
+
+    assert found["idle_timeout"].status == "confirmed"
+    assert any("nothing for 600 ms" in one.text for one in found["idle_timeout"].evidence)
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_rendering_that_others_wait_for_is_the_clients_own_work(late):
+    """Each consumer computes for 0.2 s: on the event loop, or where no other waits for it."""
+    made = quiet()
+    for row in made.rows:
+        row["client_lag_s"] = 0.002
+    for row in made.after():
+        row["render_s"] = row.get("render_s", 0.0) + 0.2
+        row["first_chunk_s"] += 0.45
+        if late:
+            row["client_lag_s"] = 0.1
+    found = made.findings(metric="render_s")["busy_client"]
+
+    assert (found.status in NAMED) == late

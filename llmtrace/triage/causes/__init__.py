@@ -168,6 +168,9 @@ def _lower_if_small(evidence: Evidence, finding: Finding) -> Finding:
     part = None if wait is None else evidence.part_of_metric(wait)
     if finding.id == "queue_saturation":  # engines count its wait in their own TTFT
         part = evidence.engine_share()
+    elif finding.id == "prefix_cache_collapse" and evidence.metric == "ttft_s":
+        queue, prefill = map(evidence.part_of_metric, ("queue_s", "prefill_s"))
+        part = None if queue is None or prefill is None else queue + prefill
     if finding.status not in NAMED or part is None or part >= _SMALL_PART:
         return finding
     if wait == "network_s" and (

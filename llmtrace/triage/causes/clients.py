@@ -408,9 +408,9 @@ _LOOP_STALLS: Final = (
 def _client_part(e: Evidence) -> float | None:
     """Return the client's share of the growth of a response's waits, by means; `None` = unknown.
 
-    Its share is time for which data had arrived, unread or held before the first chunk, and its
-    wait before sending if it stood still then. Or of the wait for the first chunk alone, if that
-    share is larger.
+    Its share is time for which data had arrived, unread or held before the first chunk, its wait
+    before sending if it stood still then, and rendering that others wait for. Or of the wait for
+    the first chunk alone, if that share is larger.
     """
     lag, held, wait = e.row("client_lag_s"), e.row("held_before_s"), e.row("client_delay_s")
     first, per_token = e.row("ttft_s"), e.row("wait_per_token_s")
@@ -424,7 +424,9 @@ def _client_part(e: Evidence) -> float | None:
     kept = 0.0 if held is None else max(held.mean_change, 0.0)
     if wait is not None and stands_still(e):
         kept += max(wait.mean_change, 0.0)
-    part = (lag.mean_change + kept) / max(grown, 1e-9)
+    render = e.row("render_s")
+    own = 0.0 if render is None or not e.up("client_lag_s") else max(render.mean_change, 0.0)
+    part = (lag.mean_change + kept + own) / max(grown + own, 1e-9)
     unread = e.row("unread_s")
     if unread is None or not e.up("ttft_s"):
         return part

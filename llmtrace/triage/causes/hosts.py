@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from llmtrace.stats.arrays import Floats
+from llmtrace.stats.arrays import Floats, finite
 from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.scoring import (
     POSSIBLE,
@@ -50,7 +50,7 @@ _CUT_OFF = 2  # requests
 _STREAMS = 4  # responses in progress that stood still together
 _SMALL_PART = 0.25
 _FAR = 2.5  # times the longest gap before
-_LONGER = 1.5  # times the longest wait of nearly all responses before
+_LONGER = 1.5  # times the longest wait of nearly all responses, or the longest prompt, before
 _SEVERAL = 3  # gaps
 _SLOWED = 1.15  # ratio of times for the same work
 _FAR_SLOWED = 1.4
@@ -142,14 +142,17 @@ def _memory_taken(e: Evidence, slowed: float) -> str:
     Engines take theirs when they start, or for prompts longer than any before. Whatever else
     computes on a GPU needs a context there, and makes the same work take `slowed` times as long.
     """
-    if starts(e) or slowed < _FELT or long_prompts_of_others(e) is not None:
+    usual, longest = (finite(side.number("computed_tokens")).max(initial=1.0)
+                      for side in (e.before, e.after))  # fmt: skip
+    longer = longest > _LONGER * usual or long_prompts_of_others(e) is not None
+    if starts(e) or slowed < _FELT or longer:
         return ""
     for name, series in e.series("gpu_mem_used_bytes").items():
         before, after = (series.within(one).value for one in (e.before.window, e.served))
-        usual = before.max(initial=0.0) or np.inf
-        more = after[after >= usual + _CONTEXT_BYTES]
+        most = before.max(initial=0.0) or np.inf
+        more = after[after >= most + _CONTEXT_BYTES]
         if len(more) >= max(HALF * len(after), 1):
-            used = f"{usual / 1e9:.1f} → {np.median(more) / 1e9:.1f} GB"
+            used = f"{most / 1e9:.1f} → {np.median(more) / 1e9:.1f} GB"
             return f"memory in use on the GPU of {name} {used}"
     return ""
 

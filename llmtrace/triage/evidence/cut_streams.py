@@ -90,14 +90,14 @@ def cuts(side: Side) -> Cuts:
     # An error before the first chunk without a status or type may be anything.
     ended &= ~(side.where("outcome", "error") & np.isnan(side.number("ttft_s")) & np.isnan(status)
                & (side.rows.words["error_type"].codes < 0))  # fmt: skip
-    # Without any chunk, the gap begins when the last attempt was sent.
-    gap_before = side.number("e2e_s") - sum(
-        np.nan_to_num(side.number(one), nan=0.0) for one in ("network_s", "gateway_s")
-    )
     silent = side.number("e2e_s") - side.number("last_content_s")
     silent = np.where(np.isfinite(silent), silent, side.number("max_gap_s"))
-    gap = finite(np.where(np.isfinite(side.number("ttft_s")), silent, gap_before)[ended])
+    # Without any chunk, the gap begins with the status line, or when the last attempt was sent.
+    begun, sent = np.isfinite(side.number("ttft_s")), _sent(side)
+    gaps = [finite(np.where(begun, silent, side.number("e2e_s") - since)[ended])
+            for since in (sent, np.fmax(sent, side.number("answered_s")))]  # fmt: skip
     least = min(_MIN_IDLE_S, longest_silence(side))
+    gap = max(gaps, key=lambda one: common_value(one, least)[1])
     idle, idle_share = common_value(gap, least)
     age, age_share = common_value(side.number("e2e_s")[ended], least)
     ends = np.sort(side.ends[ended])
@@ -149,9 +149,19 @@ def _floor(values: Floats) -> float:
 
 
 def longest_silence(side: Side) -> float:
-    """Return for how long finished streams sent nothing, at most (p99): no timer is shorter."""
-    silent = np.fmax(side.number("max_gap_s"), side.number("ttft_s"))[~failed(side)]
-    return float(np.nanpercentile(silent, 99)) if np.isfinite(silent).any() else _MIN_IDLE_S
+    """Return for how long finished streams sent nothing, at most: no timer is much shorter.
+
+    p90, as a client that reads late makes some seem longer.
+    """
+    first = np.fmin(side.number("ttft_s"), side.number("first_byte_s"))
+    first -= np.fmax(_sent(side), side.number("answered_s"))
+    silent = np.fmax(side.number("max_gap_s"), first)[~failed(side)]
+    return float(np.nanpercentile(silent, 90)) if np.isfinite(silent).any() else _MIN_IDLE_S
+
+
+def _sent(side: Side) -> Floats:
+    """Return when the last attempt was sent, in seconds since the start of the request."""
+    return np.nan_to_num(side.number("network_s")) + np.nan_to_num(side.number("gateway_s"))
 
 
 def common_value(values: Floats, least: float = _MIN_IDLE_S) -> tuple[float | None, float]:

@@ -85,11 +85,9 @@ def usual_gap_s(e: Evidence, like: Gap) -> float:
 
     An idle engine sends nothing either.
     """
-    return max(
-        (one.seconds for one in _gaps_before(e)
-         if one.prompt is None and (one.whole or (one.whole is None and not like.streams))),
-        default=0.0,
-    )  # fmt: skip
+    idle = like.streams < _MIN_STREAMS
+    return max((one.seconds for one in _gaps_before(e) if one.prompt is None
+                and (one.whole or (one.whole is None and idle))), default=0.0)  # fmt: skip
 
 
 def _gaps_before(e: Evidence) -> Iterator[Gap]:
