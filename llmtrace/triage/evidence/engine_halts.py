@@ -81,13 +81,15 @@ def engine_gaps(e: Evidence) -> tuple[Gap | None, Gap | None]:
 
 
 def usual_gap_s(e: Evidence, like: Gap) -> float:
-    """Return the longest gap before in which responses stood still, if any do in one `like` it.
+    """Return the longest gap before in which responses stood still, one by one or in gaps alike.
 
-    An idle engine sends nothing either.
+    If none is in progress in one `like` it, neither need they be: an idle engine sends nothing.
     """
-    idle = like.streams < _MIN_STREAMS
-    return max((one.seconds for one in _gaps_before(e) if one.prompt is None
-                and (one.whole or (one.whole is None and idle))), default=0.0)  # fmt: skip
+    gaps = [*_gaps_before(e)]
+    each = [one for one in gaps if one.prompt is None]
+    every = (one for one in (_longest(gaps), *each) if one is not None)
+    return max((one.seconds for one in every
+                if one.whole or (one.whole is None and not like.streams)), default=0.0)  # fmt: skip
 
 
 def _gaps_before(e: Evidence) -> Iterator[Gap]:
