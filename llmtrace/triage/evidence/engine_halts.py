@@ -86,10 +86,10 @@ def usual_gap_s(e: Evidence, like: Gap) -> float:
     If none is in progress in one `like` it, neither need they be: an idle engine sends nothing.
     """
     gaps = [*_gaps_before(e)]
-    each = [one for one in gaps if one.prompt is None]
-    every = (one for one in (_longest(gaps), *each) if one is not None)
-    return max((one.seconds for one in every
-                if one.whole or (one.whole is None and not like.streams)), default=0.0)  # fmt: skip
+    together = _longest(gaps)
+    every = [one for one in gaps if one.prompt is None] + ([together] if together else [])
+    stood = (one for one in every if one.whole or (one.whole is None and not like.streams))
+    return max((one.seconds for one in stood), default=0.0)
 
 
 def _gaps_before(e: Evidence) -> Iterator[Gap]:
