@@ -310,6 +310,7 @@ def test_another_program_shows_in_the_memory_of_a_gpu(slower, named):
 
     assert (found.status == "confirmed") == named
     assert any("43.0 → 43.9 GB" in one.text for one in found.evidence) == named
+    assert ("pmon" in found.action) == named
 
 
 def test_a_front_end_that_hardly_answers_is_seen_in_few_samples():

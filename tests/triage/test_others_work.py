@@ -9,7 +9,7 @@ import pytest
 
 from llmtrace.dataset.case import Window
 
-from .incidents import AFTER, REPLICAS, Incident, quiet
+from .incidents import AFTER, EVERY_S, REPLICAS, Incident, quiet
 
 SURE = ("confirmed", "likely")
 ALL = 2.0 / len(REPLICAS)  # requests a second of each engine, which rows tell of
@@ -121,6 +121,37 @@ def test_others_documents_hold_these_up():
     assert next(iter(found)) == "head_of_line"
     assert found["head_of_line"].status in SURE
     assert found["engine_paused"].status not in SURE
+
+
+@pytest.mark.parametrize(
+    ("tokens", "at_once", "named"), [(6_000, 1, True), (6_000, 40, False), (0, 0, False)]
+)
+def test_a_long_prompt_shows_between_two_scrapes(tokens, at_once, named):
+    """Others' prompts are a small part of all tokens; short ones may be as many together."""
+    made = quiet(rate=4.0)
+    for row in made.rows:
+        row["replica"] = "vllm-0"
+    for name in ("tokens_in", "tokens_out"):
+        for replica in REPLICAS[1:]:
+            made.counters.pop((name, replica))
+    made.forget("sleep", "tokens_out")
+    answered = sorted((row["start"] / 1e9 + 0.2, row["prompt_tokens"]) for row in made.rows)
+
+    def counted(t: float, *, of_rows: bool) -> float:
+        mine = [prompt if of_rows else 1 for at, prompt in answered if t - EVERY_S < at <= t]
+        theirs = (tokens if of_rows else at_once) * (
+            t >= AFTER.start and int(t / EVERY_S) % 4 == 0
+        )
+        return (sum(mine) + theirs) / EVERY_S
+
+    made.counters["tokens_in", "vllm-0"] = lambda t: counted(t, of_rows=True)
+    made.counters["ttft_count", "vllm-0"] = lambda t: counted(t, of_rows=False)
+    for row in made.after():
+        if int(row["start"] / 1e9 / EVERY_S) % 4 == 0:
+            row["first_chunk_s"] += 0.5
+    found = made.findings(metric="ttft_s")["head_of_line"]
+
+    assert (found.status in SURE) == named
 
 
 def test_as_many_prompt_tokens_in_many_more_requests_are_no_documents():

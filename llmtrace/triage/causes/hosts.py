@@ -69,8 +69,8 @@ def gpu_throttle(e: Evidence) -> Finding:
 
     Looks like:
         Prefill per token and time per token rise together at the same load, usually on one
-        replica. The clock falls, a throttle reason is set, or an XID error appears. More work
-        also lowers the clock of a GPU at its power limit; then the work is the cause.
+        replica. The clock falls, a throttle reason is set, an XID error appears, or another
+        program takes memory. More work also lowers the clock of a GPU at its power limit.
 
     Confirm:
             min by (instance, gpu) (llmtrace_gpu_sm_clock_hertz)
@@ -121,7 +121,7 @@ def gpu_throttle(e: Evidence) -> Finding:
               f"slow on {local}, whose clock fell"),
         *_heat(e, fell=bool(fell)),
     ]  # fmt: skip
-    at, action = _slow_node(clock if fell else None, shared=bool(shared.holds))
+    at, action = _slow_node(clock if fell else None, shared=bool(shared.holds or taken))
     found = judge("gpu_throttle", lines, action, group=local or _on(e, at))
     return _possible_without_gpu(found) if unseen and not reported else found
 

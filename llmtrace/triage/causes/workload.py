@@ -196,9 +196,9 @@ def head_of_line(e: Evidence) -> Finding:
     lines = [
         gate(waits, say.durations("time to first chunk", e.row("ttft_s")), "stages of requests"),
         required(True if each is not None else held,
-                 _overlap_text(found) if each is None or others is None else
-                 f"others send prompts of {say.amount(each)} tokens or more on average: "
-                 + say.other_clients("prompt tokens", others),
+                 _overlap_text(found) if each is None else
+                 f"others send prompts of {say.amount(each)} tokens or more on average"
+                 + (f": {say.other_clients('prompt tokens', others)}" if others else ""),
                  "prompt tokens per request"),
         proof(_long_prompts_delay(e, found) and few is not False,
               f"of the slow short requests {say.percent(found.slow_during if found else 0)} came "

@@ -8,12 +8,14 @@ from typing import Final
 import numpy as np
 
 from llmtrace.stats.arrays import Floats, Mask, finite
-from llmtrace.triage.evidence.changes import HALF, MIN_COUNT
+from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, RATHER_SURE, Share
 from llmtrace.triage.evidence.evidence import Evidence, memoized
+from llmtrace.triage.evidence.signals import Series
 from llmtrace.triage.evidence.window_rows import Side
 
 _LONG_TO_MEDIAN: Final = 5.0
 _LONG_TO_P90: Final = 1.3
+_SEVERAL: Final = 3  # scrapes
 _MAX_PACE: Final = 3.0  # times the typical prefill time per token
 
 
@@ -67,11 +69,54 @@ def long_prompts_of_others(e: Evidence) -> float | None:
     found, limit = e.other_clients("tokens_in"), long_from(e)
     ended = e.ended
     if found is None or limit is None or ended is None:
-        return None
+        return _long_between_scrapes(e)
     added = ended[1] - ended[0] * len(e.after) / len(e.before)
     uncertain = 2 * ended[1] * found.interval_s / e.after.window.seconds  # at the window's edges
     requests = max(added, 0.0) + uncertain
-    return found.others / requests if found.others >= limit * requests > 0 else None
+    if found.others >= limit * requests > 0:
+        return found.others / requests
+    return _long_between_scrapes(e)
+
+
+@memoized
+def _long_between_scrapes(e: Evidence) -> float | None:
+    """Return the typical tokens of long prompts that engines computed beside those of rows.
+
+    Between two scrapes an engine counts far more tokens than the rows whose first chunk came then
+    have, and hardly more requests. `None` = in no more scrapes than before, or not known.
+    """
+    limit, long, scrapes = long_from(e), [], []
+    for side in (e.before, e.after):
+        parts = [_beside_rows(e, name, side) for name in e.rates("tokens_in")]
+        tokens, requests = np.concatenate([np.zeros((2, 0)), *parts], axis=1)
+        long.append(tokens[tokens >= (limit or np.inf) * np.maximum(requests, 1)])
+        scrapes.append(len(tokens))
+    more = Share(len(long[0]), scrapes[0], len(long[1]), scrapes[1])
+    return float(np.median(long[1])) if more.rose(0.0, _SEVERAL, RATHER_SURE) else None
+
+
+def _beside_rows(e: Evidence, name: str, side: Side) -> Floats:
+    """Return the tokens and the requests that an engine counts beyond rows, by scrape; (2, n).
+
+    A row may be counted a scrape earlier or later: sums with neighbours are no less than this.
+    """
+    empty = Series(np.zeros(0), np.zeros(0))
+    tokens, requests = (e.rates(signal).get(name, empty).within(side.window)
+                        for signal in ("tokens_in", "ttft_count"))  # fmt: skip
+    words, engines = side.rows.words["replica"], e.rates("tokens_in")
+    mine = words.where(name) | (words.codes < 0)
+    known = len(engines) == 1 or words.where(name).any()
+    if not known or len(tokens.t) < MIN_COUNT or not np.array_equal(tokens.t, requests.t):
+        return np.zeros((2, 0))
+    at = np.searchsorted(tokens.t, (side.t + side.number("ttft_s"))[mine])
+    weights = np.nan_to_num(side.number("prompt_tokens"))[mine], np.ones(mine.sum())
+    beside = np.array([
+        one.value[1:] * np.diff(one.t) - np.bincount(at, weight, len(one.t) + 1)[1:-1]
+        for one, weight in zip((tokens, requests), weights, strict=True)
+    ])  # fmt: skip
+    around = np.pad(beside[0], 1, constant_values=np.inf)
+    beside[0] += np.minimum(np.minimum(around[:-2], around[2:]), 0.0)
+    return beside
 
 
 def held_up(e: Evidence) -> bool | None:

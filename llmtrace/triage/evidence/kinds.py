@@ -28,8 +28,8 @@ def values_at_same_mix(
     """Return a field before and after, corrected for how the kinds of requests differ before.
 
     From each value its kind's mean before is subtracted, and the mean that the mix after would
-    have had before is added. `None` = rows name no kinds, or most kinds are new. `by_length`: the
-    prompt's length is part of the kind.
+    have had before is added. `None` = rows name no kinds, or most kinds are new. `by`: the columns
+    that tell kinds apart; `by_length`: the prompt's length does, too.
     """
     kinds = _kinds(before, after, by, by_length=by_length)
     if kinds is None:
