@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from .hand_made import rng
+from .hand_made import rng, traffic_surge
 from .incidents import AFTER, BEFORE, REPLICAS, Incident, quiet
 
 SURE = ("confirmed", "likely")
@@ -66,6 +66,36 @@ def test_transfers_between_engines_are_named_by_what_engines_count() -> None:
 def test_transfers_that_are_a_small_part_of_the_wait_are_not_named() -> None:
     """They take three times as long, and that is a tenth of what is added."""
     assert transfers(0.03, 0.3).findings()["disaggregated_kv"].status not in SURE
+
+
+def test_a_front_end_that_serves_a_surge_is_busy_by_it() -> None:
+    """Without the surge the same figures are its own."""
+    for made, named in ((traffic_surge(), False), (quiet(), True)):
+        dice = rng()
+        for row in made.after():
+            more = float(dice.exponential(0.25))
+            row["first_chunk_s"] += more
+            row["first_chunk_frontend_s"] += more
+        made.gauge("frontend_time", 0.24, 0.02)
+        made.gauge("api_cpu", 0.97, 0.01)
+        assert (made.findings(metric="ttft_s")["frontend_cpu"].status in SURE) == named
+
+
+def test_what_is_not_streamed_comes_late_through_no_proxy() -> None:
+    """A whole response is one chunk at its end, which a slow proxy's first chunk resembles."""
+    for stream, named in ((False, False), (True, True)):
+        made = quiet()
+        made.forget_rows("gateway_s", "max_gap_s")
+        for row in made.rows:
+            row["stream"] = True
+        for row in made.after():
+            row |= {"stream": stream, "chunks": 1, "burst_chunks": 0}
+            row["first_chunk_s"] += row["decode_s"]
+            row["decode_s"] = 0.0
+        found = made.findings(metric="ttft_s")
+        proxies = {found[name].status for name in ("proxy_buffering", "gateway_overhead")}
+        assert (found["streaming_off"].status in SURE) != named
+        assert bool(proxies & {*SURE}) == named
 
 
 def begins_in_a_halt(before_it: float) -> Incident:
