@@ -96,11 +96,12 @@ def test_a_slow_way_back_is_first_chunk(vllm: Any) -> None:
     delayed: list[Row] = []
 
     def check() -> None:
-        # The engine and its front end work while the headers are held: what they needed is not
-        # waited for again.
-        engine = least(delayed, lambda r: (r.stages.queue or 0) + (r.stages.prefill or 0))
-        engine += least(plain, lambda r: r.stages.first_chunk)
-        assert 0.3 - engine - 0.02 <= moved(plain, delayed, "first_chunk") <= 0.3 * 1.05
+        # The engine works while the headers are held: what a request needed of it, be that more
+        # or less than another, is not waited for again.
+        held = least(delayed, lambda r: (r.stages.queue or 0) + (r.stages.prefill or 0)
+                     + (r.stages.first_chunk or 0))  # fmt: skip
+        assert held >= 0.3 - 0.02
+        assert 0.3 / 2 <= moved(plain, delayed, "first_chunk") <= 0.3 * 1.05
 
     with DelayProxy(vllm.url) as proxy, DelayProxy(vllm.url, response_s=0.3) as slow:
         settles(
