@@ -70,7 +70,7 @@ def gpu_throttle(e: Evidence) -> Finding:
     Looks like:
         Prefill per token and time per token rise together at the same load, usually on one
         replica. The clock falls, a throttle reason is set, an XID error appears, or another
-        program takes memory. More work also lowers the clock of a GPU at its power limit.
+        program takes memory. At its power limit, more work lowers the clock, and is the cause.
 
     Confirm:
             min by (instance, gpu) (llmtrace_gpu_sm_clock_hertz)
