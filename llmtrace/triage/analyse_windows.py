@@ -156,10 +156,10 @@ class Analysis:
 
     @property
     def is_possible_when_dated(self) -> bool:
-        """Whether nothing is known to have moved, but a cause is possible at a sure date."""
+        """Whether a cause is possible at a date that is sure without any metric."""
         chosen = self.search.chosen
         surely_dated = chosen.dated and chosen.dated_by not in ("", TRAFFIC)
-        return surely_dated and self.nothing_moved and self.causes[0].status in NAMED
+        return surely_dated and self.causes[0].status in NAMED
 
     @property
     def explains_as_one_of_several(self) -> bool:

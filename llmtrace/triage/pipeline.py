@@ -251,7 +251,7 @@ def _best_of(others: Iterable[Analysis], found: Analysis) -> Analysis | None:
     strongest evidence, if that would be likely in given windows.
     """
     dated = strongest = None
-    highest = LIKELY - 1
+    highest = (False, LIKELY - 1)
     not_worse = found.judged.verdict in _NOT_WORSE
     for one in others:
         if one.explains_as_one_of_several:
@@ -264,8 +264,9 @@ def _best_of(others: Iterable[Analysis], found: Analysis) -> Analysis | None:
         # Without rows after, the data may just have ended; and one of several replicas stands out
         # on any day.
         shows = one.search.window_rows[1].n >= MIN_COUNT and first.id != OF_SEVERAL
-        if shows and first.score > highest and (not_worse or not one.nothing_moved):
-            strongest, highest = one, first.score
+        strength = (not one.nothing_moved, first.score)
+        if shows and strength > highest and (not_worse or not one.nothing_moved):
+            strongest, highest = one, strength
     if dated is not None and not_worse:
         return dated
     return None if found.names_a_cause else strongest

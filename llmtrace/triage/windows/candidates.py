@@ -31,6 +31,7 @@ from llmtrace.triage.windows.unrecorded import with_gaps, without_gaps
 
 TRAFFIC: Final = "the number of requests"
 TOOLS: Final = "what turns waited for tools that could have overlapped"
+GAP: Final = "a gap in the recording"
 _MAX_CANDIDATES: Final = 8
 _STANDS_OUT: Final = 0.6  # score: noise reaches it in one search of ten
 _NEAR: Final = 0.05  # of the time searched: edges that differ by less are the same
@@ -93,7 +94,7 @@ def candidates(
     found.sort(key=lambda one: -one.spike.score)
     min_before = max(_MIN_BEFORE, min(_HEAD * len(t), least_values(Q)))
     kept: list[Candidate] = []
-    for one in (*_by_events(events, found, shown), *found):
+    for one in (*_by_events(events, found, shown), *_by_gaps(gaps, shown), *found):
         before = int(np.searchsorted(t, one.spike.start))
         seconds = (one.spike.end or span.end) - one.spike.start
         repeated = any(_same_stretch(one.spike, other.spike, span) for other in kept)
@@ -127,6 +128,12 @@ def _by_events(
         first = next(begun, Spike(event.t, None, _NEAR * span.seconds, 0.0))
         since = replace(first, start=max(first.start, event.t))
         yield Candidate(f"an event, {event.kind}", since, sure=True)
+
+
+def _by_gaps(gaps: Sequence[Window], span: Window) -> Iterator[Candidate]:
+    """Yield the time since the last gap: its date does not depend on anything in the data."""
+    for gap in gaps[-1:]:
+        yield Candidate(GAP, Spike(gap.end, None, _NEAR * span.seconds, 0.0), sure=True)
 
 
 def _by_values(

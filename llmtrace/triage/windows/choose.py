@@ -194,14 +194,16 @@ def splits_of(t: Floats, gaps: Sequence[Window]) -> Iterator[Chosen]:
     later requests. As these windows do not depend on the data, they are compared as if given.
     """
     first, last = float(t[0]), float(t[-1]) + 1e-3
-    for share in _SPLITS:
-        middle = first + share * (last - first)
-        before, after = (recorded_part(window, gaps, t)
-                         for window in (Window(first, middle), Window(middle, last)))  # fmt: skip
-        since = date_and_zone(middle)
+    middles = (first + share * (last - first) for share in _SPLITS)
+    pairs = [tuple(recorded_part(window, gaps, t)
+                   for window in (Window(first, middle), Window(middle, last)))
+             for middle in middles]  # fmt: skip
+    distinct = dict.fromkeys(pairs)  # several may fall in one gap
+    for before, after in distinct:
+        since = date_and_zone(after.start)
         said = f"nothing dates a change; the time since {since} is compared with the time before"
         yield Chosen(before, after, None, searched=False, warnings=(said,),
-                     alarm_share=1 / len(_SPLITS), dated=False)  # fmt: skip
+                     alarm_share=1 / len(distinct), dated=False)  # fmt: skip
 
 
 def _window_after(
