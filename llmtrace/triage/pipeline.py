@@ -253,10 +253,12 @@ def _best_of(others: Iterable[Analysis], found: Analysis) -> Analysis | None:
     dated = strongest = None
     highest = (False, LIKELY - 1)
     not_worse = found.judged.verdict in _NOT_WORSE
+    moved_and_named = found.names_a_cause and not found.nothing_moved
     for one in others:
-        if one.explains_as_one_of_several:
-            return one
         first = one.causes[0]
+        may_be_chance = not one.search.chosen.dated and first.status != "confirmed"
+        if one.explains_as_one_of_several and not (may_be_chance and moved_and_named):
+            return one
         if first.status not in NAMED:
             continue
         if dated is None and one.is_possible_when_dated:
@@ -267,7 +269,7 @@ def _best_of(others: Iterable[Analysis], found: Analysis) -> Analysis | None:
         strength = (not one.nothing_moved, first.score)
         if shows and strength > highest and (not_worse or not one.nothing_moved):
             strongest, highest = one, strength
-    if dated is not None and not_worse:
+    if dated is not None and (not_worse or not found.names_a_cause):
         return dated
     return None if found.names_a_cause else strongest
 
