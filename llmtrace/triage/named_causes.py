@@ -144,8 +144,7 @@ def of_several_windows(causes: Sequence[Finding]) -> tuple[Finding, ...]:
     With several, one may look like this by chance, and a cause may belong to another time.
     """
     missing = "more requests: of several windows compared, one may look like this by chance"
-    status: dict[Status, Status] = {"confirmed": "possible", "likely": "possible",
-                                    "ruled_out": "unknown"}  # fmt: skip
+    status: dict[Status, Status] = {**dict.fromkeys(NAMED, "possible"), "ruled_out": "unknown"}
     return tuple(
         replace(one, status=status[one.status], missing=(*one.missing, missing))
         if one.status in status else one for one in causes

@@ -26,7 +26,7 @@ from llmtrace.triage.evidence.changes import HALF
 from llmtrace.triage.named_causes import OF_SEVERAL, of_a_burst, of_several_windows
 from llmtrace.triage.onset_and_impact import with_onset_and_impact
 from llmtrace.triage.report.naming import duration
-from llmtrace.triage.result import NAMED, NOTHING_FOUND, Metric, Result
+from llmtrace.triage.result import NAMED, NOTHING_FOUND, OF_TRAFFIC, Metric, Result
 from llmtrace.triage.rows_in_order import in_order, thinned
 from llmtrace.triage.verdict import Judged
 from llmtrace.triage.windows.given import within_the_data
@@ -246,12 +246,13 @@ def _share_most(one: Window, other: Window) -> bool:
 def _best_of(others: Iterable[Analysis], found: Analysis) -> Analysis | None:
     """Return the other analysis to report instead of what was found; `None` = none is better.
 
-    The first that explains the incident. Else, if nothing got worse in what was found, the first
+    The first that explains the incident; if that may be chance, only if no cause was found of what
+    moved. Else, if nothing got worse in what was found or it has no cause, the first
     that is surely dated and has a possible cause. Else, if no cause was found, the one with the
-    strongest evidence, if that would be likely in given windows.
+    strongest evidence, if something moved or the cause would be likely in given windows.
     """
     dated = strongest = None
-    highest = (False, LIKELY - 1)
+    highest = (False, 0)
     not_worse = found.judged.verdict in _NOT_WORSE
     moved_and_named = found.names_a_cause and not found.nothing_moved
     for one in others:
@@ -263,11 +264,13 @@ def _best_of(others: Iterable[Analysis], found: Analysis) -> Analysis | None:
             continue
         if dated is None and one.is_possible_when_dated:
             dated = one
-        # Without rows after, the data may just have ended; and one of several replicas stands out
-        # on any day.
+        # Without rows after, the data may just have ended. One of several replicas stands out on
+        # any day, and traffic varies.
         shows = one.search.window_rows[1].n >= MIN_COUNT and first.id != OF_SEVERAL
-        strength = (not one.nothing_moved, first.score)
-        if shows and strength > highest and (not_worse or not one.nothing_moved):
+        moved = not one.nothing_moved
+        enough = moved or (not_worse and first.score >= LIKELY)
+        strength = (moved and first.id not in OF_TRAFFIC, first.score)
+        if shows and enough and strength > highest:
             strongest, highest = one, strength
     if dated is not None and (not_worse or not found.names_a_cause):
         return dated
