@@ -238,3 +238,20 @@ def test_a_wait_for_a_semaphore_is_not_everything_else_that_got_slower():
     assert next(iter(found)) == "client_gate"
     assert found["client_gate"].status == "confirmed"
     assert not any("got slower too" in point.text for point in found["client_gate"].against)
+
+
+@pytest.mark.parametrize(("queues", "named"), [(["vllm-1"], True), (REPLICAS, False)])
+def test_a_larger_share_counts_sooner_where_only_that_replica_has_a_queue(queues, named):
+    """A share of 31 % and then 49 % of 120 requests may be chance, if all replicas queue."""
+    made = quiet(rate=0.6)
+    for row in made.rows:
+        row["queue_s"] = 0.0
+    for number, row in enumerate(made.after()):
+        if number % 4 == 0:
+            row["replica"] = "vllm-1"
+    for number, row in enumerate(row for row in made.after() if row["replica"] in queues):
+        row["queue_s"] = 3.0 * (number % 3 == 0)
+
+    found = made.findings(metric="ttft_s")["replica_imbalance"]
+
+    assert (found.status in SURE) is named

@@ -12,7 +12,7 @@ from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.kv_capacity import full_from, kv_room
 from llmtrace.triage.causes.scoring import against, gate, judge, note, proof, required, support
 from llmtrace.triage.evidence import format_figures as say
-from llmtrace.triage.evidence.changes import HALF
+from llmtrace.triage.evidence.changes import HALF, RATHER_SURE
 from llmtrace.triage.evidence.counter_ratios import ratio_of
 from llmtrace.triage.evidence.engine_starts import restarted, starts
 from llmtrace.triage.evidence.evidence import Evidence
@@ -32,6 +32,7 @@ from llmtrace.triage.evidence.inside_engines import (
 from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.result import Finding
 
+_NEARLY_ALL = 0.95  # of the time spent in queues
 _CALM_KV = 0.8  # KV usage
 _MIN_PREEMPTING_KV = 0.5  # below this usage, preemption is not for room in the cache
 _EMPTY_KV = 0.25  # below this usage, there is room for any request
@@ -272,9 +273,9 @@ def replica_imbalance(e: Evidence) -> Finding:
     Later:
         Route by least waiting requests (or by prefix with a limit on load), never by connection.
     """
-    share = _share_grew(e)
-    running, waiting = (_instance_stands_out(e, signal) for signal in ("running", "waiting"))
     local = e.local("replica", "ttft_s") or e.local("replica", "tpot_s")
+    share = _share_grew(e, slow=_queues_at(e) if local is None else local.value)
+    running, waiting = (_instance_stands_out(e, signal) for signal in ("running", "waiting"))
     clock = e.gauge("gpu_sm_clock_mhz")
     several = len(e.instances) > 1
     apart = [one for one in (running, waiting) if one is not None]
@@ -414,8 +415,11 @@ def _times_the_others(
     return (means.get(name, 0.0) + 1) / (float(np.median(others)) + 1), name
 
 
-def _share_grew(e: Evidence) -> tuple[str, bool, bool, str] | None:
-    """Return how the replica's share that grew most did: text, beyond chance, by far, its name."""
+def _share_grew(e: Evidence, *, slow: str | None) -> tuple[str, bool, bool, str] | None:
+    """Return how the replica's share that grew most did: text, beyond chance, by far, its name.
+
+    That the same replica is the only `slow` one is no chance either, so less certainty will do.
+    """
     shares = shares_of_replicas(e)
     if len(shares) < 2:
         return None
@@ -427,9 +431,19 @@ def _share_grew(e: Evidence) -> tuple[str, bool, bool, str] | None:
     alike = [one for one in shares.values() if one.after - one.before >= 0.5 * grown]
     # A replica that only catches up with the others has no more than its share.
     usual = max(found.before, float(np.median([s.after for n, s in shares.items() if n != name])))
-    grew = found.rose(0.0) and found.after >= 1.15 * usual and len(alike) == 1
+    grew = found.rose(0.0, sure=RATHER_SURE if name == slow else None) and found.after >= 1.15 * usual and len(alike) == 1
     far = grew and found.after >= 1.35 * usual
     return f"{name} gets {found} of the requests", grew, far, name
+
+
+def _queues_at(e: Evidence) -> str | None:
+    """Return the replica in whose queue nearly all of the waiting is, if requests wait longer."""
+    queue, replica = e.after.number("queue_s"), e.after.rows.words["replica"]
+    if not e.stage_rose("queue"):
+        return None
+    by_replica = {name: np.nansum(queue[replica.where(name)]) for name in e.instances}
+    most = max(by_replica, key=by_replica.__getitem__, default=None)
+    return most if most and by_replica[most] >= _NEARLY_ALL * np.nansum(queue) else None
 
 
 def _all_replicas_rose(e: Evidence) -> bool:
