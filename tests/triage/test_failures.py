@@ -351,3 +351,17 @@ def test_a_window_without_requests_is_said_to_have_none():
 
     assert texts["affected"] == "no requests now"
     assert texts["outcomes"].endswith("no requests now")
+
+
+@pytest.mark.parametrize(("broken", "status"), [(0.3, "possible"), (0.0, "likely")])
+def test_what_breaks_streams_also_ends_a_few_before_their_first_chunk(broken, status):
+    """Connections closed before anything came are a failing provider only by themselves."""
+    closed = {"outcome": "truncated", "error_type": "RemoteProtocolError"}
+
+    def cut(row: Row, dice: np.random.Generator) -> Row:
+        chance = dice.random()
+        if chance < 0.05:
+            return failed(row, **closed)
+        return row | closed | {"e2e_s": 0.5 + 4 * chance} if chance < 0.05 + broken else row
+
+    assert found(case(cut), "provider_errors").status == status

@@ -431,7 +431,8 @@ def _share_grew(e: Evidence, *, slow: str | None) -> tuple[str, bool, bool, str]
     alike = [one for one in shares.values() if one.after - one.before >= 0.5 * grown]
     # A replica that only catches up with the others has no more than its share.
     usual = max(found.before, float(np.median([s.after for n, s in shares.items() if n != name])))
-    grew = found.rose(0.0, sure=RATHER_SURE if name == slow else None) and found.after >= 1.15 * usual and len(alike) == 1
+    certain = found.rose(0.0, sure=RATHER_SURE if name == slow else None)
+    grew = certain and found.after >= 1.15 * usual and len(alike) == 1
     far = grew and found.after >= 1.35 * usual
     return f"{name} gets {found} of the requests", grew, far, name
 

@@ -9,7 +9,7 @@ from llmtrace.triage.causes.scoring import against, gate, judge, proof, required
 from llmtrace.triage.evidence import format_figures as say
 from llmtrace.triage.evidence import gone_engines
 from llmtrace.triage.evidence.changes import HALF, RATHER_SURE, SURE, Share
-from llmtrace.triage.evidence.cut_streams import broken, cut_by_deadline
+from llmtrace.triage.evidence.cut_streams import broken, broken_midstream, cut_by_deadline
 from llmtrace.triage.evidence.engine_starts import restarted
 from llmtrace.triage.evidence.evidence import METRICS, Evidence
 from llmtrace.triage.evidence.refusals import (
@@ -146,6 +146,7 @@ def provider_errors(e: Evidence) -> Finding:
     said = "; ".join(f"{name}: {one}" for name, one in counts.items() if one.after_k)
     silent = e.share("failed without a word", _failed_silently).rose(_FEW)
     _, cut = broken(e)
+    begun = int(broken_midstream(e.after).sum())
     gone = seen_engines and not (e.has("running") or e.has("started"))
     down = gone or bool(restarted(e)) or bool(gone_engines.vanished(e))
     lines = [
@@ -161,6 +162,8 @@ def provider_errors(e: Evidence) -> Finding:
         support(server_errors_again(e), "what is sent again gets 5xx, and no limit is named"),
         against(cut.together >= HALF and cut.n >= _SEVERAL,
                 "streams ended at one instant: a serving machine died"),
+        against(not answered.rose(_FEW) and begun >= max(HALF * failed.after_k, _SEVERAL),
+                f"{begun} streams broke after they began, and no status refuses a request"),
     ]  # fmt: skip
     return judge("provider_errors", lines, _BEFORE_ENGINES if seen_engines else _FAIL_OVER)
 
