@@ -123,7 +123,7 @@ def choose(
             spike = find_in_stages(thinned(rows))
     spike = spike and _after_high_beginning(spike, t)
     after, guard_s, warnings = _window_after(
-        t, end, spike=spike, highest=highest, before=before, at=at, gaps=gaps
+        t, end, spike=spike, highest=highest, before=before, at=at
     )
     after = recorded_part(after, gaps, t)
     if before is None:
@@ -214,7 +214,6 @@ def _window_after(
     highest: Spike | None,
     before: Window | None,
     at: float | None,
-    gaps: Sequence[Window],
 ) -> tuple[Window, float, tuple[str, ...]]:
     """Return the window after, the gap to leave before it in seconds, and warnings.
 
@@ -227,11 +226,6 @@ def _window_after(
     if at is not None:
         said = "no spike stands out at this time; the time around it is compared"
         return _window_around(t, at), 0.0, (said,)
-    if gaps:
-        later = Window(gaps[-1].end, end)
-        if min(inside := count_in(t, later), len(t) - inside) >= _FOR_A_P95:
-            said = "no spike stands out; the time since the last gap is compared with before"
-            return later, 0.0, (said,)
     if highest is not None and _is_worth_comparing(t, highest, end):
         said = "no spike stands out; the slowest stretch is compared with the time before it"
         return Window(highest.start, highest.end or end), 0.0, (said,)
