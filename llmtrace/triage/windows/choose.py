@@ -111,20 +111,17 @@ def choose(
         found, warnings = _quiet_window(t, all_starts, after, 0.0)
         return Chosen(found, after, None, searched=False, warnings=warnings)
     end = float(t[-1]) + 1e-3 if len(t) else 1.0
-    highest = _clearest_spike(rows, series, None if before is None else before.end, at, metric)
-    spike = highest if highest is not None and highest.score >= MIN_SCORE else None
+    spike = _clearest_spike(rows, series, None if before is None else before.end, at, metric)
+    spike = spike if spike is not None and spike.score >= MIN_SCORE else None
     if before is None and at is None:
         spike = _with_other_changes(rows, spike, incidents)
         if spike is None:
-            few = highest is not None and _is_worth_comparing(t, highest, end)
             workload = find_workload_change(thinned(rows))
-            spike = other_changes.other_change(incidents, t, workload, few=few)
+            spike = other_changes.other_change(incidents, t, workload)
         if spike is None and metric in (None, "ttft"):
             spike = find_in_stages(thinned(rows))
     spike = spike and _after_high_beginning(spike, t)
-    after, guard_s, warnings = _window_after(
-        t, end, spike=spike, highest=highest, before=before, at=at
-    )
+    after, guard_s, warnings = _window_after(t, end, spike=spike, before=before, at=at)
     after = recorded_part(after, gaps, t)
     if before is None:
         before, more = _quiet_window(t, all_starts, after, guard_s, incidents)
@@ -211,14 +208,10 @@ def _window_after(
     end: float,
     *,
     spike: Spike | None,
-    highest: Spike | None,
     before: Window | None,
     at: float | None,
 ) -> tuple[Window, float, tuple[str, ...]]:
-    """Return the window after, the gap to leave before it in seconds, and warnings.
-
-    `highest` is the highest stretch, which is used without a spike if there are few requests.
-    """
+    """Return the window after, the gap to leave before it in seconds, and warnings."""
     if spike is not None:
         return Window(spike.start, spike.end or max(end, spike.start + 1)), spike.bin_s, ()
     if before is not None:
@@ -226,9 +219,6 @@ def _window_after(
     if at is not None:
         said = "no spike stands out at this time; the time around it is compared"
         return _window_around(t, at), 0.0, (said,)
-    if highest is not None and _is_worth_comparing(t, highest, end):
-        said = "no spike stands out; the slowest stretch is compared with the time before it"
-        return Window(highest.start, highest.end or end), 0.0, (said,)
     said = "no spike stands out; the last fifth is compared with the time before it"
     return _last_fifth(t, end), 0.0, (said,)
 
@@ -309,17 +299,6 @@ def _clearer(best: Spike | None, spike: Spike | None) -> Spike | None:
     if best is None or spike.score > _MUCH_CLEARER * best.score:
         return spike
     return spike if spike.score >= MIN_SCORE > best.score else best
-
-
-def _is_worth_comparing(t: Floats, spike: Spike, end: float) -> bool:
-    """Return whether to compare a stretch although noise may have made it.
-
-    The search had few requests, and a p95 can be computed inside and outside the stretch.
-    """
-    if len(t) > TRUSTED_SEARCH:
-        return False
-    inside = count_in(t, Window(spike.start, spike.end or end))
-    return min(inside, len(t) - inside) >= _FOR_A_P95
 
 
 def _last_fifth(t: Floats, end: float) -> Window:

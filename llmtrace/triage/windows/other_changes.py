@@ -30,9 +30,7 @@ _MOSTLY: Final = 0.5  # of the shorter of two stretches
 _SIMILAR_LENGTH: Final = 20.0  # ratio of lengths up to which bursts may be one incident
 
 
-def other_change(
-    incidents: Sequence[Incident], t: Floats, workload: Spike | None, *, few: bool
-) -> Spike | None:
+def other_change(incidents: Sequence[Incident], t: Floats, workload: Spike | None) -> Spike | None:
     """Return the clearest other stretch if no spike was found; of traffic only if no other.
 
     Args:
@@ -40,16 +38,9 @@ def other_change(
         t: when requests started, unix seconds, ascending.
         workload: the stretch in which prompts or responses were longer; it is returned if it is
             clearer than the incidents.
-        few: whether there are so few requests that the slowest stretch would be compared in spite
-            of chance. Then only stretches that are sure and gradual rises are preferred to that.
     """
-    preferred = [
-        one
-        for one in incidents
-        if not few or one.p_value <= SURE_P or (one.metric != "traffic" and one.direction == "up")
-    ]
     for of_traffic in (False, True):
-        candidates = [one for one in preferred if (one.metric == "traffic") is of_traffic]
+        candidates = [one for one in incidents if (one.metric == "traffic") is of_traffic]
         if candidates:
             best = min(candidates, key=_rank)
             return workload if workload and workload.p_value < _rank(best) else _as_spike(best, t)
