@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from llmtrace.dataset.case import Event
+from llmtrace.triage.causes import causes
 from llmtrace.triage.evidence import gone_engines
 
 from . import hand_made
@@ -111,3 +112,20 @@ def test_a_target_that_is_new_and_not_up_yet_did_not_go_down():
 
     assert gone_engines.vanished(evidence) == {}
     assert gone_engines.vanished(replace(evidence, signals=later)) == {}
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_an_engine_that_is_added_and_does_not_answer_yet_is_loading(answers):
+    """A router sends it requests already. One that answers has loaded."""
+    made = quiet()
+    made.events.append(Event(AFTER.start, "scale", "engines: 3 to 4"))
+    for number, row in enumerate(made.after()):
+        if number % 3 == 0:
+            row["network_s"] += 20.0
+            row["attempts"] = 2
+    made.gauges["up", "vllm-9"] = lambda t, _u: float(answers and t > AFTER.start + 10)
+    evidence = made.evidence(metric="ttft_s")
+
+    cold = next(one for one in causes(evidence) if one.id == "cold_start")
+
+    assert (cold.status == "likely") is not answers

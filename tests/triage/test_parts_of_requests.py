@@ -7,7 +7,13 @@ from __future__ import annotations
 
 import pytest
 
-from .hand_made import gpu_throttle, grammar_compilation, hosted, prefix_cache_collapse
+from .hand_made import (
+    gpu_throttle,
+    grammar_compilation,
+    hosted,
+    lora_slots,
+    prefix_cache_collapse,
+)
 from .incidents import AFTER, BEFORE, REPLICAS, Incident, quiet
 
 NAMED = ("confirmed", "likely", "possible")
@@ -235,3 +241,34 @@ def test_rendering_that_others_wait_for_is_the_clients_own_work(late):
     found = made.findings(metric="render_s")["busy_client"]
 
     assert (found.status in NAMED) == late
+
+
+@pytest.mark.parametrize(("slots", "cause"), [(2, "grammar_compilation"), (1, "lora_slots")])
+def test_no_request_waits_for_an_adapter_where_each_has_a_slot(slots, cause):
+    """Two models, of which the requests of one wait; the other is deferred for its grammars."""
+    made = lora_slots()
+    for row in made.rows:
+        row["route"] = "/form" if row["model"] == "adapter-b" else "/chat"
+        if row["model"] == "base":
+            row["model"] = "adapter-a"
+    for row in made.after():
+        row["queue_s"] = 1.5 if row["model"] == "adapter-b" else 0.01
+    made.facts |= {name: {"max_loras": slots} for name in REPLICAS}
+
+    found = made.findings(metric="ttft_s")
+
+    assert next(iter(found)) == cause
+
+
+@pytest.mark.parametrize(("lag_s", "named"), [(0.5, True), (0.0, False)])
+def test_few_waits_for_the_client_count_where_they_are_what_the_wait_grew_by(lag_s, named):
+    """A loop that is blocked now and then: one of eight of a hundred requests is read late."""
+    made = quiet(rate=0.5)
+    for row in made.rows:
+        row |= {"client_lag_s": 0.003}
+    for number, row in enumerate(made.after()):
+        if number % 8 == 0:
+            row["client_lag_s"] += lag_s * (1 + number % 3)
+            row["first_chunk_s"] += 0.5 * (1 + number % 3)
+
+    assert (made.findings(metric="ttft_s")["busy_client"].status in NAMED) is named

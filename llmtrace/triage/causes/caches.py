@@ -454,11 +454,10 @@ def lora_slots(e: Evidence) -> Finding:
     more = None if deferred is None else _more_wait(deferred) or (
         _gauge_misses_waits(e) and _wait_though_slots_free(e))  # fmt: skip
     # Requests are deferred for KV blocks, a grammar or an adapter: exclude the first two.
-    models = np.unique(e.after.rows.words["model"].codes)
-    for_grammars = bool(_compiles_grammars(e)[2])
-    left = more and _fetches_kv_blocks(e) is False and not for_grammars
-    apart, other_clients = bool(slow and calm) and not for_grammars, _other_clients_requests(e)
-    left = bool(left) and (len(models) > 1 or other_clients)
+    other_clients = _other_clients_requests(e)
+    for_slots = not _compiles_grammars(e)[2] and not _models_fit(e)
+    apart = bool(slow and calm) and for_slots
+    left = bool(more and _fetches_kv_blocks(e) is False and for_slots)
     demand = _models_in_demand(e)
     crowded = demand[1] >= _MANY and not calm and _wait_though_slots_free(e) and _no_kv_reason(e)
     compete = _compete(e, share) or crowded
@@ -469,7 +468,8 @@ def lora_slots(e: Evidence) -> Finding:
         required(apart or left or compete or bool(_adapter_slots_full(e) and e.stage_rose("queue"))
                  if known else None, _models_text(slow, calm)
                  + ("; no KV blocks are fetched" if left else "")
-                 + ("; they wait for grammars" if for_grammars else ""), "the rows' `model`"),
+                 + ("" if for_slots else "; there is a slot for each, or grammars are compiled"),
+                 "the rows' `model`"),
         support(compete, f"requests wait though there is room, and {say.amount(demand[0])} → "
                 f"{say.amount(demand[1])} models are in equal demand"),
         proof(apart and _same_engine(e, slow, calm) if known else None,
@@ -512,8 +512,7 @@ def grammar_compilation(e: Evidence) -> Finding:
     spent, more, known = _compiles_grammars(e)
     # Requests are deferred for KV blocks, an adapter or a grammar: exclude the first two.
     _, share = _deferred(e)
-    models = np.unique(e.after.rows.words["model"].codes)
-    one_model = len(models) == 1 and bool(models[0] >= 0) and not _other_clients_requests(e)
+    fit = _models_fit(e)
     fetches, routes = _fetches_kv_blocks(e), _slow_and_calm_routes(e)
     by_route = bool(routes[0]) and bool(routes[1])
     deferred, one_engine = (share or 0.0) >= HALF, e.local("replica", "queue_s")
@@ -521,7 +520,7 @@ def grammar_compilation(e: Evidence) -> Finding:
     # Exclude waits for a longer step, for a stopped engine, or on one engine only.
     together = _scheduled_together(e) if room else None
     computes = not e.up("prefill_s") and e.up("max_gap_s") is False and together is not True
-    left = known is None and (deferred or (room and computes)) and one_model and (
+    left = known is None and (deferred or (room and computes)) and fit and (
         fetches is False or (fetches is None and (by_route or not deferred)))  # fmt: skip
     which = f"{say.percent(share or 0)} of waiting requests are deferred" if deferred else (
         "requests wait though there are seats")  # fmt: skip
@@ -543,6 +542,18 @@ def grammar_compilation(e: Evidence) -> Finding:
     ]  # fmt: skip
     action = "Fix: send one schema for the same work, so that its compiled grammar is reused."
     return judge("grammar_compilation", lines, action)
+
+
+def _models_fit(e: Evidence) -> bool:
+    """Return whether no request can wait for an adapter: all models have a slot, or there is one.
+
+    Slots are stated in the facts, as vLLM's option `max_loras`. Other clients may want others.
+    """
+    models = np.unique(e.after.rows.words["model"].codes)
+    stated = [facts.get("max_loras") for facts in e.facts.instances.values()]
+    slots = min((one for one in stated if isinstance(one, int)), default=1)
+    known = len(models) > 0 and bool(models[0] >= 0)
+    return known and len(models) <= max(slots, 1) and not _other_clients_requests(e)
 
 
 @memoized

@@ -381,8 +381,11 @@ def busy_client(e: Evidence) -> Finding:
     felt, stalls = part is not None and part >= 0.25, stands_still(e)
     running = e.gauge("running")
     # A loop that is blocked now and then delays few requests, but for long: use the mean.
+    # If it is most of what the wait grew by, less certainty will do.
     late = None if lag is None else (
-        bool(e.up("client_lag_s")) or lag.mean_rose(e.floor("client_lag_s")))  # fmt: skip
+        bool(e.up("client_lag_s")) or lag.mean_rose(e.floor("client_lag_s"))
+        or (part is not None and part >= HALF and lag.mean_z >= RATHER_SURE
+            and lag.is_higher(e.floor("client_lag_s"))))  # fmt: skip
     lines = [
         gate(stalls or late, say.durations("received data waited for the client", lag)
              if late or not stalls else say.durations("wait in the client", wait),

@@ -28,7 +28,14 @@ from llmtrace.triage.evidence.blocking_prompts import held_up, long_prompts_of_o
 from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, Shift
 from llmtrace.triage.evidence.counter_ratios import ratio_of
 from llmtrace.triage.evidence.cut_streams import broken, failures_by_end, where_broken
-from llmtrace.triage.evidence.engine_starts import Fresh, fresh, restarted, stalled_start, starts
+from llmtrace.triage.evidence.engine_starts import (
+    Fresh,
+    fresh,
+    loading,
+    restarted,
+    stalled_start,
+    starts,
+)
 from llmtrace.triage.evidence.evidence import ENGINE_STAGES, Evidence, Local
 from llmtrace.triage.evidence.inside_engines import (
     drafts_fail,
@@ -249,8 +256,8 @@ def cold_start(e: Evidence) -> Finding:
         Make readiness depend on a real response, not a port; keep compiled kernels on a volume;
         keep a minimum of replicas, and scale up before the daily peak.
     """
-    started = starts(e)
-    again = restarted(e)
+    absent = loading(e) if e.events("scale") else {}
+    started, again = {**starts(e), **absent}, restarted(e)
     found = fresh(e, started)
     failures = e.outcome("error", "truncated", "timeout")
     events = e.events("scale", "deploy")
@@ -268,8 +275,8 @@ def cold_start(e: Evidence) -> Finding:
         gate(bool(started) if known or started else None,
              f"{names} started shortly before or in the window",
              "when each engine started: the gauge `started`, or `started` in the facts"),
-        required(stuck or (None if found is None else found.slower),
-                 "it did not serve what waited for it" if stuck else _fresh_text(found),
+        required(stuck or bool(absent and e.moved) or (None if found is None else found.slower),
+                 "it did not serve what waited for it" if stuck or absent else _fresh_text(found),
                  "the engine of each request, and enough of them"),
         proof(stuck, stood_text),
         proof(None if found is None else found.slower and found.slow_share >= 0.35,

@@ -21,6 +21,7 @@ _SLOW: Final = 0.25  # of the requests before are slower than their p75
 _STILL_SLOW: Final = 0.5  # of the fresh requests' delay
 _WARM: Final = 20  # requests that an engine has served before the window; it started earlier
 COUNTERS: Final = ("tokens_out", "generation_tokens", "finished", "e2e_count")
+_SEVERAL: Final = 3  # samples
 _RESET: Final = 0.5  # of the previous value; a lower value means that the counter was reset
 
 
@@ -109,6 +110,14 @@ def _first_seen_in(e: Evidence, side: Side, signal: str) -> Mapping[str, float]:
         if len(times):
             first[name] = min(first.get(name, np.inf), float(times[0]))
     return first
+
+
+@memoized
+def loading(e: Evidence) -> Mapping[str, float]:
+    """Return since when engines are scraped that have not answered once: they were added."""
+    series = {name: one for name, one in e.series("up").items() if name not in e.series("running")}
+    return {name: float(one.t[0]) for name, one in series.items()
+            if len(one.within(e.after.window).t) >= _SEVERAL and not one.value.any()}  # fmt: skip
 
 
 @memoized
