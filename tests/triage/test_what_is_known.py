@@ -116,14 +116,17 @@ def test_bursts_are_the_reason_where_they_are():
     assert "slow requests come in bursts" in found.reason
 
 
-@pytest.mark.parametrize(("given", "status"), [(True, "possible"), (False, "unknown")])
-def test_of_windows_that_are_given_what_fits_is_possible(given, status):
-    """Nine requests show no p95; where they were searched for, they were also chosen to fit."""
-    found = triage(day(after=Kind(queued_share=0.5), n=(4000, 9), windows=given), SETTINGS)
+@pytest.mark.parametrize(
+    ("given", "verdict", "status"),
+    [(True, "not_enough_data", "possible"), (False, "no_change", "unknown")],
+)
+def test_of_windows_that_are_given_what_fits_is_possible(given, verdict, status):
+    """Eight requests show no p95; where they must be searched for, chance makes as much."""
+    found = triage(day(after=Kind(queued_share=0.5), n=(4000, 8), windows=given), SETTINGS)
     cause = next(one for one in found.causes if one.id == "queue_saturation")
 
-    assert found.verdict == "not_enough_data"
-    assert (cause.status, cause.missing) == (status, ("more requests",))
+    assert (found.verdict, cause.status) == (verdict, status)
+    assert ("more requests" in cause.missing) is given
 
 
 @pytest.mark.parametrize(("given", "status"), [(True, "likely"), (False, "possible")])
