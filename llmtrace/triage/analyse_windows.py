@@ -156,7 +156,7 @@ class Analysis:
 
     @property
     def is_possible_when_dated(self) -> bool:
-        """Whether a cause is possible at a date that is sure without any metric."""
+        """Whether a cause is possible at a sure date, of anything but traffic."""
         chosen = self.search.chosen
         surely_dated = chosen.dated and chosen.dated_by not in ("", TRAFFIC)
         return surely_dated and self.causes[0].status in NAMED
