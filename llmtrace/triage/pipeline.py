@@ -268,8 +268,9 @@ def _best_of(others: Iterable[Analysis], found: Analysis) -> Analysis | None:
         # any day, and traffic varies.
         shows = one.search.window_rows[1].n >= MIN_COUNT and first.id != OF_SEVERAL
         moved = not one.nothing_moved
-        enough = moved or (not_worse and first.score >= LIKELY)
-        strength = (moved and first.id not in OF_TRAFFIC, first.score)
+        slower = moved and first.id not in OF_TRAFFIC
+        enough = slower or (not_worse and (moved or first.score >= LIKELY))
+        strength = (slower, first.score)
         if shows and enough and strength > highest:
             strongest, highest = one, strength
     if dated is not None and (not_worse or not found.names_a_cause):

@@ -99,20 +99,23 @@ def causes(evidence: Evidence, can_show: Container[str] = RULES) -> list[Finding
         weighed = {name: step(evidence, finding) for name, finding in weighed.items()}
     unusual = {name: _lower_if_usual(evidence, finding) for name, finding in weighed.items()}
     effects = (_lower_effect(evidence, finding, unusual) for finding in weighed.values())
-    explained = _lower_if_explained(evidence, _ranked(effects))
-    first, *others = _ranked(_lower_if_usual(evidence, finding) for finding in explained)
+    explained = _lower_if_explained(evidence, _ranked(evidence, effects))
+    last = (_lower_if_usual(evidence, finding) for finding in explained)
+    first, *others = _ranked(evidence, last)
     if first.status in NAMED:
         first = replace(first, or_else=look_alikes(first, weighed))
     return [first, *others]
 
 
-def _ranked(others: Iterable[Finding]) -> list[Finding]:
+def _ranked(evidence: Evidence, others: Iterable[Finding]) -> list[Finding]:
     """Sort by status and score; what cannot affect the metric comes after what surely does."""
     order = list(RULES)
 
     def place(one: Finding) -> tuple[int, bool, int, int]:
         outside = _is_outside(one) and one.status in SURE
-        return _RANK["likely" if outside else one.status], outside, -one.score, order.index(one.id)
+        # Fewer requests make none slower.
+        beside = outside or (one.id == "traffic_lost" and bool(evidence.moved))
+        return _RANK["likely" if outside else one.status], beside, -one.score, order.index(one.id)
 
     return sorted(others, key=place)
 

@@ -18,9 +18,11 @@ from llmtrace.triage.evidence.counter_ratios import (
 from llmtrace.triage.evidence.evidence import ENGINE_STAGES, Evidence, memoized
 from llmtrace.triage.evidence.inside_engines import (
     at_limit,
+    gauge_misses_waits,
     highest,
     is_disaggregated,
     late_after_prefill,
+    serves_more_others,
 )
 from llmtrace.triage.evidence.kinds import mix_moved
 from llmtrace.triage.evidence.signals import Moved
@@ -30,7 +32,6 @@ _FALLS_TO = 0.8  # hits after over hits before, at most
 _PART = 0.03  # of all prompt tokens
 _LITTLE = 0.1
 _QUARTER = 0.25  # of a stage's growth
-_FEW_READS = 10  # samples of a gauge that meet a waiting request; fewer may all miss by chance
 _TIMES = 1.5  # ratio of the models in demand
 _SAMPLE = 200  # waiting requests to look at
 _SCHEDULED_TOGETHER = 0.2  # of a request's wait, by which others are scheduled before or after it
@@ -40,7 +41,6 @@ _MANY = 3  # models in equal demand, on engines that all serve them
 _MIN_SAMPLES = 3  # samples of a gauge while requests wait
 _ALL_TAKEN = 0.95  # of the slots for adapters
 _NEARLY_FULL = 0.8  # of the KV cache
-_OTHERS = 1.2  # requests that engines count, over those in rows
 _OTHER_WORK = 0.1  # as a share of the mean prompt
 
 
@@ -256,7 +256,7 @@ def kv_transfer(e: Evidence) -> Finding:
     slow, calm, known = _slow_and_calm_models(e)
     some_models, fetches = bool(slow) and bool(calm), _fetches_kv_blocks(e)
     more = None if waits is None else _more_wait(waits)
-    gauge_misses = more is False and _gauge_misses_waits(e)
+    gauge_misses = more is False and gauge_misses_waits(e)
     held = not more and (waits is None or gauge_misses or (share or 0.0) >= HALF) and fetches
     (by_loads, loads), (late, as_ever) = _loads_longer(e), _slow_and_calm_routes(e)
     in_steps, in_tail = _steps_held_by_loads(e) if fetches and not by_loads else ("", False)
@@ -452,9 +452,9 @@ def lora_slots(e: Evidence) -> Finding:
     deferred, share = _deferred(e)
     slow, calm, known = _slow_and_calm_models(e)
     more = None if deferred is None else _more_wait(deferred) or (
-        _gauge_misses_waits(e) and _wait_though_slots_free(e))  # fmt: skip
+        share != 0 and gauge_misses_waits(e) and _wait_though_slots_free(e))  # fmt: skip
     # Requests are deferred for KV blocks, a grammar or an adapter: exclude the first two.
-    other_clients = _other_clients_requests(e)
+    other_clients = serves_more_others(e)
     for_slots = not _compiles_grammars(e)[2] and not _models_fit(e)
     apart = bool(slow and calm) and for_slots
     left = bool(more and _fetches_kv_blocks(e) is False and for_slots)
@@ -553,7 +553,7 @@ def _models_fit(e: Evidence) -> bool:
     stated = [facts.get("max_loras") for facts in e.facts.instances.values()]
     slots = min((one for one in stated if isinstance(one, int)), default=1)
     known = len(models) > 0 and bool(models[0] >= 0)
-    return known and len(models) <= max(slots, 1) and not _other_clients_requests(e)
+    return known and len(models) <= max(slots, 1) and not serves_more_others(e)
 
 
 @memoized
@@ -635,17 +635,6 @@ def _more_wait(waiting: Moved) -> bool:
     return waiting.rose(0.0, 0.3) or waiting.mean_rose(0.0, 0.5) or waiting.more_often(2.0)
 
 
-def _gauge_misses_waits(e: Evidence) -> bool:
-    """Return whether so few requests wait at a time that the gauge's samples hardly meet any.
-
-    By Little's law: total seconds waited over the time, times the number of samples.
-    """
-    waiting = e.gauge("waiting")
-    waits = np.nansum(e.after.number("queue_s") * e.after.rows.weights) / e.served.seconds
-    reads = [len(one.t) for one in waiting.after.values()] if waiting is not None else [0]
-    return bool(waits * np.mean(reads) < _FEW_READS)
-
-
 def _wait_though_slots_free(e: Evidence) -> bool:
     """Return whether most of the added time is queue time though no engine's batch is full."""
     full, _ = at_limit(e)
@@ -676,13 +665,6 @@ def _scheduled_together(e: Evidence) -> bool | None:
     if met < MIN_COUNT or max(overtook, together) < HALF * met:
         return None
     return overtook < HALF * met
-
-
-def _other_clients_requests(e: Evidence) -> bool:
-    """Return whether engines serve clearly more requests than are in rows, and did not before."""
-    counted = e.ended or (0.0, 0.0)
-    before, after = counted[0] / max(len(e.before), 1), counted[1] / max(len(e.after), 1)
-    return after >= _OTHERS * max(before, 1.0)
 
 
 def _slow_and_calm_models(e: Evidence) -> tuple[list[str], list[str], bool]:

@@ -241,7 +241,7 @@ def client_cold(e: Evidence) -> Finding:
         support(any_time and bool(new), "they wait at any time, however many are in progress"),
         # A searched window may not show that a start fades; but a small pool sets nothing up.
         against(None if fades is None or any_time else
-                not (fades or anew) and (e.ongoing or part < _LITTLE),
+                not (fades or anew) and (e.ongoing or not e.searched or part < _LITTLE),
                 "the wait lasts, so it is not due to a start", strongly=True),
         against(each, "each opens a connection, for as long as it lasts: none is kept alive",
                 strongly=True),

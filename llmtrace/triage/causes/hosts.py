@@ -43,6 +43,7 @@ from llmtrace.triage.evidence.inside_engines import (
     highest,
     late_after_prefill,
     limit_fell,
+    serves_more_others,
     slow_front_end,
     tpot_over_expected,
     waits_for_steps,
@@ -56,7 +57,6 @@ _HARMLESS = 0x1 | 0x2 | 0x10 | 0x100
 _CUT_OFF = 2  # requests
 _STREAMS = 4  # responses in progress that stood still together
 _SMALL_PART = 0.25
-_FAR = 2.5  # times the longest gap before
 _LONGER = 1.5  # times the longest wait of nearly all responses, or the longest prompt, before
 _SEVERAL = 3  # gaps
 _SLOWED = 1.15  # ratio of times for the same work
@@ -329,8 +329,8 @@ def engine_paused(e: Evidence) -> Finding:
     slow, most = _slow_in_halts(e) if long else (None, None)
     still_text = f"{quiet.streams if quiet else 0} responses in progress stood still in it"
     lines = [
-        gate(e.stage_rose(*ENGINE_STAGES) if e.moved else
-             gaps or asleep or (None if e.coarse else False),
+        gate(halts or (e.stage_rose(*ENGINE_STAGES) if e.moved else
+                       gaps or asleep or (None if e.coarse else False)),
              say.durations("time to first chunk", e.row("ttft_s")), "stages of requests"),
         required(any(reported) if reported and not open_ else None,
                  _NO_TOKENS if stopped and not seen else text,
@@ -339,7 +339,7 @@ def engine_paused(e: Evidence) -> Finding:
         # A long prompt that is computed in one step holds up all streams, too.
         proof(None if held_up(e) or most is False else still, still_text),
         support(still, still_text),
-        proof(None if halts is None else _long_alike_halts(e), text),
+        proof(halts and not held_up(e) and others is None, text),
         support(bool(stopped) and (seen or scrapes != 1), f"{_NO_TOKENS}: {scrapes} scrapes"),
         support(most, slow or ""),
         support(gaps, say.durations("longest gap", gap)),
@@ -347,7 +347,7 @@ def engine_paused(e: Evidence) -> Finding:
                 strongly=True),
         against(bool(restarted(e)), f"{', '.join(restarted(e))} was restarted", strongly=True),
         against(_gathered(e) and not asleep, _HELD_BACK, strongly=True),
-        against(None if quiet is None or asleep else quiet.prompt is not None,
+        against(None if quiet is None or asleep or (halts and not long) else bool(quiet.prompt),
                 f"a prompt of {say.amount(quiet.prompt or 0 if quiet else 0)} tokens was computed "
                 "in it", strongly=True),
         against(None if asleep else others is not None,
@@ -509,21 +509,28 @@ def frontend_cpu(e: Evidence) -> Finding:
         # A front end that does more work and cannot keep up stalls everything by itself.
         against(stalls and not more, _gap_text(quiet, before.seconds if before else 0.0)),
         against(_met_long_ones(e), _MET_LONG_ONES),
-        against(_grew_less_than_work(e, rows or (frontend.most()[1] if frontend else None)),
-                "prompt tokens and batch steps slowed down by more: the whole engine is slower"),
+        against(_grew_less_than_work(e, rows or (frontend.most()[1] if frontend else None), more),
+                _ALL_SLOWER, strongly=True),
     ]  # fmt: skip
     found = judge("frontend_cpu", lines, action)
     return at_most_possible(found, _UNSEEN) if left == _AFTER_PREFILL else found
 
 
 _UNSEEN = "nothing reports the front end's own time"
+_ALL_SLOWER = "prompt tokens and batch steps take longer too: the whole engine is slower"
 _MORE_FRONT_ENDS = "Add capacity to the front end: more API server processes, or cores for them."
 
 
-def _grew_less_than_work(e: Evidence, mine: Shift | None) -> bool:
-    """Return whether a front end got slower by less than the engine's computation did."""
-    work = tpot_over_expected(e) or 0.0, e.prefill_ratio or 0.0
-    return mine is not None and _works_slower(e, *work) and mine.ratio < min(work)
+def _grew_less_than_work(e: Evidence, mine: Shift | None, more: bool | None) -> bool:
+    """Return whether the engine's computation got slower, and explains the slower front end.
+
+    A new request waits for the running step before the engine sees it. So the front end has to be
+    slower by more than the computation, and busier, if its CPU time is known (`more`).
+    """
+    local = e.local("replica", "tpot_s") or e.local("replica", "ttft_s")
+    curve, prefill = (ratio or 0.0 for ratio in _of_its_own(e, local))
+    slower, _ = _works_slower(e, curve, prefill)
+    return mine is not None and slower and (more is False or mine.ratio < min(curve, prefill))
 
 
 _IN_ENGINE = "engines see most of the added time themselves, and neither queue nor prefill has it"
@@ -640,18 +647,11 @@ def _gap_text(found: engine_halts.Gap | None, usual: float) -> str:
 
 
 def _alike_halts(e: Evidence, text: str, *, long: bool | None) -> tuple[bool | None, str]:
-    """Return whether several responses stood still for the same time, and the text to show."""
-    found = None if long is False else engine_halts.alike_halts(e)
+    """Return whether several responses stood still together, and the text to show."""
+    found = engine_halts.stalled_together(e)
     if found is not None and not long:
         text = f"{found[1]} responses stood still for {say.seconds(found[0])}, longer than before"
     return None if found is None else True, text
-
-
-def _long_alike_halts(e: Evidence) -> bool:
-    """Return whether responses stood still alike, far longer than before, without long prompts."""
-    found, usual = engine_halts.alike_halts(e), engine_halts.longest_wait(e)
-    far = found is not None and usual is not None and found[0] >= _FAR * usual
-    return far and not held_up(e) and long_prompts_of_others(e) is None
 
 
 def _slow_in_halts(e: Evidence) -> tuple[str | None, bool | None]:
@@ -677,14 +677,18 @@ def _replicas_known(e: Evidence) -> bool:
 def _stood_still(e: Evidence) -> bool | None:
     """Return whether an engine sent nothing for far longer than before, beyond chance.
 
-    `None` if rows do not name the engine: others may respond while one stands still.
+    `None` if rows do not name the engine: others may respond while one stands still. So may it
+    respond to other clients, if none of these requests was in progress.
     """
     _, quiet = engine_halts.engine_gaps(e)
     not_seen = False if _replicas_known(e) else None
     if quiet is None:
         return not_seen
+    others = serves_more_others(e) or e.other_clients("tokens_out") is not None
+    if quiet.streams < _STREAMS and others:
+        return None
     usual = engine_halts.usual_gap_s(e, quiet)
-    far = quiet.seconds >= _FAR * usual or (
+    far = quiet.seconds >= engine_halts.FAR * usual or (
         quiet.seconds > usual and engine_halts.halts(e).rose(0.0, _SEVERAL))  # fmt: skip
     far &= quiet.seconds >= _LONGER * (engine_halts.longest_wait(e) or 0.0)  # normal gaps
     return quiet.whole if far and engine_halts.beyond_chance(e) >= _BEYOND_CHANCE else not_seen
@@ -694,7 +698,9 @@ def _long_prompt_gap(e: Evidence) -> bool:
     """Return whether requests waited far longer than before while a long prompt was computed."""
     before, quiet = engine_halts.engine_gaps(e)
     usual = before.seconds if before is not None else 0.0
-    return quiet is not None and quiet.prompt is not None and quiet.seconds >= _FAR * usual
+    if quiet is None or quiet.prompt is None:
+        return False
+    return quiet.seconds >= engine_halts.FAR * usual
 
 
 def _scrapes_without_tokens(e: Evidence) -> int | None:

@@ -22,6 +22,7 @@ from llmtrace.triage.evidence.inside_engines import (
     batch_filled,
     cache_shrank,
     drafts_fail,
+    gauge_misses_waits,
     highest,
     is_disaggregated,
     limit_fell,
@@ -77,7 +78,7 @@ def queue_saturation(e: Evidence) -> Finding:
     # A sampled gauge misses short waits; requests report each of them.
     mostly = queued and (e.part_of_metric("queue_s") or 0.0) >= HALF
     fell = limit_fell(e)
-    by_requests = bool(mostly) and full_batch is not False
+    by_requests = bool(mostly) and (full_batch is not False or gauge_misses_waits(e))
     lines = [
         gate(grown or queued,
              say.durations("queue", e.row("queue_s")) if queued or not grown
@@ -243,11 +244,18 @@ def _more_requests_fill_cache(e: Evidence) -> bool:
 
 
 def _more_run(e: Evidence, running: Moved | None) -> tuple[bool | None, str]:
-    """Return whether more requests run at a time, by the gauge or else by requests, and say so."""
+    """Return whether more requests run at a time, by the gauge or else by requests, and say so.
+
+    If other clients get more tokens, a gauge of few samples need not be beyond chance: a counter
+    misses nothing between two of them.
+    """
     rows = None if e.of_means else e.row("in_progress")
     rose = None if rows is None else rows.rose(0.0, 0.2)
-    if running is not None and (running.rose(0.0, 0.2) or not rose):
-        return running.rose(0.0, 0.2), say.gauge("requests running", running)
+    if running is not None:
+        counted = running.fleet.is_higher(0.0, 0.2) and e.other_clients("tokens_out")
+        more = running.rose(0.0, 0.2) or bool(counted)
+        if more or not rose:
+            return more, say.gauge("requests running", running)
     return rose, say.amounts("requests in progress", rows)
 
 

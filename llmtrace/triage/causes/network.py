@@ -580,7 +580,7 @@ def _rejected_and_retried(e: Evidence, seen: list[bool], by_status: float | None
     A broken stream or connection is sent again as well, and is no rate limit.
     """
     again = e.share("retried", sent_again).rose(0.01, sure=RATHER_SURE)
-    if not (again or e.share("quota", over_quota).rose(0.01, sure=RATHER_SURE)):
+    if not (again or _over_limit(e)):
         return False
     if any(seen) or e.share("busy", retried_busy).rose(0.005, 3):
         return True
@@ -612,7 +612,7 @@ def _connected(side: Side) -> Mask:
 
 def _over_limit(e: Evidence) -> bool | None:
     """Return whether more requests are over a limit; `None` = statuses of retries not reported."""
-    if e.share("quota", over_quota).rose(0.005, 3):
+    if e.share("quota", over_quota).rose(0.005, 3, RATHER_SURE):
         return True
     # Some clients report only the last attempt's status, so a missing 429 proves nothing.
     again = sent_again(e.after)

@@ -265,7 +265,8 @@ def _long_prompts_delay(e: Evidence, found: Overlap | None) -> bool | None:
 
 def _long_prompts_rose(e: Evidence, found: Overlap) -> bool:
     """Return whether there are clearly more long prompts in equal time."""
-    return found.long_n > 1.5 * _scaled_to_after(e, found.long_before) + 2
+    more = min(found.long_before + 1, 2)
+    return found.long_n > 1.5 * _scaled_to_after(e, found.long_before) + more
 
 
 def far_more_long(e: Evidence) -> bool:
@@ -305,7 +306,8 @@ def _few_are_long(e: Evidence, long: float | None) -> bool | None:
         float((side.number("computed_tokens") >= limit).mean()) for side in (e.before, e.after)
     )
     ordinary = long - 0.1 - max(after - before, 0.0)
-    return long < _MANY_LONG or (ordinary < 0.03 and after < _MANY_LONG)
+    chance = 2 * np.sqrt(0.1 * 0.9 / len(e.after))  # standard errors
+    return long < _MANY_LONG or bool(ordinary < max(0.03, chance) and after < _MANY_LONG)
 
 
 def _share_of_slow_long(e: Evidence, *, few: bool = False) -> float | None:

@@ -16,6 +16,7 @@ from llmtrace.triage.evidence.window_rows import Side
 _LONG_TO_MEDIAN: Final = 5.0
 _LONG_TO_P90: Final = 1.3
 _SEVERAL: Final = 3  # scrapes
+_PAIR: Final = 2  # long prompts; what one delays may be slow by chance
 _MAX_PACE: Final = 3.0  # times the typical prefill time per token
 
 
@@ -142,7 +143,7 @@ def overlap(e: Evidence) -> Overlap | None:
         return None
     tokens, ttft = e.after.number("computed_tokens"), e.after.number("ttft_s")
     long, busy, during, outside = _meetings(e.after, limit)
-    if long.sum() < 3 or during.sum() < MIN_COUNT or outside.sum() < MIN_COUNT:
+    if long.sum() < _PAIR or during.sum() < MIN_COUNT or outside.sum() < MIN_COUNT:
         return None
     long_b, _, during_b, outside_b = _meetings(e.before, limit)
     ttft_b = e.before.number("ttft_s")

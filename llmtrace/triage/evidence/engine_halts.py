@@ -13,8 +13,8 @@ import numpy as np
 
 from llmtrace.stats.arrays import Floats, Mask, finite
 from llmtrace.triage.evidence.blocking_prompts import typical_pace
-from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, Share
-from llmtrace.triage.evidence.cut_streams import BAND, common_value, failed
+from llmtrace.triage.evidence.changes import MIN_COUNT, Share
+from llmtrace.triage.evidence.cut_streams import BAND, failed
 from llmtrace.triage.evidence.evidence import Evidence, memoized
 from llmtrace.triage.evidence.window_rows import Side
 
@@ -22,13 +22,15 @@ _TOGETHER: Final = 2  # requests that must wait together; a single one may just 
 _MIN_ARRIVALS: Final = 4
 _DRAWS: Final = 40
 _HIGH: Final = -3  # index into the sorted draws: one in twenty is longer
-_LONGEST: Final = 8  # gaps of each engine that are looked at
+_LONGEST: Final = 8  # gaps of each engine that are looked at, however short
+_MAX_GAPS: Final = 100  # of each engine, if they are about as long as the longest
 _AS_LONG: Final = 0.4  # of the longest gap
 _SLOWER: Final = 1.5  # ratio of medians
-_AS_BEFORE: Final = 1.1  # ratio of medians, at most
 _STALLED: Final = 0.7  # share of responses
 _BUNCHED: Final = 0.8  # share of arrivals
 _MIN_STREAMS: Final = 2
+_MAX_STALLS: Final = 500  # that are compared with each other
+FAR: Final = 2.5  # times the longest gap before
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,21 +204,39 @@ def in_halts(e: Evidence) -> tuple[float, float] | None:
     return float(came[slow].mean()), float(came[streamed].mean())
 
 
-def alike_halts(e: Evidence) -> tuple[float, int] | None:
-    """Return for how long several streams stood still alike, longer than before, and how many did.
+@memoized
+def stalled_together(e: Evidence) -> tuple[float, int] | None:
+    """Return for how long streams stood still, each like another on its engine, and how many.
 
-    Long prompts and preemptions hold up each stream for another time. `None` = none stood still.
+    An engine that halts stops all that it serves at once, for another time in each halt. Only
+    stalls far longer than before count. `None` = too few, most of them alone, a slower pace of the
+    others, or more tokens in a chunk: a slow front end passes on together what was made meanwhile.
     """
-    after, most = e.after.number("max_gap_s")[~failed(e.after)], longest_wait(e)
-    if most is None or np.isfinite(after).sum() < MIN_COUNT or _pace_explains_gaps(e):
-        return None
-    seconds, _ = common_value(after[after > most])
-    if seconds is None:
-        return None
-    long = after[after >= HALF * seconds]
-    alike = np.abs(long - seconds) <= BAND * seconds
+    usual, before, after = longest_wait(e), e.before, e.after
+    gap = np.where(failed(after), np.nan, after.number("max_gap_s"))
+    still = gap >= FAR * (np.inf if usual is None else usual)
+    long = np.flatnonzero(still)[:_MAX_STALLS]
+    slower = _times(before.number("tpot_s"), after.number("tpot_s")[~still])
+    sizes, sizes_after = (side.number("output_tokens") / np.maximum(side.number("chunks"), 1)
+                            for side in (before, after))  # fmt: skip
+    merged = _times(sizes, sizes_after[long])
+    gap, engine = gap[long], after.rows.words["replica"].codes[long]
+    since, until = (after.t + after.number("ttft_s"))[long], after.ends[long]
+    like = np.abs(np.subtract.outer(gap, gap)) <= BAND * gap
+    like &= np.equal.outer(engine, engine) & np.less.outer(since, until)
+    like &= like.T & ~np.eye(len(long), dtype=bool)
+    alike = like.any(axis=1)
     found = alike.sum() >= MIN_COUNT and alike.mean() >= _STALLED
-    return (seconds, int(alike.sum())) if found else None
+    if not found or max(slower, merged) > _SLOWER:
+        return None
+    return float(np.median(gap[alike])), int(alike.sum())
+
+
+def _times(before: Floats, after: Floats) -> float:
+    """Return the ratio of the known values' medians, after over before; 1 = not known."""
+    before, after = finite(before), finite(after)
+    known = len(before) and len(after)
+    return float(np.median(after) / np.median(before)) if known else 1.0
 
 
 def longest_wait(e: Evidence) -> float | None:
@@ -224,14 +244,6 @@ def longest_wait(e: Evidence) -> float | None:
     over = e.before.ends <= e.after.window.start  # leave out those still in progress after
     gaps = finite(e.before.number("max_gap_s")[~failed(e.before) & over])
     return float(np.percentile(gaps, 99)) if len(gaps) >= MIN_COUNT else None
-
-
-def _pace_explains_gaps(e: Evidence) -> bool:
-    """Return whether longest gaps grew only as all gaps did: as many tokens' time as before."""
-    gaps, per_token = e.row("max_gap_s"), e.row("gap_per_token")
-    if gaps is None or per_token is None:
-        return False
-    return gaps.ratio >= _SLOWER and per_token.ratio <= _AS_BEFORE
 
 
 def _engine_gaps(side: Side, here: Mask, name: str | None, speed: float) -> Iterator[Gap]:
@@ -249,8 +261,8 @@ def _engine_gaps(side: Side, here: Mask, name: str | None, speed: float) -> Iter
     # A gap begins when several requests wait: before, the engine has no reason to send anything.
     together = arrivals[np.minimum(came[:-1] + _TOGETHER - 1, len(arrivals) - 1)]
     width = np.where(np.diff(came) >= _TOGETHER, signs[1:] - together, 0.0)
-    for at in np.argsort(-width, kind="stable")[:_LONGEST]:
-        if not width[at]:
+    for number, at in enumerate(np.argsort(-width, kind="stable")[:_MAX_GAPS]):
+        if not width[at] or (number >= _LONGEST and width[at] < _AS_LONG * width.max()):
             return
         low, high = signs[at], signs[at + 1]
         # Requests computed in it came before its end, and got a first chunk close to it.

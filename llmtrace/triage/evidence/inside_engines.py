@@ -21,6 +21,10 @@ _FULL: Final = 0.8  # KV usage
 _SHRANK: Final = 0.6  # tokens that the cache holds, after over before
 _FEWER_ACCEPTED: Final = 0.8  # of the share before
 _FEW_STEPS: Final = 8
+_OTHERS: Final = 1.2  # requests that engines count, over those in rows
+_FEW_READS: Final = (
+    10  # samples of a gauge that meet a waiting request; fewer may all miss by chance
+)
 _BURSTS: Final = 0.1  # added share of chunks that arrive together
 # Of the line of time per token over batch size:
 _MIN_SPREAD: Final = 0.08  # standard deviation of batch sizes over their mean
@@ -146,6 +150,24 @@ def batch_filled(e: Evidence) -> tuple[float, str] | None:
             text = f"{name} runs {say.amount(highest)} of at most {say.amount(limit)}"
             found = max(found or (0.0, text), (highest / limit, text), key=lambda one: one[0])
     return found
+
+
+def gauge_misses_waits(e: Evidence) -> bool:
+    """Return whether so few requests wait at a time that the gauge's samples hardly meet any.
+
+    By Little's law: total seconds waited over the time, times the number of samples.
+    """
+    waiting = e.gauge("waiting")
+    waits = np.nansum(e.after.number("queue_s") * e.after.rows.weights) / e.served.seconds
+    reads = [len(one.t) for one in waiting.after.values()] if waiting is not None else [0]
+    return bool(waits * np.mean(reads) < _FEW_READS)
+
+
+def serves_more_others(e: Evidence) -> bool:
+    """Return whether engines serve clearly more requests than are in rows, and did not before."""
+    counted = e.ended or (0.0, 0.0)
+    before, after = counted[0] / max(len(e.before), 1), counted[1] / max(len(e.after), 1)
+    return after >= _OTHERS * max(before, 1.0)
 
 
 def limit_fell(e: Evidence) -> str:
