@@ -21,6 +21,7 @@ from llmtrace.triage.evidence.window_rows import Side, in_progress
 from llmtrace.triage.result import Finding
 
 _LITTLE: Final = 0.25
+_NEARLY_ALL: Final = 0.9
 _MOST: Final = 0.6  # of the requests with a longer set-up
 _BUSIER: Final = 1.1  # ratio of requests in progress
 _WORTH_SAVING: Final = 0.15  # of the tools' time
@@ -220,7 +221,8 @@ def client_cold(e: Evidence) -> Finding:
     part = max(1 - waits / grown, 0.0) if grown > 0 else 0.0  # without waiting for the pool
     usual = np.inf if setup is None else max(setup.before_p95, floor)
     fades, anew = _fades(e.after, versions, usual), _clients_start_per_request(e, usual)
-    any_time = setup is not None and _waits_under_load(e, "client_setup_s") is False
+    loads = [_waits_under_load(e, name) for name in ("client_setup_s", "client_delay_s")]
+    any_time = setup is not None and False in loads
     some, starts = _some_start(e, usual) if anew else (False, False)
     each = fades is False and not anew and _waiters_open_connections(e, usual)
     lines = [
@@ -325,11 +327,14 @@ def _waits_under_load(e: Evidence, name: str) -> bool | None:
     """Return whether requests wait in the client when more of its requests are in progress.
 
     A limit makes them wait only then; a process that starts, at any time. If nearly all wait,
-    those past that wait (`name`) show how many the limit lets through. `None` = too few wait, or
-    all do.
+    those past that wait (`name`) show how many the limit lets through, and those that are alone
+    that there is none. `None` = too few wait, or all do.
     """
     wait, usual = e.after.number(name), e.row(name)
     slow = wait > (np.inf if usual is None else max(usual.before_p95, e.floor("network_s")))
+    alone = slow[in_progress(e.after, "client") <= 1]
+    if len(alone) >= MIN_COUNT and alone.mean() >= _NEARLY_ALL and e.after.rows.weights.max() == 1:
+        return False
     for past in (None, name):
         busy = in_progress(e.after, "client", past)
         known = np.isfinite(wait) & np.isfinite(busy)

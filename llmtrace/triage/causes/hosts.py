@@ -222,10 +222,10 @@ def _works_slower(e: Evidence, *times: float) -> tuple[bool, bool]:
     step. If cached tokens are not reported, prompts may take longer only for fewer cached tokens.
     """
     halts = slept(e) or bool(starts(e)) or bool(held_up(e)) or e.more_load
-    slower = min(times) >= _SLOWED and max(times) >= _FAR_SLOWED
+    slower = min(times) >= _SLOWED and np.prod(times) >= _SLOWED * _FAR_SLOWED
     hits = ratio_of(e, "prefix_hits", "prefix_queries")
     cached = e.after.known("cached_tokens") or hits is not None
-    slower = slower and not halts and cached and not drafts_fail(e)
+    slower = bool(slower) and not halts and cached and not drafts_fail(e)
     seen = any(e.has(f"gpu_{name}") for name in ("sm_clock_mhz", "throttle", "util", "power_w"))
     return slower, slower and not seen
 
@@ -339,7 +339,7 @@ def engine_paused(e: Evidence) -> Finding:
         # A long prompt that is computed in one step holds up all streams, too.
         proof(None if held_up(e) or most is False else still, still_text),
         support(still, still_text),
-        proof(halts and not held_up(e) and others is None, text),
+        proof(halts and not (long or held_up(e) or others is not None), text),
         support(bool(stopped) and (seen or scrapes != 1), f"{_NO_TOKENS}: {scrapes} scrapes"),
         support(most, slow or ""),
         support(gaps, say.durations("longest gap", gap)),

@@ -56,7 +56,7 @@ def response_cache_misses(e: Evidence) -> Finding:
     deploys = e.events("deploy", "config")
     lines = [
         gate(e.rising("ttft_s", "e2e_s"), say.durations("end-to-end time", e.row("e2e_s"))),
-        required(missed.rose(_FELT, sure=_sure_enough(e)) and _fell_within_kinds(e, "cache_hit")
+        required(missed.rose(_FELT, sure=_sure_enough(e)) and _fell_within_kinds(e, "from_cache")
                  if known else None,
                  f"served from the response cache: {_rest(missed)}",
                  "the rows' `cache_hit`"),
@@ -74,8 +74,11 @@ def response_cache_misses(e: Evidence) -> Finding:
 
 
 def _fell_within_kinds(e: Evidence, flag: str) -> bool:
-    """Return whether requests of the same kinds have a flag less often than before."""
-    same = e.at_same_mix(flag)
+    """Return whether requests of the same kinds have a flag less often than before.
+
+    A request that a response cache served may name no model.
+    """
+    same = e.at_same_mix(flag, by=("route", "tenant"))
     return same is None or same.before_mean - same.after_mean >= _FELT
 
 
