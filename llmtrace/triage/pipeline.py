@@ -269,7 +269,8 @@ def _best_of(others: Iterable[Analysis], found: Analysis) -> Analysis | None:
         shows = one.search.window_rows[1].n >= MIN_COUNT and first.id != OF_SEVERAL
         moved = not one.nothing_moved
         slower = moved and first.id not in OF_TRAFFIC
-        enough = slower or (not_worse and (moved or first.score >= LIKELY))
+        enough = slower or (moved and one.search.chosen.searched) or (
+            not_worse and (moved or first.score >= LIKELY))  # fmt: skip
         strength = (slower, first.score)
         if shows and enough and strength > highest:
             strongest, highest = one, strength

@@ -14,6 +14,8 @@ from llmtrace.triage.evidence import gone_engines
 from . import hand_made
 from .incidents import AFTER, quiet
 
+SURE = ("confirmed", "likely")
+
 
 def opened(seconds: float, *, own: float = 0.0, share: float = 1.0):
     """Return an incident in which a share of the requests opens a connection, after work first."""
@@ -129,3 +131,22 @@ def test_an_engine_that_is_added_and_does_not_answer_yet_is_loading(answers):
     cold = next(one for one in causes(evidence) if one.id == "cold_start")
 
     assert (cold.status == "likely") is not answers
+
+
+def test_a_request_that_is_alone_in_its_client_waits_for_no_limit():
+    """Connections were opened all along; each request makes a client of its own now."""
+    made = quiet(rate=0.2)
+    dice = hand_made.rng()
+    for row in made.rows:
+        opens = float(dice.exponential(0.3))
+        row |= {"client_s": 0.003, "network_connect_s": opens, "network_client_wait_s": 0.0}
+        row["network_s"] += opens
+    for row in made.after():
+        own = 0.3 * float(dice.uniform(0.5, 1.5))
+        row["client_s"] += own
+        row["unattributed_s"] += own
+    made.events.append(Event(AFTER.start - 10, "deploy", "chat 4.0.1"))
+    found = made.findings(metric="ttft_s")
+
+    assert next(iter(found)) == "client_cold"
+    assert found["client_gate"].status not in SURE

@@ -202,3 +202,51 @@ def test_time_without_requests_between_windows_is_no_cause_of_slower_ones():
     result = triage(case, QUICK)
 
     assert "traffic_lost" not in [cause for cause, _ in named(result)]
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_hits_that_left_with_their_sender_are_no_misses(stopped):
+    """One of four tenants alone is served from a response cache; others name no cache at all."""
+    made = quiet()
+    for row in made.rows:
+        late = row["start"] >= AFTER.start * 1e9
+        if row["tenant"] == "t0":
+            row["cache_hit"] = not late
+            row.pop("model")
+        if row.get("cache_hit"):
+            row |= {"queue_s": 0.0, "prefill_s": 0.001, "first_chunk_s": 0.001, "decode_s": 0.002}
+    if stopped:
+        made.rows = [row for row in made.rows
+                     if row["tenant"] != "t0" or row["start"] < AFTER.start * 1e9]  # fmt: skip
+    found = next(iter(made.findings(metric="e2e_s").values()))
+
+    assert found.id == ("traffic_lost" if stopped else "response_cache_misses")
+
+
+@pytest.mark.parametrize(("slower", "named"), [(1.37, True), (1.2, False)])
+def test_prompts_and_steps_that_both_take_longer_count_together(slower, named):
+    """Neither takes far longer, and no GPU is seen."""
+    made = quiet(rate=4.0)
+    made.forget("gpu_sm_clock_mhz", "gpu_throttle", "gpu_temp_c", "gpu_power_w")
+    for row in made.after():
+        row["prefill_s"] *= slower
+        row["decode_s"] *= slower
+    found = made.findings(metric="tpot_s")
+
+    assert (found["gpu_throttle"].status in NAMED) is named
+
+
+@pytest.mark.parametrize(("times", "named"), [(4.0, True), (1.0, False)])
+def test_slower_steps_are_surer_where_others_get_more_tokens(times, named):
+    """So few requests that their time per token alone is not beyond chance."""
+    made = others_answers(times)
+    dice = np.random.default_rng(3)
+    for row in made.rows:
+        row["decode_s"] *= float(dice.lognormal(0.0, 0.75))
+    evidence = made.evidence(
+        before=Window(BEFORE.start, BEFORE.start + 35),
+        after=Window(AFTER.start, AFTER.start + 35), metric="tpot_s",
+    )  # fmt: skip
+
+    assert not evidence.row("tpot_s").rose(evidence.floor("tpot_s"))
+    assert bool(evidence.up("tpot_s")) is named

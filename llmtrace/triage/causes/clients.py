@@ -221,8 +221,7 @@ def client_cold(e: Evidence) -> Finding:
     part = max(1 - waits / grown, 0.0) if grown > 0 else 0.0  # without waiting for the pool
     usual = np.inf if setup is None else max(setup.before_p95, floor)
     fades, anew = _fades(e.after, versions, usual), _clients_start_per_request(e, usual)
-    loads = [_waits_under_load(e, name) for name in ("client_setup_s", "client_delay_s")]
-    any_time = setup is not None and False in loads
+    any_time = setup is not None and _waits_under_load(e, "client_setup_s") is False
     some, starts = _some_start(e, usual) if anew else (False, False)
     each = fades is False and not anew and _waiters_open_connections(e, usual)
     lines = [
@@ -332,8 +331,7 @@ def _waits_under_load(e: Evidence, name: str) -> bool | None:
     """
     wait, usual = e.after.number(name), e.row(name)
     slow = wait > (np.inf if usual is None else max(usual.before_p95, e.floor("network_s")))
-    alone = slow[in_progress(e.after, "client") <= 1]
-    if len(alone) >= MIN_COUNT and alone.mean() >= _NEARLY_ALL and e.after.rows.weights.max() == 1:
+    if _works_alone(e):
         return False
     for past in (None, name):
         busy = in_progress(e.after, "client", past)
@@ -344,6 +342,20 @@ def _waits_under_load(e: Evidence, name: str) -> bool | None:
         if waited.mean() >= _BUSIER * others.mean():
             return True
     return False
+
+
+def _works_alone(e: Evidence) -> bool:
+    """Return whether requests that are alone in their client spend longer in it: on work.
+
+    That has to be most of the longer set-up: a pool may be full of connections that are in no row.
+    """
+    own, setup, spent = e.row("client_s"), e.row("client_setup_s"), e.after.number("client_s")
+    if own is None or setup is None or e.after.rows.weights.max(initial=1.0) > 1:
+        return False
+    if own.mean_change < HALF * setup.mean_change:
+        return False
+    alone = (spent > own.before_p95)[in_progress(e.after, "client") <= 1]
+    return len(alone) >= MIN_COUNT and bool(alone.mean() >= _NEARLY_ALL)
 
 
 def _fades(side: Side, versions: Sequence[str], usual: float) -> bool | None:

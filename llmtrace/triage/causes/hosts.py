@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 
 import numpy as np
@@ -222,10 +223,10 @@ def _works_slower(e: Evidence, *times: float) -> tuple[bool, bool]:
     step. If cached tokens are not reported, prompts may take longer only for fewer cached tokens.
     """
     halts = slept(e) or bool(starts(e)) or bool(held_up(e)) or e.more_load
-    slower = min(times) >= _SLOWED and np.prod(times) >= _SLOWED * _FAR_SLOWED
+    slower = min(times) >= _SLOWED and math.prod(times) >= _SLOWED * _FAR_SLOWED
     hits = ratio_of(e, "prefix_hits", "prefix_queries")
     cached = e.after.known("cached_tokens") or hits is not None
-    slower = bool(slower) and not halts and cached and not drafts_fail(e)
+    slower = slower and not halts and cached and not drafts_fail(e)
     seen = any(e.has(f"gpu_{name}") for name in ("sm_clock_mhz", "throttle", "util", "power_w"))
     return slower, slower and not seen
 
@@ -316,7 +317,7 @@ def engine_paused(e: Evidence) -> Finding:
     Later:
         Fix the schedule of updates; let the router watch `awake`.
     """
-    asleep, long = slept(e), _stood_still(e)
+    asleep, long = slept(e), None if _serves_others_in_gap(e) else _stood_still(e)
     (before, quiet), others = engine_halts.engine_gaps(e), long_prompts_of_others(e)
     # A front end that is short of CPU counts tokens late, so this alone proves nothing.
     stopped = (scrapes := _scrapes_without_tokens(e)) and long is not False
@@ -677,21 +678,24 @@ def _replicas_known(e: Evidence) -> bool:
 def _stood_still(e: Evidence) -> bool | None:
     """Return whether an engine sent nothing for far longer than before, beyond chance.
 
-    `None` if rows do not name the engine: others may respond while one stands still. So may it
-    respond to other clients, if none of these requests was in progress.
+    `None` if rows do not name the engine: others may respond while one stands still.
     """
     _, quiet = engine_halts.engine_gaps(e)
     not_seen = False if _replicas_known(e) else None
     if quiet is None:
         return not_seen
-    others = serves_more_others(e) or e.other_clients("tokens_out") is not None
-    if quiet.streams < _STREAMS and others:
-        return None
     usual = engine_halts.usual_gap_s(e, quiet)
     far = quiet.seconds >= engine_halts.FAR * usual or (
         quiet.seconds > usual and engine_halts.halts(e).rose(0.0, _SEVERAL))  # fmt: skip
     far &= quiet.seconds >= _LONGER * (engine_halts.longest_wait(e) or 0.0)  # normal gaps
     return quiet.whole if far and engine_halts.beyond_chance(e) >= _BEYOND_CHANCE else not_seen
+
+
+def _serves_others_in_gap(e: Evidence) -> bool:
+    """Return whether an engine may serve others in its longest gap: few responses were open."""
+    _, quiet = engine_halts.engine_gaps(e)
+    others = serves_more_others(e) or e.other_clients("tokens_out") is not None
+    return quiet is not None and quiet.streams < _STREAMS and others
 
 
 def _long_prompt_gap(e: Evidence) -> bool:

@@ -12,6 +12,7 @@ from llmtrace.triage.evidence.changes import HALF, RATHER_SURE, SURE, Share
 from llmtrace.triage.evidence.cut_streams import broken, broken_midstream, cut_by_deadline
 from llmtrace.triage.evidence.engine_starts import restarted
 from llmtrace.triage.evidence.evidence import METRICS, Evidence
+from llmtrace.triage.evidence.kinds import usual_share
 from llmtrace.triage.evidence.refusals import (
     ERROR,
     over_quota,
@@ -56,7 +57,7 @@ def response_cache_misses(e: Evidence) -> Finding:
     deploys = e.events("deploy", "config")
     lines = [
         gate(e.rising("ttft_s", "e2e_s"), say.durations("end-to-end time", e.row("e2e_s"))),
-        required(missed.rose(_FELT, sure=_sure_enough(e)) and _fell_within_kinds(e, "from_cache")
+        required(missed.rose(_FELT, sure=_sure_enough(e)) and _fell_within_kinds(e, "cache_hit")
                  if known else None,
                  f"served from the response cache: {_rest(missed)}",
                  "the rows' `cache_hit`"),
@@ -76,10 +77,10 @@ def response_cache_misses(e: Evidence) -> Finding:
 def _fell_within_kinds(e: Evidence, flag: str) -> bool:
     """Return whether requests of the same kinds have a flag less often than before.
 
-    A request that a response cache served may name no model.
+    By route and tenant: a request that a response cache served may name no model.
     """
-    same = e.at_same_mix(flag, by=("route", "tenant"))
-    return same is None or same.before_mean - same.after_mean >= _FELT
+    usual = usual_share(e.before, e.after, flag, by=("route", "tenant"))
+    return usual is None or usual - float((e.after.number(flag) == 1).mean()) >= _FELT
 
 
 def streaming_off(e: Evidence) -> Finding:

@@ -261,13 +261,17 @@ def _engine_gaps(side: Side, here: Mask, name: str | None, speed: float) -> Iter
     # A gap begins when several requests wait: before, the engine has no reason to send anything.
     together = arrivals[np.minimum(came[:-1] + _TOGETHER - 1, len(arrivals) - 1)]
     width = np.where(np.diff(came) >= _TOGETHER, signs[1:] - together, 0.0)
-    for number, at in enumerate(np.argsort(-width, kind="stable")[:_MAX_GAPS]):
-        if not width[at] or (number >= _LONGEST and width[at] < _AS_LONG * width.max()):
+    order = np.argsort(-width, kind="stable")[:_MAX_GAPS]
+    most = int((width[order] >= _AS_LONG * width.max()).sum())
+    for number, at in enumerate(order):
+        if not width[at] or number >= max(most, _LONGEST):
             return
         low, high = signs[at], signs[at + 1]
         # Requests computed in it came before its end, and got a first chunk close to it.
         near = (t < high) & (first >= low) & (first <= high + 0.5 * width[at] + 0.5)
         giants = tokens[near & (tokens * speed >= 0.4 * width[at])]
+        if not number and len(giants):
+            most = 0  # a long prompt explains the longest one
         through = (first <= low) & (ends >= high) & np.isfinite(gap)
         begun = first[(t > low) & (t < high) & np.isfinite(first)]
         yield Gap(

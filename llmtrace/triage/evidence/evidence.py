@@ -327,10 +327,15 @@ class Evidence:
         return 1.5 * step if on_steps else 0.0
 
     def up(self, name: str, relative: float = 0.1) -> bool | None:
-        """Return whether a field of the requests rose; `None` = not known."""
+        """Return whether a field of the requests rose; `None` = not known.
+
+        Engines that make tokens for other clients are slower: less certainty will do for that.
+        """
         found, floor = self.row(name), self.floor(name)
         if found is None:
             return None
+        if name == "tpot_s" and self.other_clients("tokens_out") is not None:
+            found = replace(found, sure=min(found.sure, changes.RATHER_SURE))
         known = name in self.risen and found.is_higher(floor, relative)
         return known or found.rose(floor, relative)
 

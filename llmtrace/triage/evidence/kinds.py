@@ -47,6 +47,20 @@ def values_at_same_mix(
     return value - usual[kinds[0]], after.number(name) - usual[kinds[1]]
 
 
+def usual_share(before: Side, after: Side, flag: str, by: Sequence[str]) -> float | None:
+    """Return the share with a flag if each kind of the requests after had it as often as before.
+
+    New kinds never had it. `None` = rows name no kinds.
+    """
+    kinds = _kinds(before, after, by, by_length=False)
+    if kinds is None:
+        return None
+    size = int(max(one.max(initial=0) for one in kinds)) + 1
+    n, having = (np.bincount(kinds[0], weights, size) for weights in
+                 (None, (before.number(flag) == 1).astype(np.float64)))  # fmt: skip
+    return float((having / np.maximum(n, 1))[kinds[1]].mean())
+
+
 def mix_moved(before: Side, after: Side) -> float:
     """Return the share of requests that are of another kind than before, beyond chance.
 

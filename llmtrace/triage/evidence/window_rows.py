@@ -187,7 +187,6 @@ DERIVED: Final[Mapping[str, Callable[[Side], Floats]]] = {
     "computed_tokens": _computed,
     "found_prefix_tokens": _found_prefix,
     "cached_share": _over("cached_tokens", "prompt_tokens"),
-    "from_cache": lambda side: (side.number("cache_hit") == 1).astype(np.float64),
     "network_path_s": _network_path,
     "client_delay_s": _client_delay,
     "client_held_s": _client_held,
