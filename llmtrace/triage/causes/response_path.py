@@ -12,7 +12,7 @@ from llmtrace.triage.evidence.changes import HALF, RATHER_SURE, SURE, Share
 from llmtrace.triage.evidence.cut_streams import broken, broken_midstream, cut_by_deadline
 from llmtrace.triage.evidence.engine_starts import restarted
 from llmtrace.triage.evidence.evidence import METRICS, Evidence
-from llmtrace.triage.evidence.kinds import usual_share
+from llmtrace.triage.evidence.kinds import ALL_KINDS, usual_share
 from llmtrace.triage.evidence.refusals import (
     ERROR,
     over_quota,
@@ -23,6 +23,7 @@ from llmtrace.triage.evidence.window_rows import Side
 from llmtrace.triage.result import Finding
 
 _FELT = 0.05  # share of requests; a smaller one cannot move a p95
+_NO_MODEL = ("route", "tenant")  # a request that a response cache served may name no model
 _AS_BEFORE = 0.25  # relative change of a median, at most
 _FEW = 0.01  # share of requests
 _FAIL_OVER = "Reroute: fail over to another provider, region or model; read its status page."
@@ -57,8 +58,8 @@ def response_cache_misses(e: Evidence) -> Finding:
     deploys = e.events("deploy", "config")
     lines = [
         gate(e.rising("ttft_s", "e2e_s"), say.durations("end-to-end time", e.row("e2e_s"))),
-        required(missed.rose(_FELT, sure=_sure_enough(e)) and _fell_within_kinds(e, "cache_hit")
-                 if known else None,
+        required(missed.rose(_FELT, sure=_sure_enough(e))
+                 and _fell_within_kinds(e, "cache_hit", *_NO_MODEL) if known else None,
                  f"served from the response cache: {_rest(missed)}",
                  "the rows' `cache_hit`"),
         steady(proof(None if alone is None or not known else
@@ -74,12 +75,9 @@ def response_cache_misses(e: Evidence) -> Finding:
     return judge("response_cache_misses", lines, action)
 
 
-def _fell_within_kinds(e: Evidence, flag: str) -> bool:
-    """Return whether requests of the same kinds have a flag less often than before.
-
-    By route and tenant: a request that a response cache served may name no model.
-    """
-    usual = usual_share(e.before, e.after, flag, by=("route", "tenant"))
+def _fell_within_kinds(e: Evidence, flag: str, *by: str) -> bool:
+    """Return whether requests of the same kinds have a flag less often than before."""
+    usual = usual_share(e.before, e.after, flag, by=by)
     return usual is None or usual - float((e.after.number(flag) == 1).mean()) >= _FELT
 
 
@@ -107,8 +105,8 @@ def streaming_off(e: Evidence) -> Finding:
     lines = [
         gate(e.rising("ttft_s"), say.durations("first content", e.row("ttft_s")),
              "the time of the first content"),
-        required(whole.rose(_FELT, sure=_sure_enough(e)) and _fell_within_kinds(e, "stream")
-                 if known else None,
+        required(whole.rose(_FELT, sure=_sure_enough(e))
+                 and _fell_within_kinds(e, "stream", *ALL_KINDS) if known else None,
                  f"streamed: {_rest(whole)}",
                  "the rows' `stream`"),
         steady(proof(None if e2e is None or not known else
