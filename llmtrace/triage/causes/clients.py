@@ -21,7 +21,7 @@ from llmtrace.triage.evidence.window_rows import Side, in_progress
 from llmtrace.triage.result import Finding
 
 _LITTLE: Final = 0.25
-_NEARLY_ALL: Final = 0.9
+_NEARLY_ALL: Final = 0.9  # of the requests that are alone in their client
 _MOST: Final = 0.6  # of the requests with a longer set-up
 _BUSIER: Final = 1.1  # ratio of requests in progress
 _WORTH_SAVING: Final = 0.15  # of the tools' time
@@ -242,7 +242,7 @@ def client_cold(e: Evidence) -> Finding:
         support(any_time and bool(new), "they wait at any time, however many are in progress"),
         # A searched window may not show that a start fades; but a small pool sets nothing up.
         against(None if fades is None or any_time else
-                not (fades or anew) and (e.ongoing or not e.searched or part < _LITTLE),
+                not (fades or anew) and (_shows_its_end(e, grown) or part < _LITTLE),
                 "the wait lasts, so it is not due to a start", strongly=True),
         against(each, "each opens a connection, for as long as it lasts: none is kept alive",
                 strongly=True),
@@ -251,6 +251,16 @@ def client_cold(e: Evidence) -> Finding:
     ]  # fmt: skip
     action = "Start clients warm: import and connect before a process takes requests."
     return judge("client_cold", lines, action)
+
+
+def _shows_its_end(e: Evidence, grown: float) -> bool:
+    """Return whether the window shows whether a start is over: a searched one may end before.
+
+    In a given one, the client's own time or its pool has to be most of what the set-up grew by.
+    """
+    delay = e.row("client_delay_s")
+    mostly = delay is not None and delay.mean_change >= HALF * grown
+    return e.ongoing or (mostly and not e.searched)
 
 
 def _clients_start_per_request(e: Evidence, usual: float) -> bool:

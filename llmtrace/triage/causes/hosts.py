@@ -510,7 +510,7 @@ def frontend_cpu(e: Evidence) -> Finding:
         # A front end that does more work and cannot keep up stalls everything by itself.
         against(stalls and not more, _gap_text(quiet, before.seconds if before else 0.0)),
         against(_met_long_ones(e), _MET_LONG_ONES),
-        against(_grew_less_than_work(e, rows or (frontend.most()[1] if frontend else None), more),
+        against(_explained_by_work(e, rows or (frontend.most()[1] if frontend else None), more),
                 _ALL_SLOWER, strongly=True),
     ]  # fmt: skip
     found = judge("frontend_cpu", lines, action)
@@ -522,7 +522,7 @@ _ALL_SLOWER = "prompt tokens and batch steps take longer too: the whole engine i
 _MORE_FRONT_ENDS = "Add capacity to the front end: more API server processes, or cores for them."
 
 
-def _grew_less_than_work(e: Evidence, mine: Shift | None, more: bool | None) -> bool:
+def _explained_by_work(e: Evidence, mine: Shift | None, more: bool | None) -> bool:
     """Return whether the engine's computation got slower, and explains the slower front end.
 
     A new request waits for the running step before the engine sees it. So the front end has to be

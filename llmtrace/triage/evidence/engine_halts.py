@@ -234,9 +234,9 @@ def stalled_together(e: Evidence) -> tuple[float, int] | None:
 
 def _times(before: Floats, after: Floats) -> float:
     """Return the ratio of the known values' medians, after over before; 1 = not known."""
-    before, after = finite(before), finite(after)
-    known = len(before) and len(after)
-    return float(np.median(after) / np.median(before)) if known else 1.0
+    usual, now = (float(np.median(one)) if len(one := finite(values)) else 0.0
+                  for values in (before, after))  # fmt: skip
+    return now / usual if usual and now else 1.0
 
 
 def longest_wait(e: Evidence) -> float | None:
