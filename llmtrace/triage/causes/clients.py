@@ -339,10 +339,10 @@ def _waits_under_load(e: Evidence, name: str) -> bool | None:
     those past that wait (`name`) show how many the limit lets through, and those that are alone
     that there is none. `None` = too few wait, or all do.
     """
-    wait, usual = e.after.number(name), e.row(name)
-    slow = wait > (np.inf if usual is None else max(usual.before_p95, e.floor("network_s")))
     if _works_alone(e):
         return False
+    wait, usual = e.after.number(name), e.row(name)
+    slow = wait > (np.inf if usual is None else max(usual.before_p95, e.floor("network_s")))
     for past in (None, name):
         busy = in_progress(e.after, "client", past)
         known = np.isfinite(wait) & np.isfinite(busy)

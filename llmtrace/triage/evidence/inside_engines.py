@@ -22,9 +22,7 @@ _SHRANK: Final = 0.6  # tokens that the cache holds, after over before
 _FEWER_ACCEPTED: Final = 0.8  # of the share before
 _FEW_STEPS: Final = 8
 _OTHERS: Final = 1.2  # requests that engines count, over those in rows
-_FEW_READS: Final = (
-    10  # samples of a gauge that meet a waiting request; fewer may all miss by chance
-)
+_FEW_READS: Final = 10  # samples that meet a waiting request; fewer may all miss by chance
 _BURSTS: Final = 0.1  # added share of chunks that arrive together
 # Of the line of time per token over batch size:
 _MIN_SPREAD: Final = 0.08  # standard deviation of batch sizes over their mean
