@@ -142,7 +142,8 @@ requests = st.builds(
     span_id=hexes(8),
     parent_span_id=st.none() | hexes(8),
     response_id=words,
-    start=st.integers(0, 2**62),
+    # Not what would be read as seconds, milliseconds or microseconds.
+    start=st.integers(0, 10**9 - 1) | st.integers(10**16, 2**62),
     service=text.filter(bool),
     operation=text.filter(lambda name: name != TURN),
     agent=words,

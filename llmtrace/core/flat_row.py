@@ -22,7 +22,15 @@ from llmtrace.core.json_values import (
     read_source,
     start_ns,
 )
-from llmtrace.core.row_fields import MARKS, NETWORK, OUTCOMES, RAW, REPORTED, RowFields
+from llmtrace.core.row_fields import (
+    MARKS,
+    NETWORK,
+    OUTCOME_WORDS,
+    OUTCOMES,
+    RAW,
+    REPORTED,
+    RowFields,
+)
 from llmtrace.core.stages import STAGES, Stages, Timeline, split
 from llmtrace.core.tool_calls import flat_part, read_part
 
@@ -230,7 +238,7 @@ def _plain(flat: Mapping[str, Any], key: str) -> Any:
             raise ValueError(f"start is {value!r}, and must be {START_FORMS}")
         return start
     if key == "outcome" and isinstance(value, str):
-        value = value.lower()
+        value = OUTCOME_WORDS.get(value.lower(), value)
     if kind is int and isinstance(value, float) and value.is_integer():
         return int(value)  # a column of whole numbers with gaps is often kept as floats
     odd = not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)

@@ -16,9 +16,14 @@ _NS: Final = 1_000_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # As a float, no time may round to more than 64 bits.
 MAX_START_NS: Final = 2**63 - 1 - 1024
-_DIGITS: Final = re.compile(r"[0-9]{1,19}")
+_NUMBER: Final = re.compile(r"[0-9]{1,19}(\.[0-9]*)?")
+# Unix time from 2001 to 2286 shows its unit by its size: seconds, milliseconds, microseconds.
+UNITS_NS: Final = {10**9: 10**9, 10**12: 10**6, 10**15: 1000}
+_UTC: Final = re.compile(r" ?(?:UTC|GMT)$")
+_OF_ACCESS_LOGS: Final = "%d/%b/%Y:%H:%M:%S %z"
 START_FORMS: Final = (
-    "an ISO 8601 date and time such as 2026-01-31T14:30:00Z, or Unix time in nanoseconds"
+    "an ISO 8601 date and time such as 2026-01-31T14:30:00Z, or Unix time in seconds, "
+    "milliseconds, microseconds or nanoseconds"
 )
 # What claims to have taken longer than a year is garbage.
 MAX_S: Final = 366 * 86_400
@@ -35,26 +40,44 @@ def start_ns(value: object) -> int | None:
     """Return when a row started, in Unix nanoseconds; `None` = the value is no time after 1970.
 
     Args:
-        value: nanoseconds, as a number or as text, or an ISO 8601 date and time, read to the
-            microsecond, in UTC where it has no zone.
+        value: Unix time in seconds, milliseconds, microseconds or nanoseconds, as a number or as
+            text; or a date and time, in ISO 8601 (in UTC where it has no zone) or as access logs
+            have it, read to the microsecond.
 
     Example:
         >>> start_ns("2026-01-31T15:30:00+01:00") == start_ns("2026-01-31 14:30")
         True
+        >>> start_ns(1_769_869_800.25) == start_ns("1769869800250")
+        True
     """
     if isinstance(value, str):
         text = value.strip()
-        value = int(text) if _DIGITS.fullmatch(text) else _date_ns(text)
+        if not _NUMBER.fullmatch(text):
+            value = _date_ns(text)
+        else:
+            value = float(text) if "." in text else int(text)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return int(value) if 0 < value <= MAX_START_NS else None
+    unit = next((ns for least, ns in UNITS_NS.items() if least <= value < 10 * least), 1)
+    found = value * unit if isinstance(value, int) else _scaled(value, unit)
+    return found if 0 < found <= MAX_START_NS else None
+
+
+def _scaled(value: float, unit: int) -> int:
+    """Return a number of units in nanoseconds, to the microsecond: a float has no more."""
+    if not 0 < value <= MAX_START_NS:
+        return 0
+    return int(value) if unit == 1 else round(value * (unit / 1000)) * 1000
 
 
 def _date_ns(text: str) -> int | None:
     try:
-        at = datetime.fromisoformat(text)
+        at = datetime.fromisoformat(_UTC.sub("Z", text))
     except ValueError:
-        return None
+        try:
+            at = datetime.strptime(text.strip("[]"), _OF_ACCESS_LOGS)
+        except ValueError:
+            return None
     since = (at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH
     return (since.days * 86_400 + since.seconds) * _NS + since.microseconds * 1000
 

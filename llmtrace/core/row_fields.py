@@ -6,6 +6,7 @@ the store, in the columns of an analysis and in the documents; there is no secon
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Final, Literal, get_args
 
@@ -14,6 +15,13 @@ from llmtrace.core.wire_names import wired, wired_fields
 
 Outcome = Literal["success", "error", "cancelled", "truncated", "timeout"]
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
+# Other systems' words are read as well.
+OUTCOME_WORDS: Final[Mapping[str, Outcome]] = {
+    **{name: name for name in OUTCOMES},
+    "ok": "success", "succeeded": "success", "successful": "success", "completed": "success",
+    "failed": "error", "failure": "error", "fail": "error", "exception": "error",
+    "canceled": "cancelled", "aborted": "cancelled", "timed_out": "timeout",
+}  # fmt: skip
 # A cancelled request did not fail: its client ended it.
 FAILED: Final[tuple[Outcome, ...]] = ("error", "truncated", "timeout")
 _ONE_OF_OUTCOMES: Final = f"one of {', '.join(OUTCOMES)}"

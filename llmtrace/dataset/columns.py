@@ -21,6 +21,7 @@ from llmtrace.core.row_fields import (
     FAILED,
     MARKS,
     NETWORK,
+    OUTCOME_WORDS,
     OUTCOMES,
     PLAIN,
     RAW,
@@ -66,6 +67,9 @@ _WITHIN: Final = ("ttft_s", "tpot_s", "answered_s", "first_byte_s", "last_conten
 _GRANULARITY_S: Final = 0.05
 _NEARLY: Final = 1.1
 _MANY: Final = 0.05  # of the rows: if more values are kept out, the others are in doubt
+_CLIENT_LEFT: Final = 499  # nginx's status for it
+_STATUS_SUCCESS, _STATUS_ERROR = 200, 400  # and above
+_TRUTHS: Final = {"true": 1.0, "false": 0.0}
 _MAX_COUNT: Final = 2.0**53
 _MAX_WEIGHT: Final = 1e9
 _WORD_LENGTH: Final = 256
@@ -289,17 +293,21 @@ class Builder:
         for name in WORDS:
             codes, names = word(name)
             if name == "outcome":
-                names = [word.lower() for word in names]
-                codes = self._possible(codes, names)
+                codes, names = self._outcomes(codes, names), OUTCOMES
+                by_status = _by_status(numbers["http_status"])
+                codes = np.where(codes < 0, by_status, codes)
             self._codes[name].append(_recode(Words(codes, tuple(names)), self._names[name]))
         for name in IDS:
             self._ids[name].append(identity(name))
 
-    def _possible(self, codes: NDArray[np.int32], names: Sequence[str]) -> NDArray[np.int32]:
-        bad = np.isin(codes, [i for i, name in enumerate(names) if name not in OUTCOMES])
-        if bad.any():
-            self.kept_out[f"outcome: not one of {', '.join(OUTCOMES)}"] += int(bad.sum())
-        return np.where(bad, np.int32(-1), codes)
+    def _outcomes(self, codes: NDArray[np.int32], names: Sequence[str]) -> NDArray[np.int32]:
+        """Return the codes of outcomes, in `OUTCOMES`; of other words, -1."""
+        known = [OUTCOME_WORDS.get(name.lower()) for name in names]
+        new = [-1 if word is None else OUTCOMES.index(word) for word in known]
+        found = np.array([*new, -1], np.int32)[codes]
+        if bad := int(((found < 0) & (codes >= 0)).sum()):
+            self.kept_out[f"outcome: not one of {', '.join(OUTCOMES)}"] += bad
+        return found
 
     def _keep_parts_within(self, numbers: dict[str, Floats]) -> None:
         """Make unknown what is longer than the request that it is a part of."""
@@ -326,9 +334,10 @@ class Builder:
                     column[i] = value
                 except OverflowError:
                     column[i] = np.inf
-                if column[i] == column[i]:  # not NaN
-                    continue
-            self.kept_out[f"{name}: not a number"] += 1
+            elif isinstance(value, str):  # as some loggers quote numbers
+                column[i] = _number_in(value, flag=flag)
+            if column[i] != column[i]:  # NaN
+                self.kept_out[f"{name}: not {'true or false' if flag else 'a number'}"] += 1
         return column
 
     def _word_column(
@@ -384,6 +393,24 @@ class Builder:
             },
             ids={name: _joined(parts, "S1") for name, parts in self._ids.items()},
         )
+
+
+def _by_status(status: Floats) -> NDArray[np.int32]:
+    """Return the codes, in `OUTCOMES`, of the outcomes that HTTP statuses mean; -1 = unknown."""
+    found = np.full(len(status), -1, np.int32)
+    with np.errstate(invalid="ignore"):
+        found[status >= _STATUS_SUCCESS] = OUTCOMES.index("success")
+        found[status >= _STATUS_ERROR] = OUTCOMES.index("error")
+    found[status == _CLIENT_LEFT] = OUTCOMES.index("cancelled")
+    return found
+
+
+def _number_in(text: str, *, flag: bool) -> float:
+    """Return the number, or of a flag the truth, that a text is; NaN = it is none."""
+    try:
+        return _TRUTHS.get(text.strip().lower(), np.nan) if flag else float(text)
+    except ValueError:
+        return float("nan")
 
 
 def as_ids(values: Sequence[str | None]) -> NDArray[np.bytes_]:

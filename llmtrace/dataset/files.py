@@ -45,6 +45,18 @@ _LONG_S: Final = {"ttft_s": 100.0, "e2e_s": 1000.0}  # typical requests take les
 _METRICS: Final = ("ttft_s", "tpot_s", "e2e_s", "render_s")
 _ALIKE: Final = 0.75  # keys as alike as `e2e` and `e2e_s`, but not `user` and `server`
 _SHOWN: Final = 60  # characters of a line
+_PARTS: Final = 20  # of the time: a deployment may change the unit
+_FEWEST: Final = 50  # rows in each
+_FACTORS: Final = {"ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
+# What OpenTelemetry, providers' interfaces and access logs call it.
+_OTHER_KEYS: Final = {
+    "input_tokens": "prompt_tokens", "completion_tokens": "output_tokens",
+    "cache_read_input_tokens": "cached_tokens", "status": "http_status",
+    "status_code": "http_status", "customer": "tenant", "user": "tenant",
+    "endpoint": "route", "pod": "replica", "host": "replica", "request_time": "e2e_s",
+    "duration": "e2e_s", "duration_s": "e2e_s", "latency": "e2e_s", "latency_s": "e2e_s",
+    "timestamp": "start", "time": "start", "ts": "start",
+}  # fmt: skip
 
 
 def read_columns(path: Path, progress: Progress = silent) -> Columns:
@@ -77,34 +89,45 @@ def _plausible(rows: Columns, builder: Builder, path: Path) -> Columns:
     """Leave out rows whose start is years from that of most; doubt unlikely units and keys."""
     middle = int(np.partition(rows.start, rows.n // 2)[rows.n // 2])
     if middle < _NO_TIME_YET_NS:
-        raise DataError(
-            f"{path}: start is {middle} in most rows: it must be Unix time in nanoseconds "
-            "(seconds times 10^9, milliseconds times 10^6)"
-        )
+        raise DataError(f"{path}: start is {middle} in most rows: it must be {START_FORMS}")
     far = np.abs(rows.start - middle) > _YEAR_NS
     if far.any():
         builder.kept_out["row: start over a year from that of most"] += int(far.sum())
+    in_order = np.argsort(rows.start, kind="stable")
     for name, limit_s in _LONG_S.items():
-        known = rows.numbers[name][~np.isnan(rows.numbers[name])]
-        if known.size and (typical := float(np.median(known))) > limit_s:
-            odd = f"{name} is {typical:,.0f} s at the median: are these milliseconds?"
-            builder.doubts.append(odd)
+        values = rows.numbers[name][in_order]
+        known = values[~np.isnan(values)]
+        parts = np.array_split(known, min(_PARTS, len(known) // _FEWEST + 1)) if known.size else ()
+        longest = max((float(np.median(part)) for part in parts), default=0.0)
+        if longest > limit_s:
+            odd = f"{name} is {longest:,.0f} s at the median"
+            some = "" if float(np.median(known)) > limit_s else " for part of the time"
+            builder.doubts.append(f"{odd}{some}: are these milliseconds?")
     row = _object(builder.first) or {}
-    lacking = sorted({*NUMBERS, *WORDS, *IDS} - row.keys())
-    hints = {key: suggestion(key, lacking, _ALIKE) for key in row.keys() - flat_kinds().keys()}
-    unknown = [f"unknown key {short(key)!r}{hint}" for key, hint in sorted(hints.items()) if hint]
+    for key in sorted(row.keys() - flat_kinds().keys()):
+        if hint := _meant(key, {*NUMBERS, *WORDS, *IDS} - row.keys()):
+            builder.doubts.append(f"unknown key {short(key)!r}{hint}")
     if all(np.isnan(rows.numbers[name]).all() for name in _METRICS):
         lacks = f"no row has {' or '.join(_METRICS)}; the first has {short(', '.join(row))}"
-        builder.doubts += [lacks, *unknown]
-        unknown = []
-    return replace(rows.take(~far), warnings=(*unknown, *rows.warnings))
+        builder.doubts.insert(0, lacks)
+    return rows.take(~far)
+
+
+def _meant(key: str, lacking: set[str]) -> str:
+    """Return a question for the key of a row that another key seems to mean; empty = none."""
+    stem, _, unit = key.rpartition("_")
+    if unit in _FACTORS and f"{stem}_s" in lacking:
+        return f". Did you mean '{stem}_s', in seconds (divided by {_FACTORS[unit]:,})?"
+    if (other := _OTHER_KEYS.get(key.lower(), "")) in lacking:
+        return f". Did you mean {other!r}?"
+    return "" if other else suggestion(key, sorted(lacking), _ALIKE)
 
 
 def _no_row(first: bytes) -> str:
     """Say what rows are, and what a file's first line is instead."""
     if (row := _object(first)) is None:
         shown = short(first[:_SHOWN].decode("utf-8", "replace"))
-        wanted = f"rows are {FORMS}: docs/on-call/triage.md"
+        wanted = f"rows are {FORMS} (named .csv or .tsv): docs/on-call/triage.md"
         return f"its first line is {shown!r}; {wanted}"
     start = f"is {json.dumps(row['start'])[:_SHOWN]}" if "start" in row else "is missing"
     return f"`start` {start}, and must be {START_FORMS}; the first row has {short(', '.join(row))}"

@@ -182,7 +182,7 @@ def test_a_start_years_from_the_others_is_kept_out(tmp_path, odd_start):
     ("row", "warning"),
     [
         ({"e2e_s": 3100.0}, "e2e_s is 3,100 s at the median: are these milliseconds?"),
-        ({"outcome": "OK"}, "outcome: not one of success, error"),
+        ({"outcome": "fine"}, "outcome: not one of success, error"),
     ],
 )
 def test_other_units_and_outcomes_are_warned_of(tmp_path, row, warning):
@@ -194,8 +194,14 @@ def test_other_units_and_outcomes_are_warned_of(tmp_path, row, warning):
 
 
 @pytest.mark.parametrize("unit", [10**9, 10**6, 10**3])
-def test_a_start_in_other_units_is_refused(tmp_path, unit):
-    """Seconds, milliseconds and microseconds: all would be of 1970."""
+def test_a_start_may_be_in_other_units(tmp_path, unit):
+    """Seconds, milliseconds and microseconds: no time since 2001 is two of them."""
     row = json.dumps({**ROW, "start": ROW["start"] // unit})
-    with pytest.raises(DataError, match=r"rows\.jsonl: start is 17\d+ in most rows: it must"):
+    assert read_case(folder(tmp_path, rows_jsonl=row)).rows.start == ROW["start"] // unit * unit
+
+
+def test_a_start_in_no_unit_is_refused(tmp_path):
+    """Such as seconds since a program started."""
+    row = json.dumps({**ROW, "start": 3000})
+    with pytest.raises(DataError, match=r"rows\.jsonl: start is 3000 in most rows: it must"):
         read_case(folder(tmp_path, rows_jsonl=row))

@@ -338,12 +338,12 @@ def test_a_line_that_is_no_row_costs_no_other(tmp_path, line):
             b"start,ttft_s",
             r"line: not a row \(1\); its first line is 'start,ttft_s'; rows are JSON",
         ),
-        (b'[{"start": 1}]', "one object per line"),
+        (b'[{"start": 1}', "a JSON array"),
         (b"\x1b[31m\xff", "its first line is '[^\x1b]*'; rows"),
         ({"timestamp": 1, "model": "m"}, "`start` is missing, .* first row has timestamp, model$"),
         (
             {"start": "21/Sep/2026"},
-            '`start` is "21/Sep/2026", and must be an ISO 8601 date and time .* Unix time in nano',
+            '`start` is "21/Sep/2026", and must be an ISO 8601 date and time .* Unix time in sec',
         ),
     ],
 )
@@ -354,7 +354,7 @@ def test_a_file_of_no_rows_says_why(tmp_path, line, words):
 
 
 def test_keys_that_may_be_mistyped_are_said(tmp_path):
-    """A doubt if no metric is left; keys of one's own are no mistake."""
+    """In doubt, before the verdict; keys of one's own are no mistake."""
     row = {"start": START, "ttft": 0.5, "e2e_s": 1.0, "customer_tier": "gold", "tenant": "a"}
     some = read_columns(lines(tmp_path / "some.jsonl", row)).warnings
     del row["e2e_s"]
@@ -364,7 +364,79 @@ def test_keys_that_may_be_mistyped_are_said(tmp_path):
     lacks = "no row has ttft_s or tpot_s or e2e_s or render_s; the first has"
     assert some == (unknown,)
     assert none == (f"{lacks} start, ttft, customer_tier, tenant", unknown)
-    assert [isinstance(text, Doubt) for text in (*some, *none)] == [False, True, True]
+    assert all(isinstance(text, Doubt) for text in (*some, *none))
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("input_tokens", "Did you mean 'prompt_tokens'?"),
+        ("ttft_ms", "Did you mean 'ttft_s', in seconds (divided by 1,000)?"),
+        ("completion_tokens", "Did you mean 'output_tokens'?"),
+        ("request_time", "Did you mean 'e2e_s'?"),
+        ("customer_tier", ""),
+    ],
+)
+def test_a_key_of_another_system_is_known(tmp_path, key, said):
+    """Not the key that looks most like it: `input_tokens` is no `output_tokens`."""
+    row = {"start": START, "tpot_s": 0.01, key: 1}
+    warnings = read_columns(lines(tmp_path / "rows.jsonl", row)).warnings
+
+    assert [*warnings] == ([f"unknown key {key!r}. {said}"] if said else [])
+
+
+def test_numbers_and_flags_may_be_quoted(tmp_path):
+    """As the access logs of proxies have them; what is neither is counted by what it should be."""
+    some = {"start": START, "e2e_s": "1.234", "http_status": "503", "stream": "True"}
+    odd = {"start": START + 1, "e2e_s": "0.010, 1.234", "stream": "maybe"}
+    columns = read_columns(lines(tmp_path / "rows.jsonl", some, odd))
+
+    assert next(columns.to_dicts()) == {
+        "start": START, "e2e_s": 1.234, "http_status": 503, "stream": True, "outcome": "error",
+    }  # fmt: skip
+    assert [text.partition(":")[:3:2] for text in columns.warnings] == [
+        ("e2e_s", " not a number: 1 value kept out"),
+        ("stream", " not true or false: 1 value kept out"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "outcome"),
+    [
+        ({"outcome": "FAILED"}, "error"),
+        ({"outcome": "ok", "http_status": 503}, "success"),
+        ({"outcome": "canceled"}, "cancelled"),
+        ({"http_status": 503}, "error"),
+        ({"http_status": 200}, "success"),
+        ({"http_status": 499}, "cancelled"),
+        ({"outcome": "hm", "http_status": 429}, "error"),
+        ({"http_status": 0}, None),
+        ({}, None),
+    ],
+)
+def test_an_outcome_has_other_words_and_shows_in_the_status(tmp_path, given, outcome):
+    """Else a log without our words would show no failures."""
+    columns = read_columns(lines(tmp_path / "rows.jsonl", {"start": START, **given}))
+
+    assert next(columns.to_dicts()).get("outcome") == outcome
+
+
+def test_a_json_array_is_read_whatever_its_lines(tmp_path):
+    """As `jq -s` and `json.dump` write one; and gzipped, whatever the name."""
+    rows = [{"start": START + i, "e2e_s": 1.0} for i in range(3)]
+    (tmp_path / "a.json").write_text(json.dumps(rows, indent=2), encoding="utf-8")
+    (tmp_path / "b").write_bytes(gzip.compress(json.dumps(rows).encode()))
+
+    for name in ("a.json", "b"):
+        assert read_columns(tmp_path / name).start.tolist() == [START, START + 1, START + 2]
+
+
+def test_a_unit_that_changes_is_doubted(tmp_path):
+    """From one deployment on, durations in milliseconds."""
+    rows = [{"start": START + i, "ttft_s": 0.5 if i < 900 else 500.0} for i in range(1000)]
+    (doubt,) = read_columns(lines(tmp_path / "rows.jsonl", *rows)).warnings
+
+    assert doubt == "ttft_s is 500 s at the median for part of the time: are these milliseconds?"
 
 
 def test_rows_are_read_from_a_pipe(tmp_path, monkeypatch):
@@ -387,13 +459,13 @@ def test_a_file_of_nothing_is_no_rows(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("rows.jsonl.gz", b"not gzip"), ("rows.parquet", b"not parquet"),
+    [("rows.jsonl.gz", b"no row"), ("rows.parquet", b"not parquet"),
      ("rows.jsonl.gz", gzip.compress(b'{"start": 1}\n' * 1000)[:60])],
 )  # fmt: skip
 def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path, name, content):
     """With its path."""
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(SourceError, match=name):
+    with pytest.raises((SourceError, DataError), match=name):
         read_columns(tmp_path / name)
 
 

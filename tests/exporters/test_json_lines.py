@@ -35,7 +35,7 @@ def test_empty_lines_do_not_count(tmp_path):
     assert list(read_rows(path)) == [make_row()]
 
 
-@pytest.mark.parametrize("line", ["{", "[1]", "{}", "1", '{"e2e_s": "x"}', "[" * 100_000])
+@pytest.mark.parametrize("line", ["{", "{}\n[1]", "{}", "1", '{"e2e_s": "x"}', "[" * 100_000])
 def test_what_is_no_row_is_named_by_its_line(tmp_path, line):
     """The error says which line of which file."""
     path = tmp_path / "rows.jsonl"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from llmtrace.core.errors import needs_extra
 from llmtrace.core.flat_row import flat_kinds
-from llmtrace.core.json_values import MAX_START_NS, start_ns
+from llmtrace.core.json_values import MAX_START_NS, UNITS_NS, start_ns
 from llmtrace.core.row import Row
 from llmtrace.core.sanitize import encodable
 
@@ -72,20 +72,22 @@ def starts_ns(column: Any) -> Any:
         column = pc.cast(column, pa.int64())
     elif types.is_string(column.type) or types.is_large_string(column.type):
         whole = pc.fill_null(pc.match_substring_regex(column, _WHOLE), fill_value=False)
-        numbers = pc.cast(pc.if_else(whole, column, None), pa.int64())
-        if not pc.all(whole).as_py():
-            read = pa.array([start_ns(text) for text in column.to_pylist()], pa.int64())
-            numbers = pc.coalesce(numbers, read)
-        column = numbers
-    elif types.is_decimal(column.type):
-        column = pc.cast(column, pa.float64())
-    elif not (types.is_integer(column.type) or types.is_floating(column.type)):
+        if pc.all(whole).as_py():
+            column = pc.cast(column, pa.int64())
+        else:
+            column = pa.array([start_ns(text) for text in column.to_pylist()], pa.int64())
+    elif types.is_decimal(column.type) or types.is_floating(column.type):
+        numbers = pc.cast(column, pa.float64()).to_pylist()
+        column = pa.array([start_ns(number) for number in numbers], pa.int64())
+    elif not types.is_integer(column.type):
         return pa.nulls(len(column), pa.int64())
+    column = pc.cast(column, pa.int64(), safe=False)
+    for least, ns in UNITS_NS.items() if unit_ns == 1 else ():
+        shown = pc.and_(pc.greater_equal(column, least), pc.less(column, 10 * least))
+        column = pc.if_else(shown, pc.multiply(column, ns), column)
     latest = MAX_START_NS // unit_ns
-    limit = float(latest) if types.is_floating(column.type) else latest
-    past_1970 = pc.and_(pc.greater(column, 0), pc.less_equal(column, limit))
-    counts = pc.cast(pc.if_else(past_1970, column, None), pa.int64(), safe=False)
-    return pc.multiply(counts, unit_ns)
+    past_1970 = pc.and_(pc.greater(column, 0), pc.less_equal(column, latest))
+    return pc.multiply(pc.if_else(past_1970, column, None), unit_ns)
 
 
 def _for_arrow(flat: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:

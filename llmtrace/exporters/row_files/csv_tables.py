@@ -26,7 +26,6 @@ _FLAGS: Final = {"true": "1", "t": "1", "yes": "1", "false": "0", "f": "0", "no"
 _REST_OF_FIELD: Final = re.compile(r'[^"]*+(?:""[^"]*+)*+"')  # after the quote that opens it
 _MAX_QUOTED_LINES: Final = 1000  # that a field in quotes may span
 _BINARY: Final = {
-    b"\x1f\x8b": "it is gzipped; its name must end in .gz",
     b"PAR1": "it is Parquet; its name must end in .parquet",
     b"\xff\xfe": "it is UTF-16; save it as UTF-8",
     b"\xfe\xff": "it is UTF-16; save it as UTF-8",
@@ -207,6 +206,6 @@ def _numbers(column: Any, name: str, kept_out: Counter[str], decimal: str) -> An
     usable = pc.match_substring_regex(text, _FLAG if flag else _NUMBER)
     odd = len(column) - column.null_count - (pc.sum(usable).as_py() or 0)
     if odd:
-        kept_out[f"{name}: not a number"] += odd
+        kept_out[f"{name}: not {'true or false' if flag else 'a number'}"] += odd
     numbers = pc.cast(pc.if_else(usable, text, None), pa.float64())
     return pc.cast(numbers, pa.bool_()) if flag else numbers

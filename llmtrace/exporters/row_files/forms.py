@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +17,7 @@ Progress = Callable[[str, float], None]  # what is being done, and how much of i
 Form = Literal["jsonl", "csv", "parquet"]
 
 LINE_BYTES: Final = 1 << 20  # a longer line is cut
-FORMS: Final = "JSON lines (one object per line), Parquet or CSV"
+FORMS: Final = "JSON lines (one object per line), a JSON array, Parquet or CSV"
 _BY_SUFFIX: Final[dict[str, Form]] = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
     ".csv": "csv", ".tsv": "csv",
@@ -25,6 +26,8 @@ _BY_SUFFIX: Final[dict[str, Form]] = {
 SUFFIXES: Final = (*_BY_SUFFIX, *(f"{name}.gz" for name in _BY_SUFFIX if name != ".parquet"))
 _BLOCK_BYTES: Final = 16 << 20
 _STDIN: Final = Path("/dev/stdin")
+_GZIPPED: Final = b"\x1f\x8b"
+_MAX_ARRAY_BYTES: Final = 256 << 20
 
 
 def form_of(path: Path) -> Form:
@@ -56,20 +59,41 @@ def silent(_what: str, _share: float) -> None:
     """Ignore how far a file has been read."""
 
 
+def _lines_of_array(path: Path, text: bytes) -> bytes:
+    """Return the values of a JSON array, a line each; a text that is none, as it is."""
+    if len(text) > _MAX_ARRAY_BYTES:
+        raise DataError(
+            f"{path}: a JSON array may have {_MAX_ARRAY_BYTES >> 20} MiB: write an object per "
+            "line instead, as `jq -c '.[]'` does"
+        )
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return b"".join(json.dumps(value).encode() + b"\n" for value in values)
+
+
 def blocks(path: Path, progress: Progress = silent) -> Iterator[bytes]:
     """Yield a file's whole lines, many at once; an overlong line is cut, and so will not parse.
 
+    What is gzipped is unpacked, whatever its name; of a JSON array, each value is a line.
+
     Raises:
-        SourceError: the file cannot be read, or is not of the kind that its name implies.
+        SourceError: the file cannot be read.
+        DataError: it is a JSON array that is too large.
     """
     path = _STDIN if str(path) == "-" else path
     try:
         size = path.stat().st_size or 1
         with path.open("rb") as raw:
-            zipped = path.suffix.lower() == ".gz"
+            zipped = raw.peek(2).startswith(_GZIPPED)
             file: BufferedIOBase = gzip.GzipFile(fileobj=raw) if zipped else raw
-            rest = b""
+            rest, first = b"", True
             while block := file.read(_BLOCK_BYTES):
+                if first and block.lstrip().startswith(b"["):
+                    yield _lines_of_array(path, block + file.read(_MAX_ARRAY_BYTES))
+                    return
+                first = False
                 if raw.seekable():  # what is piped has no size
                     progress(f"reading {path.name}", min(1.0, raw.tell() / size))
                 lines, newline, tail = block.rpartition(b"\n")
