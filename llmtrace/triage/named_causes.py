@@ -27,6 +27,7 @@ from llmtrace.triage.result import (
     Status,
     Verdict,
 )
+from llmtrace.triage.rows_in_order import evenly_weighted
 from llmtrace.triage.verdict import MIN_TRAFFIC_S, Judged, of_the_work
 
 _FITS: Final = WEIGHTS["required"][0]
@@ -76,7 +77,7 @@ def named_causes(
     """
     start = case.rows.start
     evidence = replace(
-        gather(rows, case.signals, case.facts, *windows),
+        gather(evenly_weighted(rows), case.signals, case.facts, *windows),
         metric=f"{about}_s", contributions=_seconds_by_stage(divided),
         ongoing=len(start) > 0 and float(start.max()) / 1e9 < windows[1].end,
         coarse=verdict == "not_enough_data", searched=searched,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -22,6 +23,8 @@ from llmtrace.triage.windows.moved import Moved, what_moved
 from llmtrace.triage.windows.onset import date_onset, state_at_the_end
 from llmtrace.triage.windows.ramp import date_ramp
 from llmtrace.triage.windows.search_rows import Search
+
+_NEARLY_ALL: Final = 0.9  # of what is slow beyond expectation
 
 
 def with_onset_and_impact(
@@ -78,19 +81,25 @@ def _is_as_before(result: Result, impact: Impact | None) -> bool:
 def _requests_that_moved(
     search: Search, result: Result, compared: Mapping[Metric, Compared]
 ) -> tuple[Search, Result, Mapping[Metric, Compared]]:
-    """Return what to date the change on: all requests, or the one kind that moved."""
+    """Return what to date the change on: all requests, or the one kind that moved.
+
+    If it is of one kind nearly alone, the others only hide when it began.
+    """
     first = next((one for one in result.causes if one.status == "confirmed"), None)
     group = first.group if first is not None else {}
     group = result.cohorts[0].attributes if result.cohorts else group
-    if result.moved or not group or result.verdict != "regression":
+    alone = any(one.excess_share >= _NEARLY_ALL for one in result.cohorts[:1])
+    if (result.moved and not alone) or not group or result.verdict != "regression":
         return search, result, compared
     rows = of_kind(search.rows, group)
     sides = (of_kind(search.window_rows[0], group), of_kind(search.window_rows[1], group))
     windows = (search.chosen.before, search.chosen.after)
-    alone = {name: compare(measured(sides, windows, name)) for name in METRICS}
-    rose = [name for name, one in alone.items() if one.change.rose]
+    of_group = {name: compare(measured(sides, windows, name)) for name in METRICS}
+    rose = [name for name, one in of_group.items() if one.change.rose]
+    if result.moved and not rose:
+        return search, result, compared
     mine = replace(search, rows=rows, values_of=lambda name: values(rows, name), incidents=())
-    return mine, replace(result, moved=tuple(rose)), alone
+    return mine, replace(result, moved=tuple(rose)), of_group
 
 
 def _usual_rate(result: Result) -> float | None:
@@ -109,8 +118,5 @@ def _ramp(search: Search, moved: Sequence[Moved]) -> Dated | None:
         if moved and one.metric == moved[0].metric and one.shape == "ramp":
             mine = next(search.values_of(name) for name in METRICS if name == one.metric)
             before = mine.t < (one.end or math.inf)
-            dated = date_ramp(mine.t[before], mine.value[before])
-            return dated and replace(
-                dated, best=float(np.clip(one.start, dated.earliest, dated.latest))
-            )
+            return date_ramp(mine.t[before], mine.value[before])
     return None

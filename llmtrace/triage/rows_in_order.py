@@ -1,4 +1,4 @@
-"""Sort rows by time, remove repeated ones, and thin out very many."""
+"""Sort rows by time, remove repeated ones, thin out very many, and draw samples of even weight."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from llmtrace.dataset.columns import Columns
 
 _EXACT_NS: Final = 1_000_000
+_ROUNDING_NS: Final = 1000.0
 _MAX_ROWS: Final = 100_000  # with more, only every second, third, ... row is used
 
 
@@ -28,8 +29,8 @@ def in_order(rows: Columns) -> tuple[Columns, int]:
 def _repeated(rows: Columns) -> NDArray[np.bool_]:
     """Return which rows repeat another: the same start and id, or equal in every field.
 
-    The latter only with a trace id or a start finer than a millisecond: with clocks that tick in
-    milliseconds, two requests can have the same start.
+    The latter only with a trace id, or a start or duration finer than a millisecond: with clocks
+    that tick in milliseconds, two requests can have the same.
     """
     again = np.zeros(len(rows), bool)
     same = np.diff(rows.start, prepend=-1, append=-1) == 0
@@ -37,6 +38,9 @@ def _repeated(rows: Columns) -> NDArray[np.bool_]:
     ids = near.ids
     named = (ids["request_id"] != b"") | (ids["span_id"] != b"")
     exact = (near.start % _EXACT_NS != 0) | (ids["trace_id"] != b"")
+    for name in ("e2e_s", "ttft_s"):
+        ns = np.nan_to_num(near.numbers[name]) * 1e9
+        exact |= np.abs(np.rint(ns / _EXACT_NS) * _EXACT_NS - ns) > _ROUNDING_NS
     fields: list[NDArray[Any]] = [
         *near.numbers.values(), *(words.codes for words in near.words.values())
     ]  # fmt: skip
@@ -63,3 +67,16 @@ def thinned(rows: Columns, most: int = _MAX_ROWS) -> Columns:
         return rows
     kept = rows.take(slice(None, None, step))
     return replace(kept, numbers={**kept.numbers, "weight": kept.weights * step})
+
+
+def evenly_weighted(rows: Columns) -> Columns:
+    """Return rows of which each stands for as many requests, as for rules that count rows.
+
+    Of rows with less weight than others, as many are drawn as their weight says.
+    """
+    weight = rows.weights
+    if not len(rows) or weight.min() == weight.max():
+        return rows
+    most = weight.max()
+    drawn = rows.take(np.random.default_rng(1).random(len(rows)) * most < weight)
+    return replace(drawn, numbers={**drawn.numbers, "weight": np.full(len(drawn), most)})

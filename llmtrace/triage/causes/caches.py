@@ -451,6 +451,8 @@ def lora_slots(e: Evidence) -> Finding:
     """
     deferred, share = _deferred(e)
     slow, calm, known = _slow_and_calm_models(e)
+    # A model may be slower for any reason: that it waits in an engine has to be reported.
+    known = known and (deferred is not None or e.row("queue_s") is not None)
     more = None if deferred is None else _more_wait(deferred) or (
         share != 0 and gauge_misses_waits(e) and _wait_though_slots_free(e))  # fmt: skip
     # Requests are deferred for KV blocks, a grammar or an adapter: exclude the first two.
@@ -469,7 +471,7 @@ def lora_slots(e: Evidence) -> Finding:
                  if known else None, _models_text(slow, calm)
                  + ("; no KV blocks are fetched" if left else "")
                  + ("" if for_slots else "; there is a slot for each, or grammars are compiled"),
-                 "the rows' `model`"),
+                 "the rows' `model`, and the engine's queue time"),
         support(compete, f"requests wait though there is room, and {say.amount(demand[0])} → "
                 f"{say.amount(demand[1])} models are in equal demand"),
         proof(apart and _same_engine(e, slow, calm) if known else None,

@@ -81,8 +81,9 @@ def long_prompts(e: Evidence) -> Finding:
         against(None if per_token is None else per_token > 1.5,
                 f"prefill at the same length: {say.amount(per_token or 0)} times what it was"),
     ]  # fmt: skip
-    action = "Reroute or cap long prompts; find who sends them. The system is as fast as it was."
-    return judge("long_prompts", lines, action + flags(e, "long_prompts"))
+    who = "find who sends them" if tenant is None else f"the longer ones come from {tenant}"
+    action = f"Reroute or cap long prompts; {who}. The system is as fast as it was."
+    return judge("long_prompts", lines, action + flags(e, "long_prompts"), group=tenant)
 
 
 def _prompts_fill_cache(e: Evidence, tokens: Shift | None) -> bool | None:

@@ -13,7 +13,6 @@ import numpy as np
 
 from llmtrace.stats.arrays import Floats
 from llmtrace.stats.significance import poisson_tail
-from llmtrace.triage.attribution.components import Values
 
 _FAR: Final = (2.0, 4.0)  # limits to try, times the longest before
 _FEWEST: Final = 30  # requests before
@@ -26,24 +25,28 @@ _LONG: Final = 1 / 3
 _JUST: Final = 0.99  # of the wait that `_MANY` requests exceed
 
 
-def far_beyond(before: Values, after: Values) -> float:
+def far_beyond(before: Floats, after: Floats, after_t: Floats) -> float:
     """Return the chance of as many waits as far beyond the longest before.
 
     The logarithms of the longest fifth before are taken to be exponential (Hill's estimate), with
     an uncertainty of as many values. Requests that wait at the same time, or one after another,
     wait for the same thing and count once.
+
+    Args:
+        before: waits, seconds.
+        after: waits or lower bounds of them, seconds.
+        after_t: when each of those began, seconds; in any order.
     """
     count = len(before)
     if count < _FEWEST or not len(after):
         return 1.0
-    longest = np.sort(before.value)[-int(_TAIL * count) - 1 :]
+    longest = np.sort(before)[-int(_TAIL * count) - 1 :]
     if longest[0] <= 0 or longest[-1] <= longest[0]:
         return 1.0
     spread = float(np.log(longest[1:] / longest[0]).mean())
     tail = len(longest) - 1
-    t = np.concatenate([after.t, after.censored_t])
-    order = np.argsort(t, kind="stable")
-    t, value = t[order], np.concatenate([after.value, after.at_least])[order]
+    order = np.argsort(after_t, kind="stable")
+    t, value = after_t[order], after[order]
     chance, eighth = 1.0, float(np.sort(value)[-_MANY:][0])  # the eighth longest
     very_far = max(_VERY_FAR, _JUST * eighth / float(longest[-1]))
     for times in (*_FAR, very_far):

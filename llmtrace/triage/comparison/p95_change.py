@@ -146,7 +146,10 @@ def _beyond_chance(
         return True, p_value
     if p_value < certain and (p95s[1] >= _MANY * p95s[0] or _beyond_wandering(*both)):
         return True, p_value
-    far = far_beyond(*both) if both[0].metric in _WAITED and p95s[1] > p95s[0] else 1.0
+    far, after = 1.0, both[1]
+    if after.metric in _WAITED and p95s[1] > p95s[0]:
+        waits = np.concatenate([after.value, after.at_least])
+        far = far_beyond(both[0].value, waits, np.concatenate([after.t, after.censored_t]))
     return far < certain, min(far, p_value)
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from llmtrace.stats.arrays import Floats, Mask, finite, median, percentiles
 from llmtrace.stats.significance import more_than
+from llmtrace.triage.comparison.extreme_waits import far_beyond
 
 MIN_COUNT: Final = 8  # values in each window; fewer show no distribution
 TAIL: Final = 0.05
@@ -143,6 +144,7 @@ def shift(
     after_t: Floats,
     *,
     of_means: bool = False,
+    waits: bool = False,
 ) -> Shift | None:
     """Compare a quantity between two windows; `None` = too few values in one of them.
 
@@ -152,11 +154,13 @@ def shift(
         after: as `before`.
         after_t: as `before_t`.
         of_means: whether each value is a mean over many requests.
+        waits: whether each value is a wait of one request, of which a few far longer ones count.
     """
     before, before_t = _known(before, before_t)
     after, after_t = _known(after, after_t)
     if len(before) < MIN_COUNT or len(after) < MIN_COUNT:
         return None
+    far = far_beyond(before, after, after_t) if waits else 1.0
     before, after = (values[np.argsort(t, kind="stable")]
                      for values, t in ((before, before_t), (after, after_t)))  # fmt: skip
     found, (b05,) = _without_z(before, after), percentiles(np.sort(before), 5)
@@ -173,7 +177,7 @@ def shift(
         found,
         z=z_of_t((found.after_p50 - found.before_p50) / error, len(medians) - 1),
         tail_z=max(_tail_z(found.tail_share, len(before), len(after), many), means_z),
-        mean_z=max(_mean_z(blocks_b, blocks_a), means_z),
+        mean_z=max(_mean_z(blocks_b, blocks_a), means_z, _z_of_chance(far) if waits else -math.inf),
         low_tail_z=_tail_z(float(np.mean(after < b05)), len(before), len(after), few),
         stretch_z=_stretch_z(before, after, _mean),
         stretch_median_z=_stretch_z(before, after, median),

@@ -114,7 +114,7 @@ def beyond_chance(e: Evidence) -> float:
     By chance = the same arrivals, with response times shuffled among an engine's requests. If the
     engine stood still, waits end together, which no shuffle reproduces.
     """
-    side, rng = e.after, np.random.default_rng(1)
+    side = e.after
     words = side.rows.words["replica"]
     ttft, e2e = side.number("ttft_s"), np.where(failed(side), np.nan, side.number("e2e_s"))
     most = 0.0
@@ -123,7 +123,7 @@ def beyond_chance(e: Evidence) -> float:
         if code < 0 <= words.codes.max(initial=-1) or len(here) < MIN_COUNT:
             continue
         here = here[np.argsort(side.t[here], kind="stable")]
-        t = side.t[here]
+        t, rng = side.t[here], np.random.default_rng(1)  # the same for an engine beside any others
         drawn = [rng.permutation(here) for _ in range(_DRAWS)]
         longest = sorted(_longest_wait_s(t, ttft[one], e2e[one]) for one in drawn)[_HIGH]
         if longest:

@@ -172,7 +172,8 @@ class Evidence:
                 sides += [values, t]
             # Tokens are counted as they are made, so theirs are no means over ended requests.
             means = self.of_means and name.endswith("_s")
-            self._shifts[measured] = changes.shift(*sides, of_means=means)
+            waits = not means and name.endswith("_s") and name != "tpot_s"
+            self._shifts[measured] = changes.shift(*sides, of_means=means, waits=waits)
         return self._sure(self._shifts[measured])
 
     @memoized

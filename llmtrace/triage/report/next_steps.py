@@ -8,12 +8,14 @@ from importlib.resources import files
 from typing import Any, Final
 
 from llmtrace.triage.evidence.evidence import ENGINE_STAGES
+from llmtrace.triage.over_time import NearEvent
 from llmtrace.triage.result import NAMED, Result
 
 _TEXTS: Final[dict[str, Any]] = tomllib.loads(
     files(__package__).joinpath("next_steps.toml").read_text(encoding="utf-8")
 )
 _MAX_DATA: Final = 3
+_NEAR_S: Final = 300.0
 
 
 def next_steps(result: Result) -> list[str]:
@@ -25,6 +27,9 @@ def next_steps(result: Result) -> list[str]:
 
 
 def _by_what_moved(result: Result) -> Iterator[str]:
+    event = _event_as_it_began(result)
+    if event is not None and event.kind in _TEXTS["event"]:
+        yield _TEXTS["event"][event.kind].format(event=event.text)
     if result.outcomes is not None and result.outcomes.significant:
         yield _TEXTS["failures"]
     places = [pair for one in result.cohorts[:1] for pair in one.attributes.items()]
@@ -37,6 +42,15 @@ def _by_what_moved(result: Result) -> Iterator[str]:
         yield _TEXTS["stage"][stage]
     if result.exemplars.get("slow"):
         yield _TEXTS["traces"]
+
+
+def _event_as_it_began(result: Result) -> NearEvent | None:
+    """Return the nearest event that may have been when the incident began; `None` = none was."""
+    onset = result.onset
+    if onset is None:
+        return None
+    near = (one for one in result.events if onset.earliest <= one.t <= onset.latest)
+    return next((one for one in near if abs(one.distance_s) <= _NEAR_S), None)
 
 
 def would_settle(result: Result) -> list[str]:

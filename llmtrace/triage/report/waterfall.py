@@ -34,7 +34,7 @@ def change(result: Result) -> str:
              if names]  # fmt: skip
     note = f'<p class="soft">{" ".join(notes)}</p>' if notes else ""
     known = any(None not in one.ci for one in result.contributions)
-    faint = "brackets: 95% CI; faint = within noise" if known else "too few requests for intervals"
+    faint = "brackets: 95% CI; faint = within noise" if known else "without intervals"
     return (
         "<section><h2>Where the change is <small>the parts add up to it exactly; "
         f"{faint}</small></h2>{pictures}{note}</section>"

@@ -121,10 +121,21 @@ def ramp_of(t: Floats, value: Floats, start: float, end: float) -> Ramp | None:
 
 
 def date_ramp(t: Floats, value: Floats) -> Dated | None:
-    """Return when the best ramp of a metric began; `None` = it has none."""
-    x, y = _binned(t, value)
-    fit = _best_fit(x, y, _MIN_RAMP) if len(x) >= _MIN_BINS else None
-    return None if fit is None else Dated(fit.earliest, fit.start, fit.latest)
+    """Return when the best ramp of a metric, or of its logarithm, began; `None` = it has none.
+
+    A straight rise has a bent logarithm, which a straight line fits best from too early on. Which
+    fits better is decided in logarithms: noise grows with the level.
+    """
+    fits = []
+    for plain in (False, True):
+        x, y = _binned(t, value, plain=plain)
+        fit = _best_fit(x, y, _MIN_RAMP) if len(x) >= _MIN_BINS else None
+        if fit is not None:
+            off = fit.residuals
+            if plain:
+                off = np.log(np.maximum(y, 1e-9) / np.maximum(y - fit.residuals, 1e-9))
+            fits.append((float((off**2).sum()), fit.earliest, fit.start, fit.latest))
+    return Dated(*min(fits)[1:]) if fits else None
 
 
 def _binned(t: Floats, value: Floats, *, plain: bool = False) -> tuple[Floats, Floats]:
