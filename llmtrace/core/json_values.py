@@ -20,7 +20,6 @@ _NUMBER: Final = re.compile(r"[0-9]{1,19}(\.[0-9]*)?")
 # Unix time from 2001 to 2286 shows its unit by its size: seconds, milliseconds, microseconds.
 UNITS_NS: Final = {10**9: 10**9, 10**12: 10**6, 10**15: 1000}
 _UTC: Final = re.compile(r" ?(?:UTC|GMT)$")
-_OF_ACCESS_LOGS: Final = "%d/%b/%Y:%H:%M:%S %z"
 START_FORMS: Final = (
     "an ISO 8601 date and time such as 2026-01-31T14:30:00Z, or Unix time in seconds, "
     "milliseconds, microseconds or nanoseconds"
@@ -75,7 +74,7 @@ def _date_ns(text: str) -> int | None:
         at = datetime.fromisoformat(_UTC.sub("Z", text))
     except ValueError:
         try:
-            at = datetime.strptime(text.strip("[]"), _OF_ACCESS_LOGS)
+            at = datetime.strptime(text.strip("[]"), "%d/%b/%Y:%H:%M:%S %z")  # of access logs
         except ValueError:
             return None
     since = (at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH

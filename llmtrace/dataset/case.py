@@ -165,7 +165,7 @@ def signals_from(samples: Iterable[Mapping[str, Any]]) -> tuple[Signals, tuple[s
         labels=column["labels"],
         label_sets=tuple(dict(key) for key in names["labels"]),
     )
-    return signals, tuple(f"{what}: {count} kept out" for what, count in kept_out.items())
+    return signals, tuple(f"{what}: {count} ignored" for what, count in kept_out.items())
 
 
 def no_signals() -> Signals:
@@ -234,7 +234,7 @@ def read_case(folder: str | Path, progress: Progress = silent) -> Case:
         note=None if note is None else short(note),
         warnings=(
             *rows.warnings,
-            *([f"signals: {odd_lines} lines kept out: not JSON objects"] if odd_lines else []),
+            *([f"signals: {odd_lines} lines ignored: not JSON objects"] if odd_lines else []),
             *odd_signals,
             *odd_facts,
         ),
@@ -316,7 +316,7 @@ def facts_from(given: Mapping[str, Any]) -> tuple[Facts, tuple[str, ...]]:
             if value is None or isinstance(value, str | bool) or _finite(value)
         }
     events.sort(key=lambda event: event.t)
-    warnings = tuple(f"{what}: {count} kept out" for what, count in odd.items())
+    warnings = tuple(f"{what}: {count} ignored" for what, count in odd.items())
     return Facts(instances, tuple(events)), warnings
 
 

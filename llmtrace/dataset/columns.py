@@ -377,7 +377,7 @@ class Builder:
             unit = why.partition(":")[0]  # `line`, `row`, or the name of a value
             unit = f"{unit if unit in {'line', 'row'} else 'value'}{'s' if count > 1 else ''}"
             kind = Doubt if count > _MANY * self._seen else str
-            said.append(kind(f"{why}: {count:,} {unit} kept out"))
+            said.append(kind(f"{why}: {count:,} {unit} ignored"))
         return tuple(said)
 
     def flush(self) -> Columns:

@@ -166,7 +166,7 @@ def from_langfuse(window: cases.Window, progress: Progress) -> cases.Case:
     case = _rows_alone(from_rows(found.rows), "the Langfuse project", f" {between}")
     odd = []
     if found.skipped:
-        odd.append(f"observations that are not over, or no requests: {found.skipped} kept out")
+        odd.append(f"observations that are not over, or no requests: {found.skipped} ignored")
     if found.more:
         odd.append(f"only {_MAX_OBSERVATIONS} observations were read: take a shorter --last")
     return replace(case, warnings=(*case.warnings, *odd))

@@ -88,7 +88,7 @@ def test_odd_facts_are_left_out_and_counted():
     found, warnings = facts_from({"vllm-0": 7, "events": [{"kind": "scale"}, 3]})
 
     assert found == Facts()
-    assert warnings == ("event: no usable time: 2 kept out", "facts: not an object: 1 kept out")
+    assert warnings == ("event: no usable time: 2 ignored", "facts: not an object: 1 ignored")
 
 
 def test_a_listed_instance_whose_name_is_no_text_is_left_out():
@@ -117,7 +117,7 @@ def test_odd_signals_are_left_out_and_counted(sample):
     signals, warnings = signals_from([{**SAMPLE, "t": 7}, sample, {**SAMPLE, "t": 5}])
 
     assert signals.t.tolist() == [5, 7]
-    assert warnings == ("signal: no usable time, name or value: 1 kept out",)
+    assert warnings == ("signal: no usable time, name or value: 1 ignored",)
 
 
 def test_signals_are_taken_by_mask():
@@ -134,7 +134,7 @@ def test_lines_of_signals_that_are_no_json_are_counted(tmp_path):
     case = read_case(folder(tmp_path, signals_jsonl=json.dumps(SAMPLE) + "\nnonsense\n[]\n"))
 
     assert len(case.signals) == 1
-    assert case.warnings == ("signals: 2 lines kept out: not JSON objects",)
+    assert case.warnings == ("signals: 2 lines ignored: not JSON objects",)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_a_start_years_from_the_others_is_kept_out(tmp_path, odd_start):
     case = read_case(folder(tmp_path, rows_jsonl=lines))
 
     assert case.rows.n == 4
-    assert case.warnings == ("row: start over a year from that of most: 1 row kept out",)
+    assert case.warnings == ("row: start over a year from that of most: 1 row ignored",)
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_durations_of_another_generator_are_kept():
 @settings(deadline=None)
 @given(st.lists(odd_rows, max_size=6))
 def test_whatever_a_row_holds_no_column_breaks(rows):
-    """Numbers are within their bounds or unknown, and what was kept out is counted."""
+    """Numbers are within their bounds or unknown, and what was ignored is counted."""
     columns = from_dicts(rows)
 
     for name in NUMBERS:
@@ -122,7 +122,7 @@ def test_what_is_no_value_is_unknown_and_counted(field, value, said):
 
     assert columns.n == 1
     assert columns.numbers["e2e_s"][0] == 1.0
-    assert columns.warnings == (f"{said}: 1 value kept out",)
+    assert columns.warnings == (f"{said}: 1 value ignored",)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_part_longer_than_its_request_is_unknown_and_counted(parts, why):
     assert np.isnan([one.numbers[name][0] for name in parts]).all()
     assert (one.numbers["e2e_s"][0], one.numbers["prompt_tokens"][0]) == (1.0, 7.0)
     assert (*one.warnings, *each.warnings) == (
-        f"{why}: 1 value kept out", f"{why}: 2 values kept out",
+        f"{why}: 1 value ignored", f"{why}: 2 values ignored",
     )  # fmt: skip
     assert [isinstance(text, Doubt) for text in (*one.warnings, *each.warnings)] == [False, True]
 
@@ -164,7 +164,7 @@ def test_a_row_without_a_time_is_no_row(start):
     columns = from_dicts([{"start": start, "e2e_s": 1.0}, {"start": START}])
 
     assert columns.n == 1
-    assert columns.warnings == ("row: no usable start: 1 row kept out",)
+    assert columns.warnings == ("row: no usable start: 1 row ignored",)
 
 
 def test_rows_are_taken_by_mask_index_and_time():
@@ -286,10 +286,10 @@ def test_parquet_is_read(tmp_path):
     assert columns.numbers["output_tokens"][0] == 7
     assert [columns.words["tenant"].word(i) for i in range(2)] == ["a", None]
     assert columns.warnings == (
-        "e2e_s: not a number: 2 values kept out",
-        "model: not text: 2 values kept out",
-        "row: no usable start: 2 rows kept out",
-        "ttft_s: not a number: 1 value kept out",
+        "e2e_s: not a number: 2 values ignored",
+        "model: not text: 2 values ignored",
+        "row: no usable start: 2 rows ignored",
+        "ttft_s: not a number: 1 value ignored",
     )
 
 
@@ -326,8 +326,8 @@ def test_a_line_that_is_no_row_costs_no_other(tmp_path, line):
     columns = read_columns(path)
 
     assert columns.start.tolist() == [START, START + 1]
-    odd = [text for text in columns.warnings if text.endswith((": 1 line kept out",
-                                                               ": 1 row kept out"))]  # fmt: skip
+    odd = [text for text in columns.warnings if text.endswith((": 1 line ignored",
+                                                               ": 1 row ignored"))]  # fmt: skip
     assert len(odd) == 1
 
 
@@ -395,8 +395,8 @@ def test_numbers_and_flags_may_be_quoted(tmp_path):
         "start": START, "e2e_s": 1.234, "http_status": 503, "stream": True, "outcome": "error",
     }  # fmt: skip
     assert [text.partition(":")[:3:2] for text in columns.warnings] == [
-        ("e2e_s", " not a number: 1 value kept out"),
-        ("stream", " not true or false: 1 value kept out"),
+        ("e2e_s", " not a number: 1 value ignored"),
+        ("stream", " not true or false: 1 value ignored"),
     ]
 
 
@@ -488,7 +488,7 @@ def test_lines_are_whole_however_a_file_is_cut(tmp_path, monkeypatch):
 
 
 def test_of_very_many_rows_a_sample_is_kept(tmp_path, monkeypatch):
-    """Each standing for those left out, and what was kept out counted once."""
+    """Each standing for those left out, and what was ignored counted once."""
     monkeypatch.setattr(forms, "_BLOCK_BYTES", 2000)
     monkeypatch.setattr(files, "_PIECE", 100)
     monkeypatch.setattr(files, "Sample", lambda: Sample(1000))
@@ -497,5 +497,5 @@ def test_of_very_many_rows_a_sample_is_kept(tmp_path, monkeypatch):
 
     assert 300 < columns.n <= 1000
     assert columns.weights.sum() == pytest.approx(5000, rel=0.2)
-    assert "e2e_s: not a number: 500 values kept out" in columns.warnings
+    assert "e2e_s: not a number: 500 values ignored" in columns.warnings
     assert sum("one in" in warning for warning in columns.warnings) == 1

@@ -75,9 +75,9 @@ def test_what_is_odd_is_counted_and_the_rest_is_read(tmp_path):
     assert columns.numbers["e2e_s"].tolist() == [2.0, 2.0]
     assert np.isnan(columns.numbers["ttft_s"][0])
     assert columns.warnings == (
-        "line: not as many fields as the header: 1 line kept out",
-        "row: no usable start: 1 row kept out",
-        "ttft_s: not a number: 1 value kept out",
+        "line: not as many fields as the header: 1 line ignored",
+        "row: no usable start: 1 row ignored",
+        "ttft_s: not a number: 1 value ignored",
     )
 
 
@@ -108,7 +108,7 @@ def test_a_date_that_no_request_has_costs_its_row_alone(tmp_path, odd):
     """Placeholders of databases for "no date" are beyond 64 bits of nanoseconds."""
     columns = read(tmp_path, f"start,e2e_s\n{odd},1.5\n{HALF_PAST_TWO},2\n")
     assert columns.start.tolist() == [HALF_PAST_TWO]
-    assert columns.warnings == ("row: no usable start: 1 row kept out",)
+    assert columns.warnings == ("row: no usable start: 1 row ignored",)
 
 
 def test_outcomes_may_be_in_upper_case(tmp_path):
@@ -159,7 +159,7 @@ def test_a_stray_quote_costs_its_line_alone(tmp_path, odd, after, later):
     lines = ["start,model,e2e_s", LINE, odd, *[LINE] * after, later]
     columns = read(tmp_path, "\n".join(lines))
     assert columns.n == after + 2
-    assert columns.warnings == ("line: a quote in it does not end: 1 line kept out",)
+    assert columns.warnings == ("line: a quote in it does not end: 1 line ignored",)
 
 
 def test_fields_in_quotes_may_span_lines(tmp_path, monkeypatch):
@@ -176,7 +176,7 @@ def test_a_record_of_several_lines_that_is_no_row_counts_as_so_many(tmp_path):
     """The count is of lines of the file."""
     text = f'start,model,e2e_s\n{HALF_PAST_TWO},"a\nb\nc"\n{LINE}\n'
     assert read(tmp_path, text).warnings == (
-        "line: not as many fields as the header: 3 lines kept out",
+        "line: not as many fields as the header: 3 lines ignored",
     )
 
 

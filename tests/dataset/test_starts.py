@@ -37,7 +37,7 @@ def test_dates_and_numbers_in_one_file(tmp_path, first):
     path.write_text("".join(json.dumps({"start": start, "e2e_s": 2.0}) + "\n" for start in starts))
     columns = read_columns(path)
     assert columns.start.tolist() == [HALF_PAST_TWO] * 3
-    assert columns.warnings == ("row: no usable start: 4 rows kept out",)
+    assert columns.warnings == ("row: no usable start: 4 rows ignored",)
 
 
 def parquet(path, columns):
@@ -78,7 +78,7 @@ def test_a_timestamp_beyond_nanoseconds_costs_its_row_alone(tmp_path, year):
     starts = timestamps("s", AT, datetime(year, 12, 31, tzinfo=UTC))
     columns = read_columns(parquet(tmp_path / "r.parquet", {"start": starts, "e2e_s": [1.0, 2.0]}))
     assert columns.start.tolist() == [HALF_PAST_TWO]
-    assert columns.warnings == ("row: no usable start: 1 row kept out",)
+    assert columns.warnings == ("row: no usable start: 1 row ignored",)
 
 
 def test_other_kinds_in_parquet(tmp_path):

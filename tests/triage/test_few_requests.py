@@ -8,7 +8,7 @@ import pytest
 from llmtrace.dataset.case import Case, Window, no_signals
 from llmtrace.dataset.columns import concatenate
 from llmtrace.triage.attribution.components import Values, values
-from llmtrace.triage.comparison.extreme_waits import far_beyond
+from llmtrace.triage.comparison import extreme_waits
 from llmtrace.triage.comparison.p95_change import CERTAIN
 from llmtrace.triage.comparison.within_groups import clearest_group
 from llmtrace.triage.pipeline import Settings, triage
@@ -31,6 +31,11 @@ def usual(n: int, seed: int, spread: float = 0.4) -> Values:
     """Draw times of which the longest are so heavy."""
     r = np.random.default_rng(seed)
     return waits(list(np.arange(float(n))), list(0.05 * np.exp(r.normal(0, spread, n))))
+
+
+def far_beyond(before: Values, after: Values) -> float:
+    """Return the chance of as many waits as far beyond the longest before."""
+    return extreme_waits.far_beyond(before.value, after.value, after.t)
 
 
 def with_long(one: Values, places: list[int], seconds: float) -> Values:

@@ -85,7 +85,7 @@ def test_a_langfuse_project(monkeypatch, capsys):
         with pytest.raises(DataError, match="has no rows"):
             read(Window(1e9, 1e9 + 60), silent, {})
     assert case.rows.n == 4
-    assert any("1 kept out" in line for line in case.warnings)
+    assert any("1 ignored" in line for line in case.warnings)
     assert main(["triage", "--langfuse", "--last", "5m"]) == 1
     assert "Langfuse" in capsys.readouterr().err
 

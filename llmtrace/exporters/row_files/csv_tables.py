@@ -21,6 +21,7 @@ from llmtrace.exporters.row_files.forms import Progress, blocks, check_columns, 
 _SEPARATORS: Final = ",;\t|"
 _STATED_SEPARATOR: Final = re.compile(r'"?sep=(.)"?')  # a first line that Excel writes
 _NUMBER: Final = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_THOUSANDS: Final = r"^[+-]?[0-9]{1,3}(,[0-9]{3})+(\.[0-9]*)?$"
 _FLAG: Final = r"^[01](\.0*)?$"
 _FLAGS: Final = {"true": "1", "t": "1", "yes": "1", "false": "0", "f": "0", "no": "0"}
 _REST_OF_FIELD: Final = re.compile(r'[^"]*+(?:""[^"]*+)*+"')  # after the quote that opens it
@@ -202,6 +203,9 @@ def _numbers(column: Any, name: str, kept_out: Counter[str], decimal: str) -> An
         text = pc.utf8_lower(text)
         for word, digit in _FLAGS.items():
             text = pc.if_else(pc.equal(text, word), digit, text)
+    if decimal == ".":
+        grouped = pc.match_substring_regex(text, _THOUSANDS)
+        text = pc.if_else(grouped, pc.replace_substring(text, ",", ""), text)
     text = pc.replace_substring(text, decimal, ".")
     usable = pc.match_substring_regex(text, _FLAG if flag else _NUMBER)
     odd = len(column) - column.null_count - (pc.sum(usable).as_py() or 0)

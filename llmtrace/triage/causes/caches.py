@@ -451,8 +451,6 @@ def lora_slots(e: Evidence) -> Finding:
     """
     deferred, share = _deferred(e)
     slow, calm, known = _slow_and_calm_models(e)
-    # A model may be slower for any reason: that it waits in an engine has to be reported.
-    known = known and (deferred is not None or e.row("queue_s") is not None)
     more = None if deferred is None else _more_wait(deferred) or (
         share != 0 and gauge_misses_waits(e) and _wait_though_slots_free(e))  # fmt: skip
     # Requests are deferred for KV blocks, a grammar or an adapter: exclude the first two.
@@ -670,13 +668,14 @@ def _scheduled_together(e: Evidence) -> bool | None:
 
 
 def _slow_and_calm_models(e: Evidence) -> tuple[list[str], list[str], bool]:
-    """Return the models whose queue grew, the others, and whether rows name models."""
-    words = e.after.rows.words["model"]
-    slow, calm = e.rising_values("model", "queue_s" if e.after.known("queue_s") else "ttft_s") or (
-        [],
-        [],
-    )
-    return slow, calm, bool((words.codes >= 0).any())
+    """Return the models whose queue grew, the others, and whether rows and engines show it.
+
+    A model may be slower for any reason: that it waits in an engine has to be reported.
+    """
+    queues = e.after.known("queue_s")
+    slow, calm = e.rising_values("model", "queue_s" if queues else "ttft_s") or ([], [])
+    reported = queues or e.row("queue_s") is not None or _deferred(e)[0] is not None
+    return slow, calm, reported and bool((e.after.rows.words["model"].codes >= 0).any())
 
 
 def _compete(e: Evidence, deferred: float | None) -> bool:

@@ -85,8 +85,7 @@ def queue_saturation(e: Evidence) -> Finding:
              else f"each engine gets more load, and {first}",
              "the engine's queue time per request"),
         required(waits or grown or by_requests or (None if queued is None else waits),
-                 say.gauge("requests waiting for capacity", waiting) if waits or not by_requests
-                 else say.durations("queue", e.row("queue_s")),
+                 _waited(e, first if grown else "", by_requests=by_requests and not waits),
                  "the engines' gauge `waiting`"),
         proof(full_batch or (by_volume and full),
               limit if full_batch else say.gauge("KV usage", kv)),
@@ -103,6 +102,16 @@ def queue_saturation(e: Evidence) -> Finding:
     ]  # fmt: skip
     action = "Add capacity: start replicas; until they are up, shed or defer what can wait."
     return judge("queue_saturation", lines, action + flags(e, "queue_saturation"))
+
+
+def _waited(e: Evidence, first: str, *, by_requests: bool) -> str:
+    """Say what shows that requests wait; `first` = that their first chunk is late."""
+    waiting = e.gauge("waiting")
+    if waiting is None and first:
+        return f"requests wait longer as load grows: {first}"
+    if by_requests:
+        return say.durations("queue", e.row("queue_s"))
+    return say.gauge("requests waiting for capacity", waiting)
 
 
 def _load_delays_first_chunk(e: Evidence) -> bool:

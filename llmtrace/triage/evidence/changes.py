@@ -160,7 +160,7 @@ def shift(
     after, after_t = _known(after, after_t)
     if len(before) < MIN_COUNT or len(after) < MIN_COUNT:
         return None
-    far = far_beyond(before, after, after_t) if waits else 1.0
+    far_z = _z_of_chance(far_beyond(before, after, after_t)) if waits else -math.inf
     before, after = (values[np.argsort(t, kind="stable")]
                      for values, t in ((before, before_t), (after, after_t)))  # fmt: skip
     found, (b05,) = _without_z(before, after), percentiles(np.sort(before), 5)
@@ -177,7 +177,7 @@ def shift(
         found,
         z=z_of_t((found.after_p50 - found.before_p50) / error, len(medians) - 1),
         tail_z=max(_tail_z(found.tail_share, len(before), len(after), many), means_z),
-        mean_z=max(_mean_z(blocks_b, blocks_a), means_z, _z_of_chance(far) if waits else -math.inf),
+        mean_z=max(_mean_z(blocks_b, blocks_a), means_z, far_z),
         low_tail_z=_tail_z(float(np.mean(after < b05)), len(before), len(after), few),
         stretch_z=_stretch_z(before, after, _mean),
         stretch_median_z=_stretch_z(before, after, median),

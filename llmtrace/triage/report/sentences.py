@@ -259,7 +259,7 @@ def event_text(event: NearEvent, onset: Onset | None) -> str:
     side = "before" if event.distance_s < 0 else "after"
     apart = f"{duration(abs(event.distance_s))} {side} it began"
     if onset is not None and onset.earliest <= event.t <= onset.latest:
-        apart = "when it began, as far as that is known"
+        apart = "about when it began"
     return f"{event.kind}: {event.text}, {apart} ({date_and_zone(event.t)})"
 
 

@@ -47,7 +47,7 @@ _STATUS_STYLES: Final[dict[Status, str]] = {
 _MAX_CAUSES: Final = 3
 _MAX_LINES: Final = 4
 _BAR: Final = 24
-_RULE: Final = 80  # characters of a horizontal line, however wide the terminal
+_RULE: Final = 80  # characters of a horizontal line, at most
 
 
 def screen(result: Result, *, explain: bool = False, links: Links | None = None) -> RenderableType:
@@ -155,7 +155,8 @@ def _facts(result: Result, *, explain: bool) -> RenderableType:
 def _causes(result: Result, links: Links, *, explain: bool) -> RenderableType:
     named = [one for one in result.causes if one.status in NAMED]
     shown = named if explain else named[:_MAX_CAUSES]
-    parts: list[RenderableType] = [Text("causes ".ljust(_RULE, "─"), "dim")]
+    rule = Text("causes ".ljust(_RULE, "─"), "dim", no_wrap=True, overflow="crop")
+    parts: list[RenderableType] = [rule]
     if not named:
         parts.append(Text("none is supported by the evidence", "yellow"))
     parts += (Text(f"→ {text}", "bold") for text in next_steps(result))

@@ -1,0 +1,195 @@
+"""Does triage hold on a log of requests as others keep it: no stages, engines or traces?
+
+Made after logs that were written by somebody who had read the docs only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+import pytest
+
+from llmtrace.dataset.case import Case, signals_from
+from llmtrace.dataset.columns import from_dicts
+from llmtrace.triage.evidence.changes import shift
+from llmtrace.triage.pipeline import Settings, triage
+from llmtrace.triage.report.next_steps import next_steps
+from llmtrace.triage.result import Result
+from llmtrace.triage.rows_in_order import evenly_weighted, in_order
+
+START: Final = 1_795_780_800  # of four hours
+ONSET: Final = START + 8400
+COUNT: Final = 4000
+QUICK: Final = Settings(bootstrap=0)
+Rows = list[dict[str, Any]]
+Change = Callable[[dict[str, Any], np.random.Generator], None]
+
+
+def log_of(change: Change, *, seed: int = 1) -> Rows:
+    """Return the requests of four hours, of which those after the onset are changed."""
+    dice = np.random.default_rng(seed)
+    rows = []
+    for seconds in np.sort(dice.uniform(0, 14_400, COUNT)):
+        row = {
+            "start": round((START + seconds) * 1000) * 10**6,
+            "model": str(dice.choice(["big", "big", "mini"])),
+            "tenant": str(dice.choice(["acme", "globex", "initech", "umbrella"])),
+            "replica": f"llm-{dice.integers(4)}",
+            "outcome": "success",
+            "prompt_tokens": int(dice.lognormal(6.5, 0.9)),
+            "output_tokens": int(dice.lognormal(5.0, 0.7)) + 1,
+            "version": "1.4.0",
+            "slower": 1.0,
+        }
+        if seconds >= ONSET - START:
+            change(row, dice)
+        first = (0.15 + row["prompt_tokens"] * 2e-4) * dice.lognormal(0.0, 0.3)
+        row["ttft_s"] = round(first * row["slower"] + row.pop("later", 0.0), 4)
+        row["e2e_s"] = round(row["ttft_s"] + row["output_tokens"] * 0.0123, 4)
+        del row["slower"]
+        rows.append(row)
+    return rows
+
+
+def slow_replica(row: dict[str, Any], _dice: np.random.Generator) -> None:
+    """One of four replicas takes three times as long."""
+    row["slower"] = 3.0 if row["replica"] == "llm-2" else 1.0
+
+
+def slow_model(row: dict[str, Any], _dice: np.random.Generator) -> None:
+    """One of two models takes 60 % longer."""
+    row["slower"] = 1.6 if row["model"] == "mini" else 1.0
+
+
+def long_prompts(row: dict[str, Any], _dice: np.random.Generator) -> None:
+    """One of four tenants sends prompts three times as long."""
+    row["prompt_tokens"] *= 3 if row["tenant"] == "acme" else 1
+
+
+def deployment(row: dict[str, Any], _dice: np.random.Generator) -> None:
+    """A new version takes 0.4 s longer."""
+    row |= {"version": "1.5.0", "later": 0.4}
+
+
+def growing(row: dict[str, Any], dice: np.random.Generator) -> None:
+    """Waits grow from nothing, in a straight line."""
+    minutes = (row["start"] / 1e9 - ONSET) / 60
+    row["later"] = min(8.0, 0.2 * minutes) * float(dice.uniform(0.0, 2.0))
+
+
+def triaged(rows: Rows) -> Result:
+    """Triage a log, of which no engine reports anything."""
+    return triage(Case(rows=from_dicts(rows), signals=signals_from(())[0]), QUICK)
+
+
+@cache
+def result_of(change: Change) -> Result:
+    """Triage a log."""
+    return triaged(log_of(change))
+
+
+def status_of(result: Result, cause: str) -> str:
+    """Return the status of one cause."""
+    return next(one.status for one in result.causes if one.id == cause)
+
+
+def test_a_sample_by_duration_leans_to_no_replica():
+    """All slow requests are kept, and a tenth of the others, each with its weight."""
+    dice = np.random.default_rng(2)
+    rows = []
+    for row in log_of(slow_replica):
+        weight = 1 if row["ttft_s"] >= 0.6 else 10
+        if dice.random() * weight < 1:
+            rows.append({**row, "weight": weight})
+    result = triaged(rows)
+
+    assert status_of(result, "replica_imbalance") not in {"confirmed", "likely", "possible"}
+    assert result.cohorts[0].attributes == {"replica": "llm-2"}
+
+
+@pytest.mark.parametrize("heavy", [1.0, 10.0])
+def test_rows_of_even_weight_stand_for_as_many(heavy):
+    """As many requests of each kind as the weights say, within chance."""
+    kinds = ["a"] * 3000 + ["b"] * 300
+    rows = from_dicts(
+        {"start": START * 10**9 + i, "model": kind, "weight": 1.0 if kind == "a" else heavy}
+        for i, kind in enumerate(kinds)
+    )
+    drawn = evenly_weighted(rows)
+    (weight,) = np.unique(drawn.weights)
+
+    assert weight == heavy
+    assert weight * drawn.words["model"].where("a").sum() == pytest.approx(3000, rel=0.2)
+    assert weight * drawn.words["model"].where("b").sum() == 300 * heavy
+
+
+def test_a_slower_model_waits_for_no_adapter():
+    """Nothing says that it waits in an engine; whom it concerns is said."""
+    result = result_of(slow_model)
+
+    assert status_of(result, "lora_slots") == "unknown"
+    assert result.cohorts[0].attributes == {"model": "mini"}
+
+
+@pytest.mark.parametrize("change", [slow_replica, slow_model, deployment, growing])
+def test_the_onset_is_held(change):
+    """Also if others hide it, and if a straight rise has a bent logarithm."""
+    onset = result_of(change).onset
+
+    assert onset is not None
+    assert onset.earliest <= ONSET + onset.gap_s
+    assert onset.latest >= ONSET - onset.gap_s
+    assert abs(onset.best - ONSET) < (600 if change is growing else 120)
+
+
+def test_who_sends_long_prompts_is_said():
+    """With the cause, and with what to do."""
+    first = result_of(long_prompts).causes[0]
+
+    assert first.id == "long_prompts"
+    assert first.group == {"tenant": "acme"}
+    assert "the longer ones come from tenant=acme" in first.action
+
+
+def test_a_deployment_as_it_began_comes_first():
+    """It is what to look at, whatever is not reported."""
+    assert next_steps(result_of(deployment))[0].startswith(
+        "It began with a deployment (first request of version 1.5.0)"
+    )
+    assert not any("deployment" in text for text in next_steps(result_of(slow_model)))
+
+
+def test_the_order_of_rows_does_not_matter():
+    """A database gives them in any order."""
+    rows = log_of(slow_replica)
+    dice = np.random.default_rng(3)
+    shuffled = [rows[i] for i in dice.permutation(len(rows))]
+    other = triaged(shuffled)
+
+    assert other.causes == result_of(slow_replica).causes
+
+
+def test_rows_that_are_there_twice_count_once():
+    """Starts are in whole milliseconds, but two requests do not take as many microseconds."""
+    rows = log_of(slow_replica)
+    whole = [{**row, "ttft_s": 1.0, "e2e_s": 2.0} for row in rows]
+
+    assert in_order(from_dicts(rows + rows[:500]))[1] >= 495
+    assert in_order(from_dicts(whole + whole[:500]))[1] == 0
+
+
+@pytest.mark.parametrize(("long", "beyond"), [(8, True), (2, False)])
+def test_a_few_waits_far_longer_than_any_before_are_beyond_chance(long, beyond):
+    """One request in seven waits for 0.4 s, where none had waited for 0.02 s."""
+    dice = np.random.default_rng(4)
+    before, after = (dice.lognormal(-5.5, 0.4, 58) for _ in range(2))
+    after[[2, 5, 8, 11, 14, 17, 20, 50][:long]] = 0.4
+    t = np.arange(58) * 0.45
+    found = shift(before, t, after, t + 30, waits=True)
+
+    assert found is not None
+    assert found.mean_rose(0.01) is beyond
+    assert not shift(before, t, after, t + 30).mean_rose(0.01)  # type: ignore[union-attr]
