@@ -93,10 +93,12 @@ def _of_the_rows(found: Quality, metric: str, there: int, stands_for: float) -> 
     n, censored = found.n, found.censored
     if least_values(Q) <= min(n) < _FEW:
         yield f"few requests ({n[0]:,} before, {n[1]:,} after): wide intervals"
-    if found.coverage is not None and found.coverage < _MIN_COVERAGE:
+    if found.coverage == 0:
+        yield "no stages are reported: all of the time is unattributed"
+    elif found.coverage is not None and found.coverage < _MIN_COVERAGE:
         yield (
             f"stages are known for {100 * found.coverage:.0f} % of the typical request's time: "
-            "the rest stays one piece, unattributed"
+            "the rest is unattributed"
         )
     if found.clustered is not None and found.clustered > BURSTS:
         yield f"slow requests come in bursts: wide intervals (design effect {found.clustered:.0f})"

@@ -418,7 +418,7 @@ def test_time_without_requests_is_said_of_an_onset(past):
     text = " ".join(shown(replace(result, onset=onset, data=data), width=250).split())
 
     assert re.search(r"95 % interval \d{4}-.*, of which 9 min have no requests", text)
-    assert re.search(r"none reported or seen from \d{4}-.* UTC, when the data start,", text)
+    assert re.search(r"none reported or seen from the start of the data, \d{4}-.* UTC,", text)
 
 
 # --- what users lose comes first -----------------------------------------------------------------

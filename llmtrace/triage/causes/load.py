@@ -69,7 +69,7 @@ def queue_saturation(e: Evidence) -> Finding:
         long before. Limit queued requests, so that overload is a fast 503 and not a slow
         response.
     """
-    waiting, kv = map(e.gauge, ("waiting", "kv_usage"))
+    kv = e.gauge("kv_usage")
     full_batch, limit = at_limit(e)
     full = kv is not None and highest(kv) >= full_from(e)
     by_volume, tokens, waits = _more_requests_fill_cache(e), e.rate("tokens_in"), _more_wait(e)

@@ -165,10 +165,10 @@ def facts(result: Result) -> Iterator[tuple[str, str]]:
     for number, event in enumerate(result.events[:_MAX_EVENTS]):
         yield ("" if number else "changes"), event_text(event, result.onset)
     if result.state is not None and not result.events:
-        since, onset, data = "30 min before it began", result.onset, result.data
+        since, onset, data = "30 min before the onset", result.onset, result.data
         if onset is not None and data is not None and onset.best - data.start < EVENTS_BACK_S:
-            since = f"{date_and_zone(data.start)}, when the data start,"
-        yield "changes", f"none reported or seen from {since} to 2 min after"
+            since = f"the start of the data, {date_and_zone(data.start)},"
+        yield "changes", f"none reported or seen from {since} to 2 min after the onset"
     before, after = result.load.get("before"), result.load.get("after")
     if before is not None and after is not None:
         yield "workload", load_text(before, after)
