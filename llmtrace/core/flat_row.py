@@ -233,10 +233,11 @@ def _written(flat: Mapping[str, Any], e2e: int) -> Stages | None:
 
 def _plain(flat: Mapping[str, Any], key: str) -> Any:
     value, kind = flat.get(key), _PLAIN[key]
-    if key == "start" and isinstance(value, str):
-        if (start := start_ns(value)) is None:
+    if key == "start":
+        start = start_ns(value)
+        if start is None and isinstance(value, str):
             raise ValueError(f"start is {value!r}, and must be {START_FORMS}")
-        return start
+        value = value if start is None else start
     if key == "outcome" and isinstance(value, str):
         value = OUTCOME_WORDS.get(value.lower(), value)
     if kind is int and isinstance(value, float) and value.is_integer():

@@ -64,7 +64,7 @@ def start_ns(value: object) -> int | None:
 
 def _scaled(value: float, unit: int) -> int:
     """Return a number of units in nanoseconds, to the microsecond: a float has no more."""
-    if not 0 < value <= MAX_START_NS:
+    if not 0 < value <= MAX_START_NS or (unit == 1 and not value.is_integer()):
         return 0
     return int(value) if unit == 1 else round(value * (unit / 1000)) * 1000
 

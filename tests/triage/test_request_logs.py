@@ -1,6 +1,6 @@
 """Does triage hold on a log of requests as others keep it: no stages, engines or traces?
 
-Made after logs that were written by somebody who had read the docs only.
+Made after logs whose author had read the docs only.
 """
 
 from __future__ import annotations
