@@ -11,13 +11,14 @@ import gzip
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llmtrace.core.errors import DataError, SourceError, explain_error, needs_extra, suggestion
+from llmtrace.core.errors import DataError, SourceError, explain_error, needs_extra
 from llmtrace.core.flat_row import flat_kinds
 from llmtrace.core.json_values import START_FORMS
 from llmtrace.dataset.columns import FLAGS, IDS, NUMBERS, WORDS, Builder, Columns, as_ids, short
@@ -51,11 +52,9 @@ _FACTORS: Final = {"ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 # What OpenTelemetry, providers' interfaces and access logs call it.
 _OTHER_KEYS: Final = {
     "input_tokens": "prompt_tokens", "completion_tokens": "output_tokens",
-    "cache_read_input_tokens": "cached_tokens", "status": "http_status",
-    "status_code": "http_status", "customer": "tenant", "user": "tenant",
-    "endpoint": "route", "pod": "replica", "host": "replica", "request_time": "e2e_s",
-    "duration": "e2e_s", "duration_s": "e2e_s", "latency": "e2e_s", "latency_s": "e2e_s",
-    "timestamp": "start", "time": "start", "ts": "start",
+    "cache_read_input_tokens": "cached_tokens", "status_code": "http_status",
+    "request_time": "e2e_s", "duration": "e2e_s", "duration_s": "e2e_s", "latency": "e2e_s",
+    "latency_s": "e2e_s", "customer": "tenant", "endpoint": "route", "pod": "replica",
 }  # fmt: skip
 
 
@@ -104,23 +103,31 @@ def _plausible(rows: Columns, builder: Builder, path: Path) -> Columns:
             some = "" if float(np.median(known)) > limit_s else " for part of the time"
             builder.doubts.append(f"{odd}{some}: are these milliseconds?")
     row = _object(builder.first) or {}
+    unknown: list[str] = []
     for key in sorted(row.keys() - flat_kinds().keys()):
-        if hint := _meant(key, {*NUMBERS, *WORDS, *IDS} - row.keys()):
-            builder.doubts.append(f"unknown key {short(key)!r}{hint}")
+        if name := _meant(key, {*NUMBERS, *WORDS, *IDS} - row.keys()):
+            text = f"unknown key {short(key)!r}. Did you mean {name!r}{_unit_of(key)}?"
+            (builder.doubts if name in NUMBERS else unknown).append(text)
     if all(np.isnan(rows.numbers[name]).all() for name in _METRICS):
         lacks = f"no row has {' or '.join(_METRICS)}; the first has {short(', '.join(row))}"
         builder.doubts.insert(0, lacks)
-    return rows.take(~far)
+    return replace(rows.take(~far), warnings=(*unknown, *rows.warnings))
 
 
 def _meant(key: str, lacking: set[str]) -> str:
-    """Return a question for the key of a row that another key seems to mean; empty = none."""
-    stem, _, unit = key.rpartition("_")
-    if unit in _FACTORS and f"{stem}_s" in lacking:
-        return f". Did you mean '{stem}_s', in seconds (divided by {_FACTORS[unit]:,})?"
-    if (other := _OTHER_KEYS.get(key.lower(), "")) in lacking:
-        return f". Did you mean {other!r}?"
-    return "" if other else suggestion(key, sorted(lacking), _ALIKE)
+    """Return the key of a row, of those lacking, that another key seems to mean; empty = none."""
+    in_seconds = f"{key.rpartition('_')[0]}_s"
+    if _unit_of(key) and in_seconds in lacking:
+        return in_seconds
+    if (other := _OTHER_KEYS.get(key.lower())) is not None:
+        return other if other in lacking else ""
+    return next(iter(get_close_matches(key, sorted(lacking), n=1, cutoff=_ALIKE)), "")
+
+
+def _unit_of(key: str) -> str:
+    """Say how to get seconds of a key that names another unit; empty = it names none."""
+    factor = _FACTORS.get(key.rpartition("_")[2])
+    return "" if factor is None else f", in seconds (divided by {factor:,})"
 
 
 def _no_row(first: bytes) -> str:

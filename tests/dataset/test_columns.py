@@ -374,6 +374,7 @@ def test_keys_that_may_be_mistyped_are_said(tmp_path):
         ("ttft_ms", "Did you mean 'ttft_s', in seconds (divided by 1,000)?"),
         ("completion_tokens", "Did you mean 'output_tokens'?"),
         ("request_time", "Did you mean 'e2e_s'?"),
+        ("customer", "Did you mean 'tenant'?"),
         ("customer_tier", ""),
     ],
 )
@@ -383,6 +384,7 @@ def test_a_key_of_another_system_is_known(tmp_path, key, said):
     warnings = read_columns(lines(tmp_path / "rows.jsonl", row)).warnings
 
     assert [*warnings] == ([f"unknown key {key!r}. {said}"] if said else [])
+    assert [isinstance(text, Doubt) for text in warnings] == [key != "customer"] * bool(said)
 
 
 def test_numbers_and_flags_may_be_quoted(tmp_path):

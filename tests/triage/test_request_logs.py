@@ -16,7 +16,7 @@ from llmtrace.dataset.case import Case, signals_from
 from llmtrace.dataset.columns import from_dicts
 from llmtrace.triage.evidence.changes import shift
 from llmtrace.triage.pipeline import Settings, triage
-from llmtrace.triage.report.next_steps import next_steps
+from llmtrace.triage.report.next_steps import next_steps, would_settle
 from llmtrace.triage.result import Result
 from llmtrace.triage.rows_in_order import evenly_weighted, in_order
 
@@ -160,6 +160,13 @@ def test_a_deployment_as_it_began_comes_first():
         "It began with a deployment (first request of version 1.5.0)"
     )
     assert not any("deployment" in text for text in next_steps(result_of(slow_model)))
+
+
+def test_without_any_stage_that_is_what_is_missing():
+    """Not three fields that only llmtrace's own rows have."""
+    assert [text.partition(",")[0] for text in would_settle(result_of(deployment))] == [
+        "the stages of each request"
+    ]
 
 
 def test_the_order_of_rows_does_not_matter():

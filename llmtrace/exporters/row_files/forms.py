@@ -27,7 +27,7 @@ SUFFIXES: Final = (*_BY_SUFFIX, *(f"{name}.gz" for name in _BY_SUFFIX if name !=
 _BLOCK_BYTES: Final = 16 << 20
 _STDIN: Final = Path("/dev/stdin")
 _GZIPPED: Final = b"\x1f\x8b"
-_MAX_ARRAY_BYTES: Final = 256 << 20
+_MAX_ARRAY_BYTES: Final = 128 << 20  # all of it is in memory at once
 
 
 def form_of(path: Path) -> Form:

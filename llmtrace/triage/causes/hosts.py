@@ -640,10 +640,11 @@ def _gap_text(found: engine_halts.Gap | None, usual: float) -> str:
         return "no span in which requests came and nothing left"
     where = f"{found.instance}: " if found.instance else ""
     times = "" if found.times == 1 else f"{found.times} times, "
+    streams = f" and {found.streams} responses were in progress" if found.streams else ""
     return (
         f"{where}{times}nothing came out for {'up to ' if times else ''}"
-        f"{say.seconds(found.seconds)} though {found.arrivals} requests came and {found.streams} "
-        f"responses were in progress (longest before: {say.seconds(usual)})"
+        f"{say.seconds(found.seconds)} though {found.arrivals} requests came{streams} "
+        f"(longest before: {say.seconds(usual)})"
     )
 
 

@@ -30,7 +30,7 @@ def _by_what_moved(result: Result) -> Iterator[str]:
     event = _event_as_it_began(result)
     if event is not None and event.kind in _TEXTS["event"]:
         yield _TEXTS["event"][event.kind].format(event=event.text)
-    if result.outcomes is not None and result.outcomes.significant:
+    if _fails(result):
         yield _TEXTS["failures"]
     places = [pair for one in result.cohorts[:1] for pair in one.attributes.items()]
     yield from (_TEXTS["place"][name].format(value=value) for name, value in places
@@ -57,9 +57,15 @@ def would_settle(result: Result) -> list[str]:
     """Return which data are missing, for the verdict or for causes in the stage that moved."""
     if not next_steps(result) or result.verdict in _TEXTS["verdict"]:
         return [*result.settle]
+    if result.quality.coverage == 0 and not _fails(result):
+        return [*result.settle, _TEXTS["no_stages"]]
     missing = {one.id: one.missing for one in result.causes if one.status == "unknown"}
     data = [text for cause in _TEXTS["settle"][_stage(result)] for text in missing.get(cause, ())]
     return list(dict.fromkeys((*result.settle, *data)))[:_MAX_DATA]
+
+
+def _fails(result: Result) -> bool:
+    return result.outcomes is not None and result.outcomes.significant
 
 
 def _stage(result: Result) -> str:
