@@ -78,7 +78,8 @@ def test_waterfall_says_what_is_simulated(saved, capsys):
     ("content", "options", "words"),
     [
         ("", [], "no rows"),
-        ("[]", [], "rows.jsonl:1: not a row"),
+        ("[]", [], "no rows"),
+        ("[1]", [], "rows.jsonl:1: not a row"),
         ("{}", [], "rows.jsonl:1: not a row: 'e2e_s' is missing"),
         ('{"a": "b', [], "rows.jsonl:1: not a row: no JSON, or cut off"),
         (json.dumps(make_row().as_dict()), ["--request", "lt-9"], "'lt-9'"),
