@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from llmtrace.core.json_values import MAX_S, start_ns
+from llmtrace.core.json_values import MAX_S, MAX_START_NS, start_ns
 from llmtrace.core.row import Row
 from llmtrace.core.row_fields import (
     FAILED,
@@ -240,7 +240,10 @@ class Builder:
         self.n = self._seen = 0
 
     def add(self, rows: Iterable[Mapping[str, Any]], block: int = 65_536) -> None:
-        """Add flat rows; those without a start time cannot be placed, and are left out."""
+        """Add flat rows; those without a start time cannot be placed, and are left out.
+
+        A whole `start` is in nanoseconds; any other is read as `start_ns` does.
+        """
         kept: list[Mapping[str, Any]] = []
         for row in rows:
             kept.append(row)
@@ -251,7 +254,7 @@ class Builder:
             self._add_block(kept)
 
     def _add_block(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        starts = [start_ns(row.get("start")) for row in rows]
+        starts = [_in_ns(row.get("start")) for row in rows]
         if None in starts:
             self.kept_out["row: no usable start"] += starts.count(None)
             rows = [row for row, start in zip(rows, starts, strict=True) if start is not None]
@@ -393,6 +396,12 @@ class Builder:
             },
             ids={name: _joined(parts, "S1") for name, parts in self._ids.items()},
         )
+
+
+def _in_ns(start: object) -> int | None:
+    if isinstance(start, int) and not isinstance(start, bool) and 0 < start <= MAX_START_NS:
+        return start
+    return start_ns(start)
 
 
 def _by_status(status: Floats) -> NDArray[np.int32]:

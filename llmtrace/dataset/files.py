@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from llmtrace.core.errors import DataError, SourceError, explain_error, needs_extra
 from llmtrace.core.flat_row import flat_kinds
-from llmtrace.core.json_values import START_FORMS
+from llmtrace.core.json_values import START_FORMS, start_ns
 from llmtrace.dataset.columns import FLAGS, IDS, NUMBERS, WORDS, Builder, Columns, as_ids, short
 from llmtrace.dataset.sampling import Sample
 from llmtrace.exporters.row_files.arrow_table import starts_ns
@@ -201,7 +201,7 @@ def _add_json(block: bytes, builder: Builder) -> None:
         if flat is None:
             builder.kept_out["line: not a row"] += 1
         else:
-            rows.append(flat)
+            rows.append(flat | {"start": start_ns(flat.get("start"))})
     builder.add(rows)
 
 
