@@ -73,10 +73,15 @@ def suggestion(word: str, known: Iterable[object], alike: float = 0.6) -> str:
         >>> suggestion("triag", ["triage", "top"])
         ". Did you mean 'triage'?"
     """
+    close = closest(word, known, alike)
+    return f". Did you mean {close!r}?" if close else ""
+
+
+def closest(word: str, known: Iterable[object], alike: float = 0.6) -> str:
+    """Return the known word that is closest to a mistyped one; empty = none is close."""
     import difflib  # an application has no use for it
 
-    close = difflib.get_close_matches(word, map(str, known), n=1, cutoff=alike)
-    return f". Did you mean {close[0]!r}?" if close else ""
+    return next(iter(difflib.get_close_matches(word, map(str, known), n=1, cutoff=alike)), "")
 
 
 def explain_error(error: Exception) -> str:

@@ -51,10 +51,8 @@ def start_ns(value: object) -> int | None:
     """
     if isinstance(value, str):
         text = value.strip()
-        if not _NUMBER.fullmatch(text):
-            value = _date_ns(text)
-        else:
-            value = float(text) if "." in text else int(text)
+        number = float if "." in text else int
+        value = number(text) if _NUMBER.fullmatch(text) else _date_ns(text)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     unit = next((ns for least, ns in UNITS_NS.items() if least <= value < 10 * least), 1)

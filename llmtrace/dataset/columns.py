@@ -297,8 +297,7 @@ class Builder:
             codes, names = word(name)
             if name == "outcome":
                 codes, names = self._outcomes(codes, names), OUTCOMES
-                by_status = _by_status(numbers["http_status"])
-                codes = np.where(codes < 0, by_status, codes)
+                codes = np.where(codes < 0, _by_status(numbers["http_status"]), codes)
             self._codes[name].append(_recode(Words(codes, tuple(names)), self._names[name]))
         for name in IDS:
             self._ids[name].append(identity(name))

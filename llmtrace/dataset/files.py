@@ -11,14 +11,13 @@ import gzip
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llmtrace.core.errors import DataError, SourceError, explain_error, needs_extra
+from llmtrace.core.errors import DataError, SourceError, closest, explain_error, needs_extra
 from llmtrace.core.flat_row import flat_kinds
 from llmtrace.core.json_values import START_FORMS, start_ns
 from llmtrace.dataset.columns import FLAGS, IDS, NUMBERS, WORDS, Builder, Columns, as_ids, short
@@ -121,7 +120,7 @@ def _meant(key: str, lacking: set[str]) -> str:
         return in_seconds
     if (other := _OTHER_KEYS.get(key.lower())) is not None:
         return other if other in lacking else ""
-    return next(iter(get_close_matches(key, sorted(lacking), n=1, cutoff=_ALIKE)), "")
+    return closest(key, sorted(lacking), _ALIKE)
 
 
 def _unit_of(key: str) -> str:

@@ -460,14 +460,14 @@ def test_a_file_of_nothing_is_no_rows(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content"),
-    [("rows.jsonl.gz", b"no row"), ("rows.parquet", b"not parquet"),
-     ("rows.jsonl.gz", gzip.compress(b'{"start": 1}\n' * 1000)[:60])],
+    ("name", "content", "error"),
+    [("rows.jsonl.gz", b"no row", DataError), ("rows.parquet", b"not parquet", SourceError),
+     ("rows.jsonl.gz", gzip.compress(b'{"start": 1}\n' * 1000)[:60], SourceError)],
 )  # fmt: skip
-def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path, name, content):
+def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path, name, content, error):
     """With its path."""
     (tmp_path / name).write_bytes(content)
-    with pytest.raises((SourceError, DataError), match=name):
+    with pytest.raises(error, match=name):
         read_columns(tmp_path / name)
 
 

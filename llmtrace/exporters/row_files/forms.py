@@ -67,10 +67,9 @@ def _lines_of_array(path: Path, text: bytes) -> bytes:
             "line instead, as `jq -c '.[]'` does"
         )
     try:
-        values = json.loads(text)
+        return b"".join(json.dumps(value).encode() + b"\n" for value in json.loads(text))
     except (ValueError, RecursionError):
         return text
-    return b"".join(json.dumps(value).encode() + b"\n" for value in values)
 
 
 def blocks(path: Path, progress: Progress = silent) -> Iterator[bytes]:
