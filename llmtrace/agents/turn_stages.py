@@ -10,15 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from llmtrace.core.stages import (
-    DRAWN_ORDER,
-    Reported,
-    Source,
-    StageName,
-    Stages,
-    Timeline,
-    better,
-)
+from llmtrace.core.stages import DRAWN_ORDER, Reported, Source, StageName, Stages, Timeline, better
 
 _ORDER: Final = ("client", *DRAWN_ORDER)
 _REPORTED: Final[tuple[StageName, ...]] = ("gateway", "queue", "prefill", "decode")

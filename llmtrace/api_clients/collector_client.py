@@ -18,12 +18,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import IO, Any, Final
 
-from llmtrace.api_clients.http_client import (
-    OWN_AUTHORITY,
-    opener,
-    read_authorization,
-    unreachable,
-)
+from llmtrace.api_clients.http_client import OWN_AUTHORITY, opener, read_authorization, unreachable
 from llmtrace.core.errors import ConfigError, SourceError
 
 DEFAULT_URL: Final = "http://127.0.0.1:4319"

@@ -15,12 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from llmtrace.budget import DEFAULT
-from llmtrace_dashboards.rules.recording_series import (
-    ALLOWED,
-    bad_rate,
-    bad_ratio,
-    valid_rate,
-)
+from llmtrace_dashboards.rules.recording_series import ALLOWED, bad_rate, bad_ratio, valid_rate
 from llmtrace_dashboards.rules.totals import INTERVAL, P95S, TOTALS, Total, p95_of
 from tests.real import history
 

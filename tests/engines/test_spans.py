@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 
 from llmtrace.core.stages import EngineFigures, Reported
 from llmtrace.engines.join import join
-from llmtrace.engines.spans import (
-    ENGINE_ID,
-    ENGINE_SOURCE,
-    read_engine_span,
-    read_plugin_span,
-)
+from llmtrace.engines.spans import ENGINE_ID, ENGINE_SOURCE, read_engine_span, read_plugin_span
 from llmtrace.engines.vllm_plugin.finished import finished_request
 from llmtrace.engines.vllm_plugin.stat_logger import _engine
 from llmtrace.testing import make_row

@@ -19,11 +19,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanContext, TraceFlags
 
 import llmtrace
-from llmtrace.core.failopen import (
-    fails_open,
-    internal_error,
-    internal_errors,
-)
+from llmtrace.core.failopen import fails_open, internal_error, internal_errors
 from llmtrace.core.row import Row
 from llmtrace.core.span import Span as FinishedSpan
 from llmtrace.runtime.runtime import Runtime, activate, active, current, entered

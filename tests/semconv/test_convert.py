@@ -14,13 +14,7 @@ from llmtrace.core.row import Row
 from llmtrace.core.row_fields import PLAIN
 from llmtrace.core.stages import PARTITION, Timeline
 from llmtrace.semconv.attributes import LATEST, RELEASED, SPECIAL, client_metrics
-from llmtrace.semconv.convert import (
-    from_attributes,
-    is_row,
-    reserved,
-    split_server,
-    to_attributes,
-)
+from llmtrace.semconv.convert import from_attributes, is_row, reserved, split_server, to_attributes
 from llmtrace.semconv.docs import page
 from tests.strategies import rows
 

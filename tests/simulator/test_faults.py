@@ -14,16 +14,7 @@ import pytest
 from llmtrace.simulator.engine.scheduler import EngineConfig
 from llmtrace.simulator.server import Faults, ServerConfig, SimulatedServer, serve
 
-from .asking import (
-    FAST,
-    MODEL,
-    chat,
-    faulty,
-    metric,
-    payloads,
-    post,
-    streamed,
-)
+from .asking import FAST, MODEL, chat, faulty, metric, payloads, post, streamed
 
 
 def test_gateway_reports_its_own_time() -> None:

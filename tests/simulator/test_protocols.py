@@ -13,16 +13,7 @@ import pytest
 from llmtrace.simulator.engine.scheduler import EngineConfig
 from llmtrace.simulator.server import ServerConfig, SimulatedServer, serve
 
-from .asking import (
-    FIGURES,
-    MODEL,
-    WHOLE_FIGURES,
-    chat,
-    extra_of,
-    payloads,
-    post,
-    streamed,
-)
+from .asking import FIGURES, MODEL, WHOLE_FIGURES, chat, extra_of, payloads, post, streamed
 
 
 def test_chat_stream_has_vllms_chunks(engine: SimulatedServer) -> None:

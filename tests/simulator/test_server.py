@@ -23,15 +23,7 @@ from llmtrace.simulator.engine.scheduler import EngineConfig, Request
 from llmtrace.simulator.server import ServerConfig, SimulatedServer, serve
 from tests.support.waiting import until
 
-from .asking import (
-    FAST,
-    MODEL,
-    chat,
-    metric,
-    payloads,
-    post,
-    streamed,
-)
+from .asking import FAST, MODEL, chat, metric, payloads, post, streamed
 
 
 def test_figures_are_what_the_client_saw() -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from llmtrace.triage.causes.network import midstream_errors, network_path, reader_away
+from llmtrace.triage.causes.ended_streams import midstream_errors
+from llmtrace.triage.causes.network import network_path, reader_away
 from llmtrace.triage.evidence.engine_halts import in_halts
 from llmtrace.triage.evidence.inside_engines import slow_front_end
 

@@ -7,13 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from .hand_made import (
-    gpu_throttle,
-    grammar_compilation,
-    hosted,
-    lora_slots,
-    prefix_cache_collapse,
-)
+from .hand_made import gpu_throttle, grammar_compilation, hosted, lora_slots, prefix_cache_collapse
 from .incidents import AFTER, BEFORE, REPLICAS, Incident, quiet
 
 NAMED = ("confirmed", "likely", "possible")

@@ -14,14 +14,7 @@ import pytest
 from llmtrace.cli import main, make_parser
 from llmtrace.cli.extras import collector_module
 from llmtrace.core.errors import DataError
-from llmtrace.dataset.case import (
-    Case,
-    Window,
-    no_signals,
-    read_case,
-    signals_from,
-    write_case,
-)
+from llmtrace.dataset.case import Case, Window, no_signals, read_case, signals_from, write_case
 from llmtrace.dataset.columns import from_dicts
 from llmtrace.triage.command import MOVED
 from llmtrace.triage.sources import reader, with_earlier_days, with_replicas

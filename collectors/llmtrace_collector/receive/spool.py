@@ -29,13 +29,7 @@ from llmtrace_collector.receive.limits import MIB, SpoolLimits
 from llmtrace_collector.receive.quarantine import Quarantine
 from llmtrace_collector.receive.rejections import RejectedError
 from llmtrace_collector.receive.spool_cursor import Cursor
-from llmtrace_collector.receive.spool_format import (
-    HEAD_BYTES,
-    Record,
-    next_mark,
-    records,
-    varint,
-)
+from llmtrace_collector.receive.spool_format import HEAD_BYTES, Record, next_mark, records, varint
 
 logger = logging.getLogger("llmtrace.collector")
 

@@ -14,11 +14,15 @@ from typing import Final
 from llmtrace.triage.causes import (
     caches,
     clients,
-    hosts,
+    deferred,
+    ended_streams,
+    engine_process,
+    gpus,
     load,
     network,
     request_numbers,
     response_path,
+    restarts,
     workload,
 )
 from llmtrace.triage.causes.look_alikes import RELATIONS, look_alikes
@@ -35,16 +39,16 @@ Rule = Callable[[Evidence], Finding]
 RULES: Final[Mapping[str, Rule]] = {
     rule.__name__: rule
     for rule in (
-        hosts.engine_down, network.idle_timeout, network.rate_limit_retries,
-        network.midstream_errors, response_path.provider_errors, request_numbers.traffic_lost,
-        request_numbers.traffic_surge,
-        clients.client_cold, clients.client_gate, clients.busy_client, clients.serial_tools,
-        clients.slow_renderer, network.proxy_buffering, response_path.response_cache_misses,
-        response_path.streaming_off, workload.long_prompts, workload.longer_outputs,
-        caches.low_spec_acceptance, caches.prefix_cache_collapse,
-        load.kv_exhaustion, hosts.engine_paused, hosts.cold_start, workload.head_of_line,
-        caches.lora_slots, caches.disaggregated_kv, caches.kv_transfer, caches.grammar_compilation,
-        load.replica_imbalance, hosts.frontend_cpu, hosts.gpu_throttle, network.network_path,
+        restarts.engine_down, ended_streams.idle_timeout, network.rate_limit_retries,
+        ended_streams.midstream_errors, response_path.provider_errors,
+        request_numbers.traffic_lost, request_numbers.traffic_surge, clients.client_cold,
+        clients.client_gate, clients.busy_client, clients.serial_tools, clients.slow_renderer,
+        network.proxy_buffering, response_path.response_cache_misses, response_path.streaming_off,
+        workload.long_prompts, workload.longer_outputs, caches.low_spec_acceptance,
+        caches.prefix_cache_collapse, load.kv_exhaustion, engine_process.engine_paused,
+        restarts.cold_start, workload.head_of_line, deferred.lora_slots, deferred.disaggregated_kv,
+        deferred.kv_transfer, deferred.grammar_compilation, load.replica_imbalance,
+        engine_process.frontend_cpu, gpus.gpu_throttle, network.network_path,
         network.gateway_overhead, load.queue_saturation, load.batch_size, clients.client_give_ups,
     )
 }  # fmt: skip
@@ -68,8 +72,6 @@ _OUTSIDE_POINTS: Final = -4  # it cannot affect the metric
 _EFFECT_POINTS: Final = -6  # it is an effect of another cause, too small or too usual
 _EXPLAINED_POINTS: Final = -6  # the first cause explains the change
 _UNMOVED: Final = -10  # no metric moved
-_CANNOT_AFFECT: Final = "it does not make"  # begins the text of points for `OUTSIDE`
-_FOLLOWS: Final = "would follow from"  # begins the text of points for effects
 _SMALL_PART: Final = 0.25  # of the metric's growth
 _STOPPED: Final = 0.02  # of the requests before: no burst leaves so few
 _FAR: Final = 4.0  # standard errors of the number of requests
@@ -98,8 +100,9 @@ def causes(evidence: Evidence, can_show: Container[str] = RULES) -> list[Finding
                  _lower_if_small):  # fmt: skip
         weighed = {name: step(evidence, finding) for name, finding in weighed.items()}
     unusual = {name: _lower_if_usual(evidence, finding) for name, finding in weighed.items()}
-    effects = (_lower_effect(evidence, finding, unusual) for finding in weighed.values())
-    explained = _lower_if_explained(evidence, _ranked(evidence, effects))
+    by_effect = [_lower_effect(evidence, finding, unusual) for finding in weighed.values()]
+    effects = {one.id for one in by_effect if one is not weighed[one.id]}
+    explained = _lower_if_explained(evidence, _ranked(evidence, by_effect), effects)
     last = (_lower_if_usual(evidence, finding) for finding in explained)
     first, *others = _ranked(evidence, last)
     if first.status in NAMED:
@@ -112,7 +115,7 @@ def _ranked(evidence: Evidence, others: Iterable[Finding]) -> list[Finding]:
     order = list(RULES)
 
     def place(one: Finding) -> tuple[int, bool, int, int]:
-        outside = _is_outside(one) and one.status in SURE
+        outside = one.status in SURE and _is_outside(evidence, one)
         # Fewer requests make none slower.
         beside = outside or (one.id == "traffic_lost" and bool(evidence.moved))
         return _RANK["likely" if outside else one.status], beside, -one.score, order.index(one.id)
@@ -151,18 +154,23 @@ def _lower_if_nothing_moved(evidence: Evidence, finding: Finding) -> Finding:
 
 def _lower_if_outside(evidence: Evidence, finding: Finding) -> Finding:
     """Take points off causes that cannot affect the metric in question."""
-    outside = OUTSIDE.get(evidence.metric or "", ())
-    # Longer responses keep their slots, so that others queue.
-    queues = finding.id == "longer_outputs" and evidence.up("queue_s")
-    # New requests wait for the running step, which takes longer in a larger batch.
-    queues = queues or (finding.id == "batch_size" and load.steps_longer(evidence))
-    if finding.status not in NAMED or finding.id not in outside or queues:
+    if finding.status not in NAMED or not _is_outside(evidence, finding):
         return finding
-    text = f"{_CANNOT_AFFECT} {(evidence.metric or '')[:-2]} longer"
+    text = f"it does not make {(evidence.metric or '')[:-2]} longer"
     # Output lengths vary on any day: if the metric did get longer, what made it so ranks first.
     if finding.id == "longer_outputs" and evidence.metric in evidence.moved:
         return at_most_possible(finding, text, points=_OUTSIDE_POINTS)
     return with_points(finding, [Point(text, _OUTSIDE_POINTS)])
+
+
+def _is_outside(evidence: Evidence, finding: Finding) -> bool:
+    """Return whether a cause cannot affect the metric in question."""
+    if finding.id not in OUTSIDE.get(evidence.metric or "", ()):
+        return False
+    if finding.id == "longer_outputs":  # they keep their slots, so that others queue
+        return not evidence.up("queue_s")
+    # New requests wait for the running step, which takes longer in a larger batch.
+    return finding.id != "batch_size" or not load.steps_longer(evidence)
 
 
 def _lower_if_small(evidence: Evidence, finding: Finding) -> Finding:
@@ -250,7 +258,8 @@ def _lower_effect(evidence: Evidence, finding: Finding, others: Mapping[str, Fin
     if not behind:
         return finding
     cause = max(behind, key=lambda one: one.score)
-    return at_most_possible(finding, f"{_FOLLOWS} {cause.id} by itself", points=_EFFECT_POINTS)
+    text = f"would follow from {cause.id} by itself"
+    return at_most_possible(finding, text, points=_EFFECT_POINTS)
 
 
 def _is_longer_itself(evidence: Evidence, finding: Finding, other: Finding) -> bool:
@@ -286,7 +295,9 @@ def _came_first(evidence: Evidence, finding: Finding, other: str) -> bool:
     return False
 
 
-def _lower_if_explained(evidence: Evidence, ranked: Sequence[Finding]) -> list[Finding]:
+def _lower_if_explained(
+    evidence: Evidence, ranked: Sequence[Finding], effects: Container[str]
+) -> list[Finding]:
     """Take points off every cause that the best supported one explains already.
 
     How many was measured on worlds that rules were written on: a cause that is not the first needs
@@ -297,17 +308,13 @@ def _lower_if_explained(evidence: Evidence, ranked: Sequence[Finding]) -> list[F
         with_points(one, [Point(f"{first.id} explains the change already", _EXPLAINED_POINTS)])
         if one is not first
         and one.status in NAMED
+        and one.id not in effects  # lowered already
         and _same_change(first, one)
-        and _is_outside(first) == _is_outside(one)
+        and _is_outside(evidence, first) == _is_outside(evidence, one)
         and not _waits_elsewhere(evidence, first, one)
         else one
         for one in ranked
     ]
-
-
-def _is_outside(finding: Finding) -> bool:
-    """Return whether a cause cannot affect the metric, by the points taken off it."""
-    return any(point.text.startswith(_CANNOT_AFFECT) for point in finding.against)
 
 
 def _waits_elsewhere(evidence: Evidence, first: Finding, other: Finding) -> bool:
@@ -320,8 +327,6 @@ def _waits_elsewhere(evidence: Evidence, first: Finding, other: Finding) -> bool
 
 def _same_change(first: Finding, other: Finding) -> bool:
     """Return whether two causes are about one change: of outcomes, request numbers or times."""
-    if any(_FOLLOWS in point.text for point in other.against):
-        return False  # lowered already
     # Provider errors do not explain waits for an attempt that works, nor does how long requests
     # take explain that they are not streamed.
     kinds = (BY_OUTCOME, OF_TRAFFIC, ("provider_errors",), ("streaming_off",))

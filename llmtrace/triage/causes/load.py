@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -33,15 +33,15 @@ from llmtrace.triage.evidence.inside_engines import (
 from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.result import Finding
 
-_NEARLY_ALL = 0.95  # of the time spent in queues
-_CALM_KV = 0.8  # KV usage
-_MIN_PREEMPTING_KV = 0.5  # below this usage, preemption is not for room in the cache
-_EMPTY_KV = 0.25  # below this usage, there is room for any request
-_SURE = 3.0  # standard errors
-_LESS = 0.3  # relative change
-_OFF_THE_LINE = 1.3  # slow tokens' time at the same batch, over that of slow tokens before
-_GROWN = 1.15  # ratio of shares of tokens
-_FREE = 0.7  # share of slots taken, at most, if an engine has free slots
+_NEARLY_ALL: Final = 0.95  # of the time spent in queues
+_CALM_KV: Final = 0.8  # KV usage
+_MIN_PREEMPTING_KV: Final = 0.5  # below this usage, preemption is not for room in the cache
+_EMPTY_KV: Final = 0.25  # below this usage, there is room for any request
+_SURE: Final = 3.0  # standard errors
+_LESS: Final = 0.3  # relative change
+_OFF_THE_LINE: Final = 1.3  # slow tokens' time at the same batch, over that of slow tokens before
+_GROWN: Final = 1.15  # ratio of shares of tokens
+_FREE: Final = 0.7  # share of slots taken, at most, if an engine has free slots
 
 
 def queue_saturation(e: Evidence) -> Finding:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from llmtrace.stats.arrays import Mask
@@ -22,13 +24,15 @@ from llmtrace.triage.evidence.refusals import (
 from llmtrace.triage.evidence.window_rows import Side
 from llmtrace.triage.result import Finding
 
-_FELT = 0.05  # share of requests; a smaller one cannot move a p95
-_NO_MODEL = ("route", "tenant")  # a request that a response cache served may name no model
-_AS_BEFORE = 0.25  # relative change of a median, at most
-_FEW = 0.01  # share of requests
-_FAIL_OVER = "Reroute: fail over to another provider, region or model; read its status page."
-_BEFORE_ENGINES = "See what answers before the engines: its log, its limits of connections."
-_SEVERAL = 4  # streams
+_FELT: Final = 0.05  # share of requests; a smaller one cannot move a p95
+_NO_MODEL: Final = ("route", "tenant")  # a request that a response cache served may name no model
+_AS_BEFORE: Final = 0.25  # relative change of a median, at most
+_FEW: Final = 0.01  # share of requests
+_FAIL_OVER: Final = (
+    "Reroute: fail over to another provider, region or model; read its status page."
+)
+_BEFORE_ENGINES: Final = "See what answers before the engines: its log, its limits of connections."
+_SEVERAL: Final = 4  # streams
 
 
 def response_cache_misses(e: Evidence) -> Finding:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Literal, NamedTuple
 
-from llmtrace.triage.evidence.evidence import Local
+from llmtrace.triage.evidence.evidence import Evidence, Local
 from llmtrace.triage.result import NAMED, Finding, Point, Status
 
 Kind = Literal["gate", "required", "proof", "support", "note", "against", "strongly_against"]
@@ -138,6 +138,12 @@ def judge(
         runbook=f"docs/on-call/runbooks/{cause}.md",
         group={} if group is None else {group.column: group.value},
     )
+
+
+def only(e: Evidence, *instances: str | None) -> Group | None:
+    """Return the requests of one engine of several as a group; `None` if it is not exactly one."""
+    name = instances[0] if len(instances) == 1 < len(e.instances) else None
+    return None if name is None else Group("replica", name)
 
 
 def _without_repeats(lines: Sequence[Line]) -> list[Line]:

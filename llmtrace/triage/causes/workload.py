@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 import numpy as np
 
@@ -23,9 +24,9 @@ from llmtrace.triage.evidence.evidence import ENGINE_STAGES, Evidence
 from llmtrace.triage.evidence.inside_engines import cache_shrank, highest, tpot_over_expected
 from llmtrace.triage.result import Finding
 
-_LONGER = 1.2  # ratio of mean lengths
-_SLOWED = 1.3  # ratio of times for the same work
-_MANY_LONG = 0.15  # share of prompts above the p90 before; 0.10 = as before
+_LONGER: Final = 1.2  # ratio of mean lengths
+_SLOWED: Final = 1.3  # ratio of times for the same work
+_MANY_LONG: Final = 0.15  # share of prompts above the p90 before; 0.10 = as before
 
 
 def long_prompts(e: Evidence) -> Finding:

@@ -283,3 +283,9 @@ def _batch_sizes(e: Evidence, side: Side) -> Floats:
         if len(inside.t) >= 2 and here.any():
             found[here] = np.interp(middle[here], inside.t, inside.value)
     return found
+
+
+def slept(e: Evidence) -> bool | None:
+    """Return whether an engine reported that it was asleep; `None` = not reported."""
+    asleep = e.gauge("sleep")
+    return None if asleep is None else any((s.value > 0).any() for s in asleep.after.values())
