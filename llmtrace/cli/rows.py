@@ -47,7 +47,7 @@ def add_waterfall(commands: Commands) -> None:
     )
     waterfall.add_argument(
         "source", metavar="ROWS|ID",
-        help="rows: JSON lines (-: stdin), Parquet or CSV; or a request, response or trace id",
+        help="rows: JSON lines, CSV (-: stdin) or Parquet; or a request, response or trace id",
     )  # fmt: skip
     waterfall.add_argument(
         "--url", metavar="URL",

@@ -175,7 +175,7 @@ def _add_sources(command: argparse.ArgumentParser) -> None:
         "--rows",
         type=Path,
         metavar="FILE",
-        help="file or folder of rows: JSON lines (-: stdin), Parquet or CSV",
+        help="file or folder of rows: JSON lines, CSV (-: stdin) or Parquet",
     )
     add(
         source, "--langfuse", action="store_true",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +23,7 @@ from llmtrace.core.json_values import START_FORMS, start_ns
 from llmtrace.dataset.columns import FLAGS, IDS, NUMBERS, WORDS, Builder, Columns, as_ids, short
 from llmtrace.dataset.sampling import Sample
 from llmtrace.exporters.row_files.arrow_table import starts_ns
-from llmtrace.exporters.row_files.csv_tables import csv_tables
+from llmtrace.exporters.row_files.csv_tables import csv_tables, text_blocks
 from llmtrace.exporters.row_files.forms import (
     FORMS,
     LINE_BYTES,
@@ -58,7 +58,7 @@ _OTHER_KEYS: Final = {
 
 
 def read_columns(path: Path, progress: Progress = silent) -> Columns:
-    """Read rows: `.parquet`, `.csv` or `.tsv`, else JSON lines, also `.gz`; `-` is stdin.
+    """Read rows: `.parquet`, `.csv` or `.tsv`, else JSON lines or CSV, also `.gz`; `-` is stdin.
 
     Of a folder, all such files are read, or the rows of the case that is saved in it. What is no
     row is counted in the columns' `warnings`. Of more than two million rows a sample is kept, each
@@ -70,8 +70,7 @@ def read_columns(path: Path, progress: Progress = silent) -> Columns:
     """
     builder, sample = Builder(), Sample()
     for file in files_of(path):
-        read = {"parquet": _parquet, "csv": _csv, "jsonl": _lines}[form_of(file)]
-        for _ in read(file, builder, progress):
+        for _ in _read(file, builder, progress):
             if builder.n >= _PIECE:
                 sample.add(builder.flush())
     sample.add(builder.flush())
@@ -133,7 +132,7 @@ def _no_row(first: bytes) -> str:
     """Say what rows are, and what a file's first line is instead."""
     if (row := _object(first)) is None:
         shown = short(first[:_SHOWN].decode("utf-8", "replace"))
-        wanted = f"rows are {FORMS} (named .csv or .tsv): docs/on-call/triage.md"
+        wanted = f"rows are {FORMS} with a column `start`: docs/on-call/triage.md"
         return f"its first line is {shown!r}; {wanted}"
     start = f"is {json.dumps(row['start'])[:_SHOWN]}" if "start" in row else "is missing"
     return f"`start` {start}, and must be {START_FORMS}; the first row has {short(', '.join(row))}"
@@ -185,8 +184,16 @@ def _depth(line: bytes) -> int:
     return deepest
 
 
-def _lines(path: Path, builder: Builder, progress: Progress) -> Iterator[None]:
-    for block in blocks(path, progress):
+def _read(path: Path, builder: Builder, progress: Progress) -> Iterator[None]:
+    """Add the rows of one file, some at each step."""
+    if form_of(path) == "parquet":
+        return _parquet(path, builder, progress)
+    is_csv, content = text_blocks(path, progress)
+    return _csv(path, content, builder) if is_csv else _lines(content, builder)
+
+
+def _lines(content: Iterable[bytes], builder: Builder) -> Iterator[None]:
+    for block in content:
         builder.first = builder.first or block[:LINE_BYTES].lstrip().partition(b"\n")[0]
         _add_json(block, builder)
         yield
@@ -315,8 +322,8 @@ def _parquet(path: Path, builder: Builder, progress: Progress) -> Iterator[None]
         raise SourceError(f"{path}: cannot read it: {explain_error(error)}") from error
 
 
-def _csv(path: Path, builder: Builder, progress: Progress) -> Iterator[None]:
-    for names, raw, typed in csv_tables(path, builder.kept_out, progress):
+def _csv(path: Path, content: Iterable[bytes], builder: Builder) -> Iterator[None]:
+    for names, raw, typed in csv_tables(path, content, builder.kept_out):
         _quote_first(builder, names, raw)
         _add_started(typed, builder)
         yield

@@ -335,8 +335,8 @@ def test_a_line_that_is_no_row_costs_no_other(tmp_path, line):
     ("line", "words"),
     [
         (
-            b"start,ttft_s",
-            r"line: not a row \(1\); its first line is 'start,ttft_s'; rows are JSON",
+            b"begin,ttft_s",
+            r"line: not a row \(1\); its first line is 'begin,ttft_s'; rows are JSON",
         ),
         (b'[{"start": 1}', "a JSON array"),
         (b"\x1b[31m\xff", "its first line is '[^\x1b]*'; rows"),

@@ -20,9 +20,9 @@ def read(tmp_path, text, name="rows.csv"):
     return read_columns(tmp_path / name)
 
 
-@pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz"])
+@pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz", "requests.log", "rows.jsonl.gz"])
 def test_numbers_flags_words_and_what_is_not_reported(tmp_path, name):
-    """What is empty is not reported; keys that no row has are left out."""
+    """What is empty is not reported; keys that no row has are left out; any name will do."""
     text = (
         '\ufeffstart,ttft_s,"model",stream,notes\n'
         f'{HALF_PAST_TWO},0.5,"a, b",true,x\n'
@@ -219,4 +219,7 @@ def test_every_command_reads_csv(tmp_path, capsys, command):
     lines = [f"2026-01-31T14:30:{n % 60:02},0.9,0.02,3.0" for n in range(200)]
     path.write_text("\n".join(["start,ttft_s,tpot_s,e2e_s", *lines]))
     assert main([*command, str(path)]) == 0
-    assert "decode" in capsys.readouterr().out
+    assert "decode" in (said := capsys.readouterr().out)
+    piped = path.rename(tmp_path / "piped")  # as standard input, without a name that says CSV
+    assert main([*command, str(piped)]) == 0
+    assert capsys.readouterr().out.split() == said.replace("rows.csv", "piped").split()

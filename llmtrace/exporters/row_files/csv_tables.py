@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from llmtrace.core.errors import SourceError, explain_error, needs_extra
 from llmtrace.core.flat_row import flat_kinds
-from llmtrace.exporters.row_files.forms import Progress, blocks, check_columns, silent
+from llmtrace.exporters.row_files.forms import Progress, blocks, check_columns, form_of, silent
 
 _SEPARATORS: Final = ",;\t|"
 _STATED_SEPARATOR: Final = re.compile(r'"?sep=(.)"?')  # a first line that Excel writes
@@ -33,15 +33,27 @@ _BINARY: Final = {
 }
 
 
+def text_blocks(path: Path, progress: Progress = silent) -> tuple[bool, Iterator[bytes]]:
+    """Return whether a text is CSV, by its name or a header with `start`, and its `blocks`."""
+    found = blocks(path, progress)
+    begin = next(found, b"")
+    is_csv = form_of(path) == "csv" or (
+        not begin.lstrip().startswith((b"{", b"["))
+        and "start" in _header(begin.decode("utf-8-sig", "replace"))[1]
+    )
+    return is_csv, chain((begin,), found)
+
+
 def csv_tables(
-    path: Path, kept_out: Counter[str], progress: Progress = silent
+    path: Path, content: Iterable[bytes], kept_out: Counter[str]
 ) -> Iterator[tuple[list[str], Any, Any]]:
-    """Yield the rows of a CSV file, plain or `.gz`, many at once.
+    """Yield the rows of a CSV file, many at once.
 
     Args:
-        path: of the file. Its first line is the header; commas, semicolons, tabs or `|` separate.
+        path: of the file, for errors.
+        content: its `blocks`. The first line is the header; commas, semicolons, tabs or `|`
+            separate.
         kept_out: counts lines that are no row, and values that are no number.
-        progress: notified of the progress.
 
     Yields:
         The header, an Arrow table of the columns that a row has as text, and the same with numbers
@@ -59,7 +71,7 @@ def csv_tables(
         kept_out["line: not as many fields as the header"] += 1 + row.text.count("\n")
         return "skip"
 
-    texts = _texts(path, progress)
+    texts = _texts(path, content)
     separator, names, rest = _header(next(texts, ""))
     if not names:
         raise SourceError(f"{path}: cannot read it: it is empty")
@@ -69,10 +81,10 @@ def csv_tables(
         for records in _whole_records(chain((rest,), texts), separator, kept_out):
             if not records.strip():
                 continue
-            content = records.encode()
+            encoded = records.encode()
             raw = csv.read_csv(
-                pa.BufferReader(content),
-                csv.ReadOptions(column_names=names, block_size=len(content) + 1),
+                pa.BufferReader(encoded),
+                csv.ReadOptions(column_names=names, block_size=len(encoded) + 1),
                 csv.ParseOptions(
                     delimiter=separator, newlines_in_values=True, invalid_row_handler=skip
                 ),
@@ -87,10 +99,10 @@ def csv_tables(
         raise SourceError(f"{path}: cannot read it: {explain_error(error)}") from error
 
 
-def _texts(path: Path, progress: Progress) -> Iterator[str]:
+def _texts(path: Path, content: Iterable[bytes]) -> Iterator[str]:
     """Yield whole lines, many at once, as text."""
     line = 1
-    for block in blocks(path, progress):
+    for block in content:
         what = next((what for magic, what in _BINARY.items() if block.startswith(magic)), None)
         if line == 1 and what is not None:
             raise SourceError(f"{path}: is not CSV: {what}")

@@ -15,14 +15,8 @@ from llmtrace.core.flat_row import flat_kinds
 from llmtrace.core.row import Row, from_dict
 from llmtrace.core.row_html import many_rows
 from llmtrace.exporters.row_files.arrow_table import arrow, from_arrow, starts_ns, to_arrow
-from llmtrace.exporters.row_files.csv_tables import csv_tables
-from llmtrace.exporters.row_files.forms import (
-    SUFFIXES,
-    blocks,
-    check_columns,
-    form_of,
-    is_row_file,
-)
+from llmtrace.exporters.row_files.csv_tables import csv_tables, text_blocks
+from llmtrace.exporters.row_files.forms import SUFFIXES, check_columns, form_of, is_row_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -164,11 +158,14 @@ def files_of(path: Path) -> list[Path]:
 
 
 def _from_file(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    form = form_of(path)
-    if form == "jsonl":
-        yield from _from_lines(path)
-        return
-    flats = _from_parquet(path) if form == "parquet" else _from_csv(path)
+    if form_of(path) == "parquet":
+        flats = _from_parquet(path)
+    else:
+        is_csv, content = text_blocks(path)
+        if not is_csv:
+            yield from _from_lines(path, content)
+            return
+        flats = _from_csv(path, content)
     number = 0
     try:
         for number, flat in enumerate(flats, 1):
@@ -195,9 +192,9 @@ def _from_parquet(path: Path) -> Iterator[dict[str, Any]]:
     yield from from_arrow(table)
 
 
-def _from_csv(path: Path) -> Iterator[dict[str, Any]]:
+def _from_csv(path: Path, content: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     kept_out: Counter[str] = Counter()
-    for _, raw, typed in csv_tables(path, kept_out):
+    for _, raw, typed in csv_tables(path, content, kept_out):
         # A number that cannot be read stays text, and the error quotes it.
         for text, flat in zip(from_arrow(raw), from_arrow(typed), strict=True):
             yield text | flat
@@ -206,8 +203,8 @@ def _from_csv(path: Path) -> Iterator[dict[str, Any]]:
                 raise DataError(f"{path}: lines that are no rows: {count}: {why[6:]}")
 
 
-def _from_lines(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    lines = (line for block in blocks(path) for line in block.removesuffix(b"\n").split(b"\n"))
+def _from_lines(path: Path, content: Iterable[bytes]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    lines = (line for block in content for line in block.removesuffix(b"\n").split(b"\n"))
     for number, line in enumerate(lines, 1):
         if line.strip():
             yield f"{path}:{number}", _flat(f"{path}:{number}", line)
