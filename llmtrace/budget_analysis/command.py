@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import sys
 import tempfile
-from collections.abc import Sequence
 from json import dumps
 from pathlib import Path
 from typing import TextIO
@@ -59,9 +59,12 @@ def suggest(
     wanted = read_budgets(
         {"total": total, "objective": objective, "model": model, "route": route, "name": name}
     ).all[0]
-    rows = [row for row in read_rows(file) if wanted.covers(row.model, row.route)]
+    rows, notes = _requests(file)
+    covered = [row for row in rows if wanted.covers(row.model, row.route)]
+    if rows and not covered:
+        raise DataError(f"{file}: none of the {len(rows)} requests has this model and route")
     found = suggestion.suggest(
-        from_rows(rows),
+        from_rows(covered),
         total_s=wanted.total_s,
         objective=wanted.objective,
         buffer=_share(buffer),
@@ -71,7 +74,7 @@ def suggest(
     )
     for problem in add_up(read_budget(as_plain(found.budget))).problems:
         raise DataError(f"no budget of these rows adds up: {problem.what}")
-    print(suggestion.as_text(found), file=out)
+    print(suggestion.as_text(found), *notes, sep="\n", file=out)
     text = as_yaml(
         found.budget,
         (
@@ -99,7 +102,7 @@ def report(file: Path, budget: Path | None, html: Path | None, *, json: bool = F
         from llmtrace.budget_analysis.report import as_plain, reports
         from llmtrace.display.summary_tables import console_for
     budgets = Budgets((DEFAULT,)) if budget is None else read_budgets(budget)
-    rows: Sequence[Row] = read_rows(file)
+    rows, notes = _requests(file)
     if not rows:
         raise DataError(f"{file}: no rows in it")
     found = reports(rows, budgets)
@@ -118,8 +121,35 @@ def report(file: Path, budget: Path | None, html: Path | None, *, json: bool = F
             console.print(terminal.table(one, console.width))
             console.print()
             console.print(terminal.remarks(one, console.width))
+    for note in notes:
+        console.print(note)
     if html is not None:
         console.print(f"\nPicture written to {html}", soft_wrap=True)
+
+
+def _requests(file: Path) -> tuple[list[Row], list[str]]:
+    """Read rows, each once and of even weight, and return notes of what they were otherwise.
+
+    Of rows that stand for fewer requests than others, as many are drawn as their weight says.
+    """
+    read = read_rows(file)
+    known: dict[object, Row] = {
+        (row.start, name) if (name := row.request_id or row.span_id) else number: row
+        for number, row in enumerate(read)
+    }
+    rows = list(known.values())
+    most = max((row.weight for row in rows), default=1.0)
+    chance = random.Random(1)  # noqa: S311 - no secret; the same rows every time
+    drawn = [row for row in rows if row.weight == most or chance.random() * most < row.weight]
+    notes = []
+    if len(rows) < len(read):
+        notes.append(f"Note: {len(read) - len(rows)} repeated rows count once.")
+    if len(drawn) < len(rows):
+        notes.append(
+            f"Note: rows stand for different numbers of requests: {len(drawn)} of {len(rows)} are "
+            "drawn, by weight."
+        )
+    return drawn, notes
 
 
 def _share(given: str | None) -> float:

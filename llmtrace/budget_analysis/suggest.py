@@ -291,17 +291,21 @@ def _budget(
     front = math.fsum(allocated.get(stage, 0.0) for stage in FRONT)
     if any(stage in missing for stage in FRONT):
         # What could not be split lies before the first content: the limit on it covers both.
-        ttft: float | None = round(front + unsplit, 5) or None
-        rest = goal - together - unsplit
+        ttft = _ttft(rows, goal, objective)
+        own, together = ttft or 0.0, together + unsplit
+        ttft = None if ttft is None else round(front + unsplit, 5) or None
+        if ttft is not None and ttft < own:
+            notes.append(
+                f"ttft stands for the stages before the first content, so that all adds up: "
+                f"{_ms(ttft)} ms; its own quantile at this total is {_ms(own)} ms"
+            )
     else:
-        rest = goal - together
         if unsplit > 0:
             notes.append(f"{unsplit * 1000:.4g} ms could not be split, and are in the buffer")
         ttft = _ttft(rows, goal, objective)
         ttft = None if ttft is None else min(max(ttft, round(front, 5)), goal)
+    rest = goal - together
     tokens, tpot = _tokens(rows, allocated.get("decode"), weights)
-    if np.ptp(rows.weights) > 0:
-        notes.append("rows stand for different numbers of requests; each was counted once")
     return (
         Budget(
             name=name,

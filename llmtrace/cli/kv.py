@@ -81,7 +81,10 @@ def _add_memory(kv: argparse.ArgumentParser) -> None:
         help="memory of each GPU for activations and CUDA graphs (default: 0)",
     )  # fmt: skip
     memory.add_argument(
-        "--cache-memory", type=size_of, metavar="SIZE", help="memory of the cache alone"
+        "--cache-memory",
+        type=size_of,
+        metavar="SIZE",
+        help="memory of the cache alone, on all GPUs",
     )
 
 
@@ -111,10 +114,15 @@ def _kv(options: argparse.Namespace) -> None:
     from llmtrace.kv_cache import capacity, capacity_report
 
     shape = _shape(options)
+    heads, devices = shape.kv_heads, options.tensor_parallel
+    if heads % devices and devices % heads:
+        raise ConfigError(
+            f"--tensor-parallel: {heads} KV heads cannot be split over {devices} GPUs"
+        )
     dtype = options.cache_dtype or shape.dtype
     room = _room(options, shape)
     holds = capacity.capacity(
-        shape, room, dtype=dtype, block_tokens=options.block_size, devices=options.tensor_parallel
+        shape, room, dtype=dtype, block_tokens=options.block_size, devices=devices
     )
     fits = capacity.fit(shape, holds, _lengths(options, shape))
     if options.json:
@@ -173,12 +181,12 @@ def _lengths(options: argparse.Namespace, shape: ModelShape) -> Sequence[int]:
     from llmtrace.exporters.row_files.read_back import read_rows
 
     lengths = [
-        row.prompt_tokens + (row.output_tokens or 0)
+        row.prompt_tokens + row.output_tokens
         for row in read_rows(options.rows)
-        if row.prompt_tokens is not None and not row.is_turn
+        if row.prompt_tokens is not None and row.output_tokens is not None and not row.is_turn
     ]
     if not lengths:
-        raise ConfigError(f"{options.rows}: no row reports its prompt's tokens")
+        raise ConfigError(f"{options.rows}: no row reports both prompt_tokens and output_tokens")
     return lengths
 
 

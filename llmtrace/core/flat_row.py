@@ -30,6 +30,7 @@ from llmtrace.core.row_fields import (
     RAW,
     REPORTED,
     RowFields,
+    outcome_of_status,
 )
 from llmtrace.core.stages import STAGES, Stages, Timeline, split
 from llmtrace.core.tool_calls import flat_part, read_part
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from llmtrace.core.row import Row
 
 _NS: Final = 1_000_000_000
+# A part may seem so much longer than the request, as clocks tick.
+_NEARLY: Final = 1.1
+_GRANULARITY_NS: Final = 50_000_000
 _ROUNDING_NS: Final = 1_000  # files keep decimal seconds: less than this is no time
 
 # The keys of JSON, and the fields in nanoseconds that they are of.
@@ -149,6 +153,8 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
     plain |= {name: value for name in _PLAIN if (value := _plain(flat, name)) is not None}
     marks: dict[str, Any] = {name: read_ns(flat, key) for name, key in _MARKS.items()}
     timeline = _timeline(flat)
+    if "outcome" not in plain and (meant := outcome_of_status(plain.get("http_status"))):
+        plain["outcome"] = meant
     if plain.get("outcome", "success") not in OUTCOMES:
         raise DataError(f"outcome is {plain['outcome']!r}, not one of {', '.join(OUTCOMES)}")
     attributes = {
@@ -189,14 +195,29 @@ def _timeline(flat: Mapping[str, Any]) -> Timeline:
         **raw,
     )
     written, made = _written(flat, timeline.e2e), split(timeline)
-    if written is None and not made.render:
-        # Of other programs, which do not know how long the consumer took: that is not 0.
-        sources = dict(made.sources)
-        sources.pop("render", None)
-        written = replace(made, render=None, sources=sources)
+    if written is None:  # of other programs
+        written = _known(timeline, made)
     if written is None or replace(written, client=made.client) != made:
         timeline = replace(timeline, written=written)
     return timeline
+
+
+def _known(timeline: Timeline, made: Stages) -> Stages | None:
+    """Return the stages without those that programs which write none do not know; `None` = all."""
+    ttft, sources = timeline.ttft, dict(made.sources)
+    if ttft is not None and ttft > _NEARLY * timeline.e2e + _GRANULARITY_NS:
+        raise ValueError(
+            f"ttft_s is {ttft / _NS:,g} s, longer than e2e_s of {timeline.e2e / _NS:,g} s: are "
+            "both in seconds?"
+        )
+    known = made
+    if not made.render:  # how long the consumer took
+        sources.pop("render", None)
+        known = replace(known, render=None, sources=sources)
+    if ttft is None and not made.decode:  # what came after the first content
+        sources.pop("decode", None)
+        known = replace(known, decode=None, sources=sources)
+    return None if known is made else known
 
 
 def _written(flat: Mapping[str, Any], e2e: int) -> Stages | None:

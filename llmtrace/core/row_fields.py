@@ -25,6 +25,17 @@ OUTCOME_WORDS: Final[Mapping[str, Outcome]] = {
 # A cancelled request did not fail: its client ended it.
 FAILED: Final[tuple[Outcome, ...]] = ("error", "truncated", "timeout")
 _ONE_OF_OUTCOMES: Final = f"one of {', '.join(OUTCOMES)}"
+_STATUS_SUCCESS, _STATUS_ERROR = 200, 400  # and above
+_CLIENT_LEFT: Final = 499  # nginx's status for it
+
+
+def outcome_of_status(status: float | None) -> Outcome | None:
+    """Return the outcome that an HTTP status means; `None` = none, as below 200."""
+    if status is None or not status >= _STATUS_SUCCESS:
+        return None
+    if status == _CLIENT_LEFT:
+        return "cancelled"
+    return "error" if status >= _STATUS_ERROR else "success"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,6 +27,7 @@ from llmtrace.core.row_fields import (
     RAW,
     REPORTED,
     UNSPLIT,
+    outcome_of_status,
 )
 from llmtrace.core.sanitize import printable
 from llmtrace.core.stages import STAGES
@@ -67,8 +68,6 @@ _WITHIN: Final = ("ttft_s", "tpot_s", "answered_s", "first_byte_s", "last_conten
 _GRANULARITY_S: Final = 0.05
 _NEARLY: Final = 1.1
 _MANY: Final = 0.05  # of the rows: if more values are kept out, the others are in doubt
-_CLIENT_LEFT: Final = 499  # nginx's status for it
-_STATUS_SUCCESS, _STATUS_ERROR = 200, 400  # and above
 _TRUTHS: Final = {"true": 1.0, "false": 0.0}
 _MAX_COUNT: Final = 2.0**53
 _MAX_WEIGHT: Final = 1e9
@@ -405,12 +404,10 @@ def _in_ns(start: object) -> int | None:
 
 def _by_status(status: Floats) -> NDArray[np.int32]:
     """Return the codes, in `OUTCOMES`, of the outcomes that HTTP statuses mean; -1 = unknown."""
-    found = np.full(len(status), -1, np.int32)
-    with np.errstate(invalid="ignore"):
-        found[status >= _STATUS_SUCCESS] = OUTCOMES.index("success")
-        found[status >= _STATUS_ERROR] = OUTCOMES.index("error")
-    found[status == _CLIENT_LEFT] = OUTCOMES.index("cancelled")
-    return found
+    distinct, index = np.unique(status, return_inverse=True)
+    meant = [outcome_of_status(one) for one in distinct.tolist()]
+    codes = np.array([-1 if one is None else OUTCOMES.index(one) for one in meant], np.int32)
+    return codes[index]
 
 
 def _number_in(text: str, *, flag: bool) -> float:

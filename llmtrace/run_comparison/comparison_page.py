@@ -28,10 +28,11 @@ _MIN_S: Final = 1e-5
 def page(comparison: Comparison) -> str:
     """Return a comparison as one HTML page."""
     names = f"{escape(comparison.before)} → {escape(comparison.after)}"
+    doubts = "".join(f"<p>{escape(doubt)}</p>" for doubt in wording.doubts(comparison))
     said = "".join(f"<p>{escape(sentence)}</p>" for sentence in wording.sentences(comparison))
     drawn = "".join(_figure(effect) for effect in comparison.effects)
     body = (
-        f'<h1>{names}</h1><p class="verdict">{escape(wording.headline(comparison))}</p>'
+        f'<h1>{names}</h1>{doubts}<p class="verdict">{escape(wording.headline(comparison))}</p>'
         f'<section class="durations"><h2>Durations, ms</h2>{_durations(comparison)}</section>'
         f'<section><h2>Distributions</h2><p class="soft">Share of requests (up) that took no '
         f'longer than so many milliseconds (right, logarithmic). <svg width="30" height="8" '

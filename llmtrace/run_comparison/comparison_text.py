@@ -22,6 +22,8 @@ def print_comparison(file: TextIO, comparison: Comparison) -> None:
     """Print what moved, each duration, the totals, and what a reader must know."""
     out = console_for(file)
     out.print(f"{comparison.before} → {comparison.after}")
+    for doubt in wording.doubts(comparison):
+        out.print(Text(doubt, style="yellow"))
     out.print(Text(wording.headline(comparison), style="bold"))
     out.print()
     out.print(_durations(comparison, out.width))

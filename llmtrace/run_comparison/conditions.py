@@ -9,7 +9,7 @@ from typing import Final, Literal, get_args
 from llmtrace.core.errors import ConfigError, DataError
 from llmtrace.run_comparison.durations import DURATIONS
 from llmtrace.run_comparison.runs import TWINS, Comparison
-from llmtrace.run_comparison.wording import QUANTILE_NAMES, label, relative
+from llmtrace.run_comparison.wording import QUANTILE_NAMES, label, percent, relative
 
 _TEXT: Final = re.compile(
     r"\s*(?:(\w+)\.(p\d+)|failures)\s*([<>])\s*([+-]?\d+(?:\.\d+)?)\s*(%|ms)\s*"
@@ -51,9 +51,15 @@ class Condition:
         """
         if self.name is None:
             first, second = comparison.totals
-            beyond = self._beyond(second.failed - first.failed, self.limit)
-            state = _STATES[beyond + (beyond and comparison.failures_differ)]
-            return state, f"{first.failed:.1%} → {second.failed:.1%} failed"
+            low, high = comparison.failures_by
+            near, far = (low, high) if self.above else (high, low)
+            failed = comparison.failures_differ and self._beyond(
+                second.failed - first.failed, self.limit
+            )
+            failed |= self._beyond(near, self.limit)
+            figures = f"{first.failed:.1%} → {second.failed:.1%} failed"
+            state = _STATES[self._beyond(far, self.limit) + failed]
+            return state, f"{figures}, by [{percent(low)[:-2]}, {percent(high)[:-2]}] points"
         if self.name in comparison.zero:
             return "passed", "0 in both runs"
         found = {effect.name: effect for effect in comparison.effects}

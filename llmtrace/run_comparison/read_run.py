@@ -61,7 +61,7 @@ def read_run(path: Path) -> Run:
 
 
 def _named(warnings: Sequence[str], name: str) -> tuple[str, ...]:
-    return tuple(f"{warning} (in {name})" for warning in warnings)
+    return tuple(type(warning)(f"{warning} (in {name})") for warning in warnings)
 
 
 def _stated(values: Mapping[str, Any], part: str = "") -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -10,19 +11,30 @@ import numpy as np
 from llmtrace.dataset.columns import Columns
 from llmtrace.run_comparison.effects import ALPHA, MIN_COUNT, Sample, chance_p
 from llmtrace.stats.arrays import Floats, Mask
-from llmtrace.stats.significance import clustered, more_than
+from llmtrace.stats.significance import clustered, effective_count, more_than, share_bounds
 
 _NS: Final = 1_000_000_000
 
 
 def shares_p(sides: Sequence[Columns], masks: Sequence[Mask]) -> float:
     """Return the two-sided p-value of a difference in the share of requests that masks select."""
-    counts = []
-    for side, mask in zip(sides, masks, strict=True):
-        design = clustered(side.start / _NS, mask)
-        counts.append((float(mask.sum()) / design, side.n / design))
-    (k1, n1), (k2, n2) = counts
+    (k1, n1), (k2, n2) = map(_independent, sides, masks)
     return min(1.0, 2 * min(more_than(k1, n1, k2, n2), more_than(k2, n2, k1, n1)))
+
+
+def share_change(sides: Sequence[Columns], masks: Sequence[Mask]) -> tuple[float, float]:
+    """Return the 95 % interval of a share's change: Newcombe's, of the shares' own intervals."""
+    counts = list(map(_independent, sides, masks))
+    first, second = (k / max(n, 1e-9) for k, n in counts)
+    (low1, high1), (low2, high2) = (share_bounds(*one) for one in counts)
+    less, more = math.hypot(second - low2, high1 - first), math.hypot(high2 - second, first - low1)
+    return second - first - less, second - first + more
+
+
+def _independent(side: Columns, mask: Mask) -> tuple[float, float]:
+    """Return how many independent requests a mask selects, by their weights, and of how many."""
+    n = effective_count(side.weights) / clustered(side.start / _NS, mask)
+    return float(side.weights[mask].sum() / max(side.weights.sum(), 1e-9)) * n, n
 
 
 def identical_answers(
@@ -57,6 +69,8 @@ def other_answers(
         if first != second and chance_p(*lengths) < ALPHA:
             yield f"answers have {first:,.1f} tokens before and {second:,.1f} after"
     words = [side.words["finish_reason"] for side in sides]
+    if not all((one.codes >= 0).any() for one in words):
+        return
     reasons = sorted({name for one in words for name in one.names})
     for reason in reasons:
         masks = [one.where(reason) for one in words]

@@ -24,7 +24,7 @@ class Totals:
     """What one run came to.
 
     Attributes:
-        requests: all of them.
+        requests: all of them, by their weights, as all counts are.
         succeeded: those whose durations are compared.
         outcomes: how many ended how.
         finish_reasons: of those that succeeded.
@@ -112,18 +112,19 @@ def sum_up(rows: Columns, budget: Budget | None, active_s: float | None) -> Tota
     ends = rows.start / _NS + np.nan_to_num(rows.numbers["e2e_s"])
     tokens = done.numbers["output_tokens"]
     known = ~np.isnan(tokens)
-    took = done.numbers["e2e_s"]
+    took, weights = done.numbers["e2e_s"], done.weights
+    made = float((tokens * weights)[known].sum())
     speeds = tokens[known & (took > 0)] / took[known & (took > 0)]
     return Totals(
-        requests=rows.n,
-        succeeded=done.n,
+        requests=round(rows.weights.sum()),
+        succeeded=round(weights.sum()),
         outcomes=_counted(rows, "outcome"),
         finish_reasons=_counted(done, "finish_reason"),
         seconds=active_s or (float(ends.max() - rows.start.min() / _NS) if rows.n else 0.0),
-        output_tokens=int(tokens[known].sum()) if known.any() else None,
-        mean_output_tokens=float(tokens[known].mean()) if known.any() else None,
+        output_tokens=round(made) if known.any() else None,
+        mean_output_tokens=made / float(weights[known].sum()) if known.any() else None,
         speed=float(np.median(speeds)) if len(speeds) else None,
-        inside=None if budget is None else int(_inside(done, budget).sum()),
+        inside=None if budget is None else round(weights[_inside(done, budget)].sum()),
     )
 
 
@@ -152,10 +153,13 @@ def inside_limits(rows: Columns, budget: Budget) -> dict[str, Mask]:
 
 def _counted(rows: Columns, name: str) -> dict[str, int]:
     words = rows.words[name]
-    count = Counter(words.names[code] for code in words.codes.tolist() if code >= 0)
-    return dict(count.most_common())
+    known = words.codes >= 0
+    counts = np.bincount(words.codes[known], rows.weights[known], len(words.names))
+    of_each = Counter(dict(zip(words.names, counts.tolist(), strict=True)))
+    return {word: round(count) for word, count in of_each.most_common() if count}
 
 
 def succeeded(rows: Columns) -> Mask:
-    """Return which requests succeeded."""
-    return rows.words["outcome"].where("success")
+    """Return which requests succeeded: all, if no outcome is reported."""
+    outcome = rows.words["outcome"]
+    return outcome.where("success") if (outcome.codes >= 0).any() else np.ones(rows.n, bool)

@@ -17,10 +17,16 @@ from llmtrace.run_comparison.durations import DURATIONS, METRICS, durations, per
 from llmtrace.run_comparison.effects import ALPHA, Effect, Sample, effects
 from llmtrace.run_comparison.engine_signals import signal_figures
 from llmtrace.run_comparison.equal_workload import Workload, matched, unweighted
-from llmtrace.run_comparison.run_outcomes import identical_answers, other_answers, shares_p
+from llmtrace.run_comparison.run_outcomes import (
+    identical_answers,
+    other_answers,
+    share_change,
+    shares_p,
+)
 from llmtrace.run_comparison.run_totals import Totals, costs, succeeded, sum_up
-from llmtrace.stats.arrays import Floats
+from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.stats.significance import share_bounds
+from llmtrace.triage.rows_in_order import in_order
 
 # What says nothing where it is the other: everything streams; each chunk is one token.
 TWINS: Final = {"first_content": "ttft", "itl": "tpot"}
@@ -63,6 +69,7 @@ class Comparison:
         zero: durations that both report, and that are 0 in both.
         totals: of the run before and after.
         failures_p: chance that as many more fail (or fewer) if nothing differs.
+        failures_by: 95 % interval of the change of the share that fails.
         answers: share of identical answers, with how many were compared; `None` = not recorded,
             of other requests, or drawn at a temperature above 0.
         other_answers: how the answers differ, in words; empty = by nothing that is known.
@@ -81,6 +88,7 @@ class Comparison:
     zero: frozenset[str]
     totals: tuple[Totals, Totals]
     failures_p: float
+    failures_by: tuple[float, float]
     answers: tuple[float, int] | None
     other_answers: Sequence[str]
     costs: Mapping[str, tuple[float | None, float | None]]
@@ -125,7 +133,7 @@ def compare(
     done = [side.take(succeeded(side)) for side in rows]
     for run, side in zip((before, after), done, strict=True):
         if not side.n:
-            raise DataError(f"{run.name}: no request succeeded in it")
+            raise DataError(f"{run.name}: {_why_none(run)}")
     same = before.workload is not None and before.workload == after.workload
     workload, weights = (Workload(same=True), unweighted(done)) if same else matched(done)
     if workload.reweighted and not reweight:
@@ -133,7 +141,7 @@ def compare(
             f"the runs had different work to do ({', '.join(workload.matched_on) or 'lengths'}); "
             "run the same workload twice, or allow weights"
         )
-    answers = None
+    failed, answers = [side.failed for side in rows], None
     alike = same or None in {before.workload, after.workload}  # or each number is another request
     if alike and not (before.temperature or after.temperature):
         answers = identical_answers(before.answers, after.answers)
@@ -141,9 +149,8 @@ def compare(
     warnings = _warnings(before, after, done)
     samples = _samples(done, weights)
     _expect_a_metric(samples, warnings)
-    varied = {
-        name: pair for name, pair in samples.items() if any(one.values.any() for one in pair)
-    }
+    varied = {name: pair for name, pair in samples.items()
+              if any(one.values.any() for one in pair)}  # fmt: skip
     return Comparison(
         before=before.name,
         after=after.name,
@@ -151,7 +158,8 @@ def compare(
         effects=effects(varied),
         zero=frozenset(samples.keys() - varied.keys()),
         totals=totals,
-        failures_p=shares_p(rows, [side.failed for side in rows]),
+        failures_p=_failures_p(rows, failed),
+        failures_by=share_change(rows, failed),
         answers=answers,
         other_answers=tuple(other_answers(done, weights, answers)),
         costs={} if price_per_hour is None else costs(totals, price_per_hour),
@@ -163,9 +171,26 @@ def compare(
 
 
 def _requests(run: Run) -> Columns:
-    rows = run.case.rows
-    rows = rows.take(np.argsort(rows.start, kind="stable"))
-    return rows.take(~rows.words["operation"].where(TURN) & (rows.numbers["nested"] != 1))
+    """Return the requests that no other one encloses, each once; without any, the enclosed."""
+    rows, _ = in_order(run.case.rows)
+    requests = rows.take(~rows.words["operation"].where(TURN))
+    whole = requests.numbers["nested"] != 1
+    return requests.take(whole) if whole.any() else requests
+
+
+def _failures_p(rows: Sequence[Columns], failed: Sequence[Mask]) -> float:
+    """Return the p-value of a difference in failures; 1 if a run reports no outcome."""
+    known = all((side.words["outcome"].codes >= 0).any() for side in rows)
+    return shares_p(rows, failed) if known else 1.0
+
+
+def _why_none(run: Run) -> str:
+    """Say why there is no request of a run to compare."""
+    rows = _requests(run)
+    if not rows.n:
+        return f"no request in it ({run.case.rows.n} turns of agents)"
+    ended = ", ".join(f"{n} {name}" for name, n in sum_up(rows, None, None).outcomes.items())
+    return f"no request succeeded in it ({ended})"
 
 
 def _expect_a_metric(samples: Mapping[str, object], warnings: Sequence[str]) -> None:
@@ -177,7 +202,12 @@ def _expect_a_metric(samples: Mapping[str, object], warnings: Sequence[str]) -> 
 def _warnings(before: Run, after: Run, done: Sequence[Columns]) -> tuple[str, ...]:
     """Return what is odd in the runs, and notes of what they are."""
     notes = {run.case.note for run in (before, after) if run.case.note}
-    odd = (*before.case.warnings, *after.case.warnings)
+    again = [
+        f"{count:,} repeated rows count once (in {run.name})"
+        for run in (before, after)
+        if (count := in_order(run.case.rows)[1])
+    ]
+    odd = (*before.case.warnings, *after.case.warnings, *again)
     return (*odd, *_without_first_content(done), *sorted(notes))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
+from llmtrace.dataset.columns import Doubt
 from llmtrace.display.summary_tables import JOINED, ms
 from llmtrace.run_comparison.effects import QUANTILES, Effect, Sample
 from llmtrace.run_comparison.run_totals import Totals
@@ -74,8 +75,24 @@ def verdict(effect: Effect) -> str:
     return f"{text}; at p50 only one {far}above {above} would have been visible"
 
 
+def doubts(comparison: Comparison) -> list[str]:
+    """Return what puts every figure in doubt, a sentence each: before the headline."""
+    return [f"In doubt: {one}" for one in comparison.warnings if isinstance(one, Doubt)]
+
+
 def headline(comparison: Comparison) -> str:
-    """Return what the comparison shows, in a sentence."""
+    """Return what the comparison shows, in a sentence or two."""
+    if not comparison.failures_differ:
+        return _of_durations(comparison)
+    return f"{_of_failures(comparison)} {_of_durations(comparison)}"
+
+
+def _of_failures(comparison: Comparison) -> str:
+    first, second = (side.failed for side in comparison.totals)
+    return f"{'More' if second > first else 'Fewer'} requests fail: {first:.1%} → {second:.1%}."
+
+
+def _of_durations(comparison: Comparison) -> str:
     moved = comparison.moved
     if all(effect.p_value is None for effect in comparison.effects) and comparison.effects:
         return "Too few requests to show a difference."
@@ -108,8 +125,16 @@ def sentences(comparison: Comparison) -> Iterator[str]:
     elif workload.reweighted:
         on = ", ".join(workload.matched_on) or "what is known of it"
         yield f"Workload: not the same by its hash; requests are weighted to be alike in {on}."
+        if any(workload.left_out):
+            before, after = workload.left_out
+            yield (
+                f"Left out, of a kind that the other run lacks: {before:,} requests before, "
+                f"{after:,} after."
+            )
     else:
         yield "Workload: not known to be the same, but alike by what the requests report."
+    if workload.of_one_alone:
+        yield f"Not held equal, as only one run reports it: {', '.join(workload.of_one_alone)}."
     if comparison.failures_differ:
         yield "Failures: their share differs by more than chance."
     if comparison.answers is not None:
@@ -124,7 +149,8 @@ def sentences(comparison: Comparison) -> Iterator[str]:
         parts = [f"{name}: {first} → {second}" for name, first, second in comparison.changed]
         yield f"Not the same in both runs: {'; '.join(parts)}."
     for warning in comparison.warnings:
-        yield f"Note: {warning[0].upper()}{warning[1:]}."
+        if not isinstance(warning, Doubt):
+            yield f"Note: {warning}."
 
 
 def totals_rows(comparison: Comparison) -> list[tuple[str, str, str]]:
@@ -133,13 +159,14 @@ def totals_rows(comparison: Comparison) -> list[tuple[str, str, str]]:
 
     def counts(prefix: str, of: str) -> list[tuple[str, str, str]]:
         before, after = getattr(first, of), getattr(second, of)
-        return [_pair(f"{prefix}{name}", (before.get(name, 0), after.get(name, 0)), 0)
+        return [_pair(f"{prefix}{name}", (before.get(name, 0) if before else None,
+                                          after.get(name, 0) if after else None), 0)
                 for name in {**before, **after}]  # fmt: skip
 
     rows = [
         _pair("requests", (first.requests, second.requests), 0),
         *counts("", "outcomes"),
-        _pair("requests/s", (first.requests_per_s, second.requests_per_s)),
+        _pair("requests that succeeded/s", (first.requests_per_s, second.requests_per_s)),
         _pair("output tokens/s", (first.tokens_per_s, second.tokens_per_s)),
         _pair("output tokens/s of one request (median)", (first.speed, second.speed)),
     ]

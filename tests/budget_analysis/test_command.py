@@ -59,7 +59,7 @@ def test_a_suggested_budget_is_a_budget_file(rows_file, tmp_path, capsys):
         (["--total", "soon"], 2, "total: 'soon' is not a duration"),
         (["--buffer", "110%"], 2, "--buffer: '110%' is not a share of the total; write 10%"),
         (["--objective", "95"], 2, "objective: '95' is not a quantile"),
-        (["--model", "none"], 1, "0 requests succeeded; a p95 has no upper bound"),
+        (["--model", "none"], 1, "none of the 200 requests has this model and route"),
         (["--out", "/none/such.yaml"], 1, "/none/such.yaml: cannot be written"),
     ],
 )
@@ -92,3 +92,59 @@ def test_the_report_is_printed_and_drawn(rows_file, tmp_path, capsys):
     assert drawn.read_text().startswith("<!doctype html>")
     assert main(["budget", "report", str(rows_file), "--html", str(tmp_path / "no" / "x")]) == 1
     assert sorted(one.name for one in tmp_path.iterdir()) == ["page.html", "rows.jsonl"]
+
+
+def log(path, count=400, **more):
+    """Write a service's own log: one in fifty times out, and little else is reported."""
+    rows = (
+        {"start": 1_790_000_000 + n, "request_id": str(n), "ttft_s": 0.2 + n / 1000,
+         "e2e_s": 2.0 + n * 7 % 400 / 1000, "http_status": 504 if n % 50 == 0 else 200} | more
+        for n in range(count)
+    )  # fmt: skip
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_a_status_shows_which_requests_failed(tmp_path, capsys):
+    """Without an outcome, as triage reads it."""
+    assert main(["budget", "report", log(tmp_path / "log.jsonl")]) == 0
+    assert "400 requests: 392 success, 8 error" in capsys.readouterr().out
+
+
+def test_a_first_content_after_the_end_is_refused(tmp_path, capsys):
+    """Milliseconds in one column of two."""
+    assert main(["budget", "report", log(tmp_path / "log.jsonl", ttft_s=900)]) == 1
+    assert "ttft_s is 900 s, longer than e2e_s of 2 s" in capsys.readouterr().err
+
+
+def test_what_follows_an_unknown_first_content_is_not_reported(tmp_path, capsys):
+    """Rows of e2e alone: there is no decode of 0 s, and no limit for it or for TTFT."""
+    path = log(tmp_path / "log.jsonl", ttft_s=None)
+    assert main(["budget", "report", path]) == 0
+    decode = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("decode"))
+    assert "not reported" in decode
+    assert main(["budget", "suggest", path]) == 0
+    said = capsys.readouterr().out
+    assert "ttft:" not in said
+    assert "decode:" not in said
+
+
+def test_a_ttft_that_stands_for_stages_is_explained(tmp_path, capsys):
+    """All adds up, so it is less than its own quantile."""
+    assert main(["budget", "suggest", log(tmp_path / "log.jsonl")]) == 0
+    assert "ttft stands for the stages before the first content" in capsys.readouterr().out
+
+
+def test_rows_count_by_their_weight_and_once(tmp_path, capsys):
+    """A sample that keeps all slow requests, joined to itself."""
+    file = tmp_path / "log.jsonl"
+    lines = log(file, 400) and file.read_text().splitlines()
+    kept = [json.dumps(json.loads(line) | {"weight": 1 if n >= 380 else 10})
+            for n, line in enumerate(lines) if n >= 380 or n % 10 == 1]  # fmt: skip
+    file.write_text("\n".join([*kept, *kept]))
+
+    assert main(["budget", "report", str(file)]) == 0
+    said = capsys.readouterr().out
+    assert f"{len(kept)} repeated rows count once" in said
+    drawn = int(said.partition(" are drawn, by weight")[0].rpartition(":")[2].split()[0])
+    assert 38 <= drawn <= 48  # the 38 of weight 10, and a tenth of the 20 others

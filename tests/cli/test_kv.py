@@ -33,7 +33,8 @@ def test_rows_are_the_mix(tmp_path, capsys):
     """Prompt and output of each request together."""
     path = tmp_path / "rows.jsonl"
     with path.open("w") as file:
-        write_rows(file, [make_row(prompt_tokens=n, output_tokens=24) for n in (1000, 3048)])
+        rows = [make_row(prompt_tokens=n, output_tokens=24) for n in (1000, 3048)]
+        write_rows(file, [*rows, make_row(prompt_tokens=9)])  # of unknown length
     options = ["--rows", str(path), "--cache-memory", "32GiB", "--json"]
     assert main(["kv", *FIGURES, *options]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -52,6 +53,7 @@ def test_rows_are_the_mix(tmp_path, capsys):
             "not together with --gpu-memory",
         ),
         ([*FIGURES, "--model-config", "x"], "not together with --layers"),
+        ([*FIGURES, "--tensor-parallel", "3"], "32 KV heads cannot be split over 3 GPUs"),
     ],
 )
 def test_what_is_missing_is_named(capsys, options, problem):

@@ -85,7 +85,8 @@ def test_every_form_of_file_is_read_to_the_same_rows(tmp_path, name):
 def test_the_budget_knows_the_stages_of_a_saved_case(tmp_path, capsys):
     """Rows with `queue_s` and its source, without the engine's other figures."""
     path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(FLAT) + "\n" for _ in range(200)))
+    rows = [FLAT | {"start": FLAT["start"] + n} for n in range(200)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     assert main(["budget", "suggest", str(path)]) == 0
     said = capsys.readouterr().out

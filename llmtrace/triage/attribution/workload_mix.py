@@ -25,7 +25,7 @@ _MIN_OF_LESS: Final = 8  # in the other window
 _MAX_CELLS: Final = 512
 _MAX_KEYS: Final = 1 << 40
 # Fields of a kind; dropped from the end if a cell would have too few rows.
-_KINDS: Final = ("model", "operation", "route", "region", "tenant")
+KINDS: Final = ("model", "operation", "route", "region", "tenant")
 _ALWAYS: Final = frozenset({"model", "operation"})
 _SHIFTED: Final = 4.0  # standard deviations of chi square
 _LENGTHS: Final[dict[Metric, tuple[str, ...]]] = {
@@ -114,7 +114,7 @@ def cells(
         before=cell[:n],
         after=cell[n:],
         count=count,
-        matched_on=tuple(name for name in (*_KINDS, *lengths) if name in used),
+        matched_on=tuple(name for name in (*KINDS, *lengths) if name in used),
         new=tuple(sorted(new, key=lambda kind: (-kind[1], kind[0]))),
     )
 
@@ -135,7 +135,7 @@ def _kinds_and_lengths(
         both = [rows.words[name].codes[i] for rows, i in zip(sides, index, strict=True)]
         return np.concatenate(both).astype(np.int64)
 
-    kinds = {name: codes(name) for name in _KINDS}
+    kinds = {name: codes(name) for name in KINDS}
     kinds = {name: found for name, found in kinds.items() if found.size and np.ptp(found) > 0}
     hit = number("cache_hit") == 1
     lengths = {

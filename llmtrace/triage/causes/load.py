@@ -41,6 +41,7 @@ _SURE: Final = 3.0  # standard errors
 _LESS: Final = 0.3  # relative change
 _OFF_THE_LINE: Final = 1.3  # slow tokens' time at the same batch, over that of slow tokens before
 _GROWN: Final = 1.15  # ratio of shares of tokens
+_HARDLY: Final = 0.1  # of all the work
 _FREE: Final = 0.7  # share of slots taken, at most, if an engine has free slots
 
 
@@ -300,6 +301,7 @@ def replica_imbalance(e: Evidence) -> Finding:
     uneven = share[1] if share is not None else any(one[1] for one in apart)
     uneven = uneven or (running is not None and _does_more(e, *running[1:]))
     by_replica = "; ".join(one[0] for one in (share, running, waiting) if one)
+    uneven = uneven and not _switched_to(e)
     fewer, scaled, silent = _scaled_in(e), bool(e.events("scale")), _not_reporting(e)
     elsewhere = share is not None and local is not None and local.value != share[3]
     # Another division of the requests without longer waits anywhere is no incident.
@@ -327,6 +329,15 @@ def replica_imbalance(e: Evidence) -> Finding:
     ]  # fmt: skip
     action = "Rebalance: lower the weight of the loaded replica and check the router's policy."
     return judge("replica_imbalance", lines, action, group=local)
+
+
+def _switched_to(e: Evidence) -> str | None:
+    """Return the engine that does all the work, if it did none before: as of a new deployment."""
+    made = e.counted_by("tokens_out")
+    before, after = (sum(one[side] for one in made.values()) for side in (0, 1))
+    moved = (name for name, one in made.items()
+             if one[0] <= _HARDLY * before and one[1] >= (1 - _HARDLY) * after)  # fmt: skip
+    return next(moved, None) if before and after else None
 
 
 def _not_reporting(e: Evidence) -> list[str]:

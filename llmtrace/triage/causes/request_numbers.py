@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -21,6 +22,7 @@ _COLUMNS: Final = (
     "tenant", "route", "region", "client", "version", "service", "gateway", "model", "server",
 )  # fmt: skip
 _MOST: Final = 0.8  # share of the change that one value must account for
+_FELL: Final = 1.5  # standard errors: if others stop as well, it is not for one value
 _CALM: Final = 0.25  # relative change of the other values, at most
 _STOPPED: Final = 0.1  # share of a group's requests that still come, at most
 _STOPPED_ALONE: Final = 0.25  # the same, if no metric changed
@@ -168,10 +170,19 @@ def _stopped(e: Evidence) -> tuple[Group | None, str]:
         rates = dict(_by_value(e, column))
         totals = tuple(sum(one[side] for one in rates.values()) for side in (0, 1))
         for name, of_it in sorted(rates.items(), key=lambda one: one[1][1] - one[1][0]):
-            missing = totals[0] - totals[1] >= _MOST * (of_it[0] - of_it[1])
+            others = _rest_z(e, totals[0] - of_it[0], totals[1] - of_it[1])
+            missing = totals[0] - totals[1] >= _MOST * (of_it[0] - of_it[1]) or others < _SURE
+            missing &= others > -_FELL
             if len(rates) > 1 and missing and e.arrivals(**{column: name}).stopped(_STOPPED):
                 return Group(column, name), _group_text(column, name, of_it, totals)
     return None, ""
+
+
+def _rest_z(e: Evidence, before: float, after: float) -> float:
+    """Return by how many standard errors a rate rose, if requests come independently."""
+    seconds = (max(side.window.seconds, 1e-9) for side in (e.before, e.after))
+    variance = sum(rate / time for rate, time in zip((before, after), seconds, strict=True))
+    return (after - before) / math.sqrt(variance) if variance > 0 else 0.0
 
 
 def _group_text(column: str, name: str, rates: Sequence[float], of: Sequence[float]) -> str:

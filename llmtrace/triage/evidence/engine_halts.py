@@ -27,6 +27,7 @@ _MAX_GAPS: Final = 100  # of each engine, if they are about as long as the longe
 _AS_LONG: Final = 0.4  # of the longest gap
 _SLOWER: Final = 1.5  # ratio of medians
 _STALLED: Final = 0.7  # share of responses
+_FEW_STALLS: Final = 5
 _BUNCHED: Final = 0.8  # share of arrivals
 _MIN_STREAMS: Final = 2
 _MAX_STALLS: Final = 500  # that are compared with each other
@@ -226,7 +227,7 @@ def stalled_together(e: Evidence) -> tuple[float, int] | None:
     like &= np.equal.outer(engine, engine) & np.less.outer(since, until)
     like &= like.T & ~np.eye(len(long), dtype=bool)
     alike = like.any(axis=1)
-    found = alike.sum() >= MIN_COUNT and alike.mean() >= _STALLED
+    found = alike.sum() >= _FEW_STALLS and alike.mean() >= _STALLED
     if not found or max(slower, merged) > _SLOWER:
         return None
     return float(np.median(gap[alike])), int(alike.sum())

@@ -17,6 +17,7 @@ from llmtrace.triage.evidence import changes
 _PARTS: Final = 8  # of a window, between which the rate varies
 _QUARTERS: Final = 4
 _EXPECTED: Final = 12.0  # requests; a tenth of them or fewer is a chance of one in 10,000
+_SILENT: Final = 0.25  # of the window after: requests that come all along are never so long away
 _STEP: Final = 0.5  # share of a change that must happen where the windows meet
 
 
@@ -98,8 +99,9 @@ class Arrivals:
 
     def stopped(self, share: float) -> bool:
         """Return whether the rate fell to at most this share, of requests that came all along."""
-        many = self.before.rate * self.after.window.seconds >= _EXPECTED
-        came = many and self.before.rates(_PARTS).min() > 0
+        window, after_s = self.before.window, self.after.window.seconds
+        silence = np.diff((window.start, *np.sort(self.before.t), window.end)).max()
+        came = self.before.rate * after_s >= _EXPECTED and silence <= _SILENT * after_s
         return bool(came and self.after.rate <= share * self.before.rate)
 
     @cached_property
