@@ -274,11 +274,11 @@ def test_what_comes_nearest_is_possible_where_nothing_is_beyond_chance(seed):
 def test_hardly_anything_comes_near_where_nothing_happened():
     """Many windows are compared, but what stands out by chance is weak evidence."""
     named = 0
-    for seed in range(20):
+    for seed in range(40):
         found = triage(Case(requests(150, Kind(rate=RATE), 7000 + seed), no_signals()), QUICK)
         named += any(one.status in NAMED for one in found.causes)
 
-    assert named <= 2
+    assert named <= 3
 
 
 def test_that_the_data_end_is_no_silence():

@@ -170,9 +170,10 @@ def _stopped(e: Evidence) -> tuple[Group | None, str]:
         rates = dict(_by_value(e, column))
         totals = tuple(sum(one[side] for one in rates.values()) for side in (0, 1))
         for name, of_it in sorted(rates.items(), key=lambda one: one[1][1] - one[1][0]):
-            others = _rest_z(e, totals[0] - of_it[0], totals[1] - of_it[1])
+            rest = totals[0] - of_it[0], totals[1] - of_it[1]
+            others = _rest_z(e, *rest)
             missing = totals[0] - totals[1] >= _MOST * (of_it[0] - of_it[1]) or others < _SURE
-            missing &= others > -_FELL
+            missing &= others > -_FELL or rest[1] >= (1 - _CALM) * rest[0]
             if len(rates) > 1 and missing and e.arrivals(**{column: name}).stopped(_STOPPED):
                 return Group(column, name), _group_text(column, name, of_it, totals)
     return None, ""
