@@ -289,12 +289,12 @@ def _budget(
         )
     together = math.fsum(allocated.values())
     front = math.fsum(allocated.get(stage, 0.0) for stage in FRONT)
+    own = ttft = _ttft(rows, goal, objective)
     if any(stage in missing for stage in FRONT):
         # What could not be split lies before the first content: the limit on it covers both.
-        ttft = _ttft(rows, goal, objective)
-        own, together = ttft or 0.0, together + unsplit
-        ttft = None if ttft is None else round(front + unsplit, 5) or None
-        if ttft is not None and ttft < own:
+        together += unsplit
+        ttft = None if own is None else round(front + unsplit, 5) or None
+        if own is not None and ttft is not None and ttft < own:
             notes.append(
                 f"ttft stands for the stages before the first content, so that all adds up: "
                 f"{_ms(ttft)} ms; its own quantile at this total is {_ms(own)} ms"
@@ -302,8 +302,7 @@ def _budget(
     else:
         if unsplit > 0:
             notes.append(f"{unsplit * 1000:.4g} ms could not be split, and are in the buffer")
-        ttft = _ttft(rows, goal, objective)
-        ttft = None if ttft is None else min(max(ttft, round(front, 5)), goal)
+        ttft = None if own is None else min(max(own, round(front, 5)), goal)
     rest = goal - together
     tokens, tpot = _tokens(rows, allocated.get("decode"), weights)
     return (

@@ -23,7 +23,9 @@ from llmtrace.core.json_values import (
     start_ns,
 )
 from llmtrace.core.row_fields import (
+    GRANULARITY_S,
     MARKS,
+    NEARLY,
     NETWORK,
     OUTCOME_WORDS,
     OUTCOMES,
@@ -39,9 +41,6 @@ if TYPE_CHECKING:
     from llmtrace.core.row import Row
 
 _NS: Final = 1_000_000_000
-# A part may seem so much longer than the request, as clocks tick.
-_NEARLY: Final = 1.1
-_GRANULARITY_NS: Final = 50_000_000
 _ROUNDING_NS: Final = 1_000  # files keep decimal seconds: less than this is no time
 
 # The keys of JSON, and the fields in nanoseconds that they are of.
@@ -205,7 +204,7 @@ def _timeline(flat: Mapping[str, Any]) -> Timeline:
 def _known(timeline: Timeline, made: Stages) -> Stages | None:
     """Return the stages without those that programs which write none do not know; `None` = all."""
     ttft, sources = timeline.ttft, dict(made.sources)
-    if ttft is not None and ttft > _NEARLY * timeline.e2e + _GRANULARITY_NS:
+    if ttft is not None and ttft > NEARLY * timeline.e2e + GRANULARITY_S * _NS:
         raise ValueError(
             f"ttft_s is {ttft / _NS:,g} s, longer than e2e_s of {timeline.e2e / _NS:,g} s: are "
             "both in seconds?"

@@ -25,6 +25,9 @@ OUTCOME_WORDS: Final[Mapping[str, Outcome]] = {
 # A cancelled request did not fail: its client ended it.
 FAILED: Final[tuple[Outcome, ...]] = ("error", "truncated", "timeout")
 _ONE_OF_OUTCOMES: Final = f"one of {', '.join(OUTCOMES)}"
+# How far parts may exceed the whole: rounding, clock ticks, work after the client has left.
+NEARLY: Final = 1.1
+GRANULARITY_S: Final = 0.05
 _STATUS_SUCCESS, _STATUS_ERROR = 200, 400  # and above
 _CLIENT_LEFT: Final = 499  # nginx's status for it
 

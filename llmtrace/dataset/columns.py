@@ -19,7 +19,9 @@ from llmtrace.core.json_values import MAX_S, MAX_START_NS, start_ns
 from llmtrace.core.row import Row
 from llmtrace.core.row_fields import (
     FAILED,
+    GRANULARITY_S,
     MARKS,
+    NEARLY,
     NETWORK,
     OUTCOME_WORDS,
     OUTCOMES,
@@ -64,9 +66,6 @@ WORDS: Final = (
 _STAGES: Final = (*(f"{stage}_s" for stage in STAGES), "unattributed_s")
 # Of one clock, and within the request: none is longer than `e2e_s`.
 _WITHIN: Final = ("ttft_s", "tpot_s", "answered_s", "first_byte_s", "last_content_s", *_STAGES)
-# How far parts may exceed the whole: rounding, clock ticks, work after the client has left.
-_GRANULARITY_S: Final = 0.05
-_NEARLY: Final = 1.1
 _MANY: Final = 0.05  # of the rows: if more values are kept out, the others are in doubt
 _TRUTHS: Final = {"true": 1.0, "false": 0.0}
 _MAX_COUNT: Final = 2.0**53
@@ -312,7 +311,7 @@ class Builder:
 
     def _keep_parts_within(self, numbers: dict[str, Floats]) -> None:
         """Make unknown what is longer than the request that it is a part of."""
-        most = _NEARLY * numbers["e2e_s"] + _GRANULARITY_S
+        most = NEARLY * numbers["e2e_s"] + GRANULARITY_S
         for name in _WITHIN:
             self._keep_out(f"{name}: longer than e2e_s", numbers[name] > most, numbers, name)
         total = sum(np.fmax(numbers[name], 0.0) for name in _STAGES)  # of NaN, it is 0

@@ -51,6 +51,8 @@ class Condition:
         """
         if self.name is None:
             first, second = comparison.totals
+            if not (first.outcomes and second.outcomes):
+                raise DataError(f"--fail-if {self.text!r}: the runs do not both report outcomes")
             low, high = comparison.failures_by
             near, far = (low, high) if self.above else (high, low)
             failed = comparison.failures_differ and self._beyond(

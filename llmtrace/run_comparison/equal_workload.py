@@ -29,14 +29,14 @@ class Workload:
         same: the runs say so themselves, by the hash of their workload.
         reweighted: requests after count so that their mix is that before.
         matched_on: fields that were held equal.
-        of_one_alone: kinds that one run reports and the other does not, so held equal by nothing.
+        reported_by_one: kinds and lengths that the other run does not report: not held equal.
         left_out: requests before and after of a kind that the other run lacks.
     """
 
     same: bool
     reweighted: bool = False
     matched_on: tuple[str, ...] = ()
-    of_one_alone: tuple[str, ...] = ()
+    reported_by_one: tuple[str, ...] = ()
     left_out: tuple[int, int] = (0, 0)
 
 
@@ -86,7 +86,7 @@ def matched(sides: Sequence[Columns]) -> tuple[Workload, list[Floats]]:
     ]
     unmatched = found.unmatched_share
     if np.abs(shares[0] - shares[1]).sum() / 2 + unmatched < _SHIFTED:
-        return Workload(same=False, of_one_alone=tuple(alone)), weights
+        return Workload(same=False, reported_by_one=tuple(alone)), weights
     ratio = np.divide(shares[0], shares[1], out=np.zeros(found.count), where=shares[1] > 0)
     kept[1] = np.where(found.after >= 0, kept[1] * ratio[found.after], 0.0)
     too_few = effective_count(kept[1]) < _MIN_EFFECTIVE * second.n
@@ -100,7 +100,7 @@ def matched(sides: Sequence[Columns]) -> tuple[Workload, list[Floats]]:
         )
     left_out = int((found.before < 0).sum()), int((found.after < 0).sum())
     held = Workload(
-        same=False, reweighted=True, matched_on=found.matched_on, of_one_alone=tuple(alone),
+        same=False, reweighted=True, matched_on=found.matched_on, reported_by_one=tuple(alone),
         left_out=left_out,
     )  # fmt: skip
     return held, kept

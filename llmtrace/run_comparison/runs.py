@@ -129,11 +129,11 @@ def compare(
         DataError: a run has no request that succeeded, the workloads have too little in common, or
             none of `METRICS` is reported in both.
     """
-    rows = [_requests(run) for run in (before, after)]
+    rows, repeated = zip(*map(_requests, (before, after)), strict=True)
     done = [side.take(succeeded(side)) for side in rows]
-    for run, side in zip((before, after), done, strict=True):
+    for run, side, every in zip((before, after), done, rows, strict=True):
         if not side.n:
-            raise DataError(f"{run.name}: {_why_none(run)}")
+            raise DataError(f"{run.name}: {_why_none(run, every)}")
     same = before.workload is not None and before.workload == after.workload
     workload, weights = (Workload(same=True), unweighted(done)) if same else matched(done)
     if workload.reweighted and not reweight:
@@ -146,7 +146,7 @@ def compare(
     if alike and not (before.temperature or after.temperature):
         answers = identical_answers(before.answers, after.answers)
     totals = (sum_up(rows[0], budget, before.active_s), sum_up(rows[1], budget, after.active_s))
-    warnings = _warnings(before, after, done)
+    warnings = _warnings((before, after), repeated, done)
     samples = _samples(done, weights)
     _expect_a_metric(samples, warnings)
     varied = {name: pair for name, pair in samples.items()
@@ -170,12 +170,12 @@ def compare(
     )
 
 
-def _requests(run: Run) -> Columns:
-    """Return the requests that no other one encloses, each once; without any, the enclosed."""
-    rows, _ = in_order(run.case.rows)
+def _requests(run: Run) -> tuple[Columns, int]:
+    """Return the requests that no other one encloses (or all), each once, and how many repeat."""
+    rows, repeated = in_order(run.case.rows)
     requests = rows.take(~rows.words["operation"].where(TURN))
     whole = requests.numbers["nested"] != 1
-    return requests.take(whole) if whole.any() else requests
+    return requests.take(whole) if whole.any() else requests, repeated
 
 
 def _failures_p(rows: Sequence[Columns], failed: Sequence[Mask]) -> float:
@@ -184,9 +184,8 @@ def _failures_p(rows: Sequence[Columns], failed: Sequence[Mask]) -> float:
     return shares_p(rows, failed) if known else 1.0
 
 
-def _why_none(run: Run) -> str:
-    """Say why there is no request of a run to compare."""
-    rows = _requests(run)
+def _why_none(run: Run, rows: Columns) -> str:
+    """Say why none of a run's requests can be compared."""
     if not rows.n:
         return f"no request in it ({run.case.rows.n} turns of agents)"
     ended = ", ".join(f"{n} {name}" for name, n in sum_up(rows, None, None).outcomes.items())
@@ -199,15 +198,14 @@ def _expect_a_metric(samples: Mapping[str, object], warnings: Sequence[str]) -> 
         raise DataError("; ".join((f"nothing can be compared: {lacks}", *warnings)))
 
 
-def _warnings(before: Run, after: Run, done: Sequence[Columns]) -> tuple[str, ...]:
+def _warnings(
+    runs: Sequence[Run], repeated: Sequence[int], done: Sequence[Columns]
+) -> tuple[str, ...]:
     """Return what is odd in the runs, and notes of what they are."""
-    notes = {run.case.note for run in (before, after) if run.case.note}
-    again = [
-        f"{count:,} repeated rows count once (in {run.name})"
-        for run in (before, after)
-        if (count := in_order(run.case.rows)[1])
-    ]
-    odd = (*before.case.warnings, *after.case.warnings, *again)
+    notes = {run.case.note for run in runs if run.case.note}
+    odd = [warning for run in runs for warning in run.case.warnings]
+    odd += [f"{count:,} repeated rows count once (in {run.name})"
+            for run, count in zip(runs, repeated, strict=True) if count]  # fmt: skip
     return (*odd, *_without_first_content(done), *sorted(notes))
 
 

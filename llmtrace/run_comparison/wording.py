@@ -133,8 +133,8 @@ def sentences(comparison: Comparison) -> Iterator[str]:
             )
     else:
         yield "Workload: not known to be the same, but alike by what the requests report."
-    if workload.of_one_alone:
-        yield f"Not held equal, as only one run reports it: {', '.join(workload.of_one_alone)}."
+    if workload.reported_by_one:
+        yield f"Not held equal, as only one run reports it: {', '.join(workload.reported_by_one)}."
     if comparison.failures_differ:
         yield "Failures: their share differs by more than chance."
     if comparison.answers is not None:

@@ -69,6 +69,8 @@ def test_rows_without_outcomes_are_not_failures(run):
     assert found.totals[1].succeeded == 600
     assert not found.failures_differ
     assert ("error", "12", "not reported") in totals_rows(found)
+    with pytest.raises(DataError, match="the runs do not both report outcomes"):
+        read_condition("failures > 1%").judge(found)
 
 
 def test_kinds_that_one_run_does_not_report_are_left_aside(run):

@@ -301,7 +301,7 @@ def replica_imbalance(e: Evidence) -> Finding:
     uneven = share[1] if share is not None else any(one[1] for one in apart)
     uneven = uneven or (running is not None and _does_more(e, *running[1:]))
     by_replica = "; ".join(one[0] for one in (share, running, waiting) if one)
-    uneven = uneven and not _switched_to(e)
+    uneven = uneven and not _taken_over(e)
     fewer, scaled, silent = _scaled_in(e), bool(e.events("scale")), _not_reporting(e)
     elsewhere = share is not None and local is not None and local.value != share[3]
     # Another division of the requests without longer waits anywhere is no incident.
@@ -331,13 +331,13 @@ def replica_imbalance(e: Evidence) -> Finding:
     return judge("replica_imbalance", lines, action, group=local)
 
 
-def _switched_to(e: Evidence) -> str | None:
-    """Return the engine that does all the work, if it did none before: as of a new deployment."""
+def _taken_over(e: Evidence) -> bool:
+    """Return whether one engine does all the work that it did none of before: as if deployed."""
     made = e.counted_by("tokens_out")
     before, after = (sum(one[side] for one in made.values()) for side in (0, 1))
-    moved = (name for name, one in made.items()
-             if one[0] <= _HARDLY * before and one[1] >= (1 - _HARDLY) * after)  # fmt: skip
-    return next(moved, None) if before and after else None
+    moved = any(one[0] <= _HARDLY * before and one[1] >= (1 - _HARDLY) * after
+                for one in made.values())  # fmt: skip
+    return bool(before and after and moved)
 
 
 def _not_reporting(e: Evidence) -> list[str]:
