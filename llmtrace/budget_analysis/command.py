@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import sys
 import tempfile
 from json import dumps
@@ -107,9 +106,10 @@ def report(file: Path, budget: Path | None, html: Path | None, *, json: bool = F
         raise DataError(f"{file}: no rows in it")
     found = reports(rows, budgets)
     if html is not None:
-        _replace(html, page(found, file.name))
+        _replace(html, page(found, file.name, notes))
     if json:
-        sys.stdout.write(f"{dumps([as_plain(one) for one in found], indent=2)}\n")
+        plain = [as_plain(one) | {"notes": notes} for one in found]
+        sys.stdout.write(f"{dumps(plain, indent=2)}\n")
         return
     console = console_for(sys.stdout)
     for number, one in enumerate(found):
@@ -128,28 +128,22 @@ def report(file: Path, budget: Path | None, html: Path | None, *, json: bool = F
 
 
 def _requests(file: Path) -> tuple[list[Row], list[str]]:
-    """Read rows, each once and of even weight, and return notes of what they were otherwise.
+    """Read rows, each once and of even weight, and return notes of what they were otherwise."""
+    from llmtrace.dataset.columns import from_rows
+    from llmtrace.dataset.rows_in_order import drawn_by_weight, repeated
 
-    Of rows that stand for fewer requests than others, as many are drawn as their weight says.
-    """
-    read = read_rows(file)
-    known: dict[object, Row] = {
-        (row.start, name) if (name := row.request_id or row.span_id) else number: row
-        for number, row in enumerate(read)
-    }
-    rows = list(known.values())
-    most = max((row.weight for row in rows), default=1.0)
-    chance = random.Random(1)  # noqa: S311 - no secret; the same rows every time
-    drawn = [row for row in rows if row.weight == most or chance.random() * most < row.weight]
+    read = sorted(read_rows(file), key=lambda row: (row.start, row.e2e_s))
+    columns = from_rows(read)
+    again, drawn = repeated(columns), drawn_by_weight(columns.weights)
     notes = []
-    if len(rows) < len(read):
-        notes.append(f"Note: {len(read) - len(rows)} repeated rows count once.")
-    if len(drawn) < len(rows):
+    if again.any():
+        notes.append(f"Note: {again.sum()} repeated rows count once.")
+    if not drawn.all():
         notes.append(
-            f"Note: rows stand for different numbers of requests: {len(drawn)} of {len(rows)} are "
-            "drawn, by weight."
+            "Note: rows stand for different numbers of requests: "
+            f"{(drawn & ~again).sum()} of {(~again).sum()} are drawn, by weight."
         )
-    return drawn, notes
+    return [row for row, kept in zip(read, drawn & ~again, strict=True) if kept], notes
 
 
 def _share(given: str | None) -> float:

@@ -28,18 +28,20 @@ _STYLE: Final = files(__package__).joinpath("html.css").read_text(encoding="utf-
 _NARROW: Final = 0.055  # of the bar: below it no name fits
 
 
-def page(reports: Sequence[Report], source: str) -> str:
+def page(reports: Sequence[Report], source: str, about: Sequence[str] = ()) -> str:
     """Return the page.
 
     Args:
         reports: one or several.
         source: where the requests are from, for the heading.
+        about: notes of how the requests were read.
     """
     sections = "\n".join(_section(one) for one in reports)
+    read = "".join(f'<p class="soft">{escape(note)}</p>\n' for note in about)
     body = (
         "<h1>Latency budget</h1>\n"
         f'<p class="soft">Requests from {escape(source)}. Durations in milliseconds.</p>\n'
-        f"{sections}"
+        f"{read}{sections}"
     )
     return document("Latency budget", body, _STYLE)
 

@@ -39,18 +39,19 @@ def heading(report: Report) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """What the table has room for: characters of a bar and between columns, and two columns."""
+    """What the table has room for: characters of a bar and between columns, and some columns."""
 
     bar: int = 0
     between: int = 1
     share: bool = True
     interval: bool = True
+    used: bool = True
 
 
 # The widest first: bars are left out before figures are.
 _LAYOUTS: Final = (
     _Layout(20, 2), _Layout(10, 2), _Layout(), _Layout(share=False),
-    _Layout(share=False, interval=False),
+    _Layout(share=False, interval=False), _Layout(share=False, interval=False, used=False),
 )  # fmt: skip
 
 
@@ -86,7 +87,7 @@ def _table(report: Report, layout: _Layout) -> Table:
 
 
 def _chosen(cells: list[_Cell], layout: _Layout) -> list[_Cell]:
-    there = (*[True] * 5, layout.interval, True, layout.share)
+    there = (True, True, True, layout.used, layout.used, layout.interval, True, layout.share)
     return [cell for cell, shown in zip(cells, there, strict=True) if shown]
 
 

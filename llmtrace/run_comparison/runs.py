@@ -26,7 +26,7 @@ from llmtrace.run_comparison.run_outcomes import (
 from llmtrace.run_comparison.run_totals import Totals, costs, succeeded, sum_up
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.stats.significance import share_bounds
-from llmtrace.triage.rows_in_order import in_order
+from llmtrace.dataset.rows_in_order import in_order
 
 # What says nothing where it is the other: everything streams; each chunk is one token.
 TWINS: Final = {"first_content": "ttft", "itl": "tpot"}

@@ -41,7 +41,7 @@ from llmtrace.triage.result import (
     Outcomes,
     Q,
 )
-from llmtrace.triage.rows_in_order import thinned
+from llmtrace.dataset.rows_in_order import thinned
 from llmtrace.triage.verdict import (
     COUNTS,
     NEW_SHARE,

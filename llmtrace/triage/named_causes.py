@@ -27,7 +27,7 @@ from llmtrace.triage.result import (
     Status,
     Verdict,
 )
-from llmtrace.triage.rows_in_order import evenly_weighted
+from llmtrace.dataset.rows_in_order import evenly_weighted
 from llmtrace.triage.verdict import MIN_TRAFFIC_S, Judged, of_the_work
 
 _FITS: Final = WEIGHTS["required"][0]

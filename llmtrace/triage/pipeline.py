@@ -27,7 +27,7 @@ from llmtrace.triage.named_causes import OF_SEVERAL, of_a_burst, of_several_wind
 from llmtrace.triage.onset_and_impact import with_onset_and_impact
 from llmtrace.triage.report.naming import duration
 from llmtrace.triage.result import NAMED, NOTHING_FOUND, OF_TRAFFIC, Metric, Result
-from llmtrace.triage.rows_in_order import in_order, thinned
+from llmtrace.dataset.rows_in_order import in_order, thinned
 from llmtrace.triage.verdict import Judged
 from llmtrace.triage.windows.given import within_the_data
 from llmtrace.triage.windows.search_rows import (

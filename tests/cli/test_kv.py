@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 
 import pytest
@@ -76,3 +77,9 @@ def test_weights_that_do_not_fit_are_said(capsys):
 def test_sizes(text, count):
     """Decimal and binary units are apart, as on a data sheet and in a log."""
     assert size_of(text) == count
+
+
+def test_a_number_without_a_unit_is_not_taken_for_bytes():
+    """`--cache-memory 40` is no cache of 40 bytes."""
+    with pytest.raises(argparse.ArgumentTypeError, match="write 40GB or 40GiB"):
+        size_of("40")

@@ -20,7 +20,7 @@ from llmtrace.triage.attribution.components import METRICS
 from llmtrace.triage.comparison.outcomes import ENDINGS
 from llmtrace.triage.over_time import Incident
 from llmtrace.triage.result import Metric
-from llmtrace.triage.rows_in_order import thinned
+from llmtrace.dataset.rows_in_order import thinned
 from llmtrace.triage.windows import other_changes
 from llmtrace.triage.windows.bins import bins_for, count_in, max_bins
 from llmtrace.triage.windows.candidates import Candidate

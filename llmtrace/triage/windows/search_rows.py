@@ -19,7 +19,7 @@ from llmtrace.triage.comparison.outcomes import ENDINGS, FOUND
 from llmtrace.triage.comparison.p95_change import CERTAIN, LEAST, MIN_COUNT
 from llmtrace.triage.over_time import Incident
 from llmtrace.triage.result import Metric, Q
-from llmtrace.triage.rows_in_order import thinned
+from llmtrace.dataset.rows_in_order import thinned
 from llmtrace.triage.windows.all_stretches import find_all, overlapping
 from llmtrace.triage.windows.bins import max_bins
 from llmtrace.triage.windows.candidates import TRAFFIC, candidates

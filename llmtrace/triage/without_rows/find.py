@@ -20,7 +20,7 @@ from llmtrace.triage.evidence.changes import MIN_COUNT, Shift
 from llmtrace.triage.evidence.evidence import Evidence, gather
 from llmtrace.triage.pipeline import Settings
 from llmtrace.triage.result import CAUSES, NAMED, Finding, Metric
-from llmtrace.triage.rows_in_order import in_order
+from llmtrace.dataset.rows_in_order import in_order
 from llmtrace.triage.without_rows.intervals import DURATIONS, gaps, interval_rows
 from llmtrace.triage.without_rows.stretch import find_stretch
 

@@ -22,12 +22,12 @@ def in_order(rows: Columns) -> tuple[Columns, int]:
         e2e = np.nan_to_num(rows.numbers["e2e_s"], nan=-1.0)
         ttft = np.nan_to_num(rows.numbers["ttft_s"], nan=-1.0)
         rows = rows.take(np.lexsort((ttft, e2e, start)))
-    again = _repeated(rows)
+    again = repeated(rows)
     return (rows.take(~again), int(again.sum())) if again.any() else (rows, 0)
 
 
-def _repeated(rows: Columns) -> NDArray[np.bool_]:
-    """Return which rows repeat another: the same start and id, or equal in every field.
+def repeated(rows: Columns) -> NDArray[np.bool_]:
+    """Return which rows, sorted by start, repeat another: the same id, or equal in every field.
 
     The latter only with a trace id, or a start or duration finer than a millisecond: with clocks
     that tick in milliseconds, two requests can have the same.
@@ -74,9 +74,11 @@ def evenly_weighted(rows: Columns) -> Columns:
 
     Of rows with less weight than others, as many are drawn as their weight says.
     """
-    weight = rows.weights
-    if not len(rows) or weight.min() == weight.max():
-        return rows
-    most = weight.max()
-    drawn = rows.take(np.random.default_rng(1).random(len(rows)) * most < weight)
-    return replace(drawn, numbers={**drawn.numbers, "weight": np.full(len(drawn), most)})
+    drawn = rows.take(drawn_by_weight(rows.weights))
+    even = np.full(len(drawn), rows.weights.max(initial=0.0))
+    return replace(drawn, numbers={**drawn.numbers, "weight": even})
+
+
+def drawn_by_weight(weight: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which rows are drawn: all of the greatest weight, of others by their weight."""
+    return np.random.default_rng(1).random(len(weight)) * weight.max(initial=0.0) < weight
