@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from json import dumps
 from pathlib import Path
 from typing import TextIO
@@ -139,10 +138,8 @@ def _requests(file: Path) -> tuple[list[Row], list[str]]:
     if again.any():
         notes.append(f"Note: {again.sum()} repeated rows count once.")
     if not drawn.all():
-        notes.append(
-            "Note: rows stand for different numbers of requests: "
-            f"{(drawn & ~again).sum()} of {(~again).sum()} are drawn, by weight."
-        )
+        kept = f"{(drawn & ~again).sum()} of {(~again).sum()}"
+        notes.append(f"Note: {kept} rows are drawn, by their weight, so that all count alike.")
     return [row for row, kept in zip(read, drawn & ~again, strict=True) if kept], notes
 
 
@@ -162,13 +159,10 @@ def _share(given: str | None) -> float:
 
 def _replace(path: Path, text: str) -> None:
     """Write a file whole, or leave what was there."""
+    made = path.with_name(f".{path.name}-{os.getpid()}")
     with writes(path):
-        handle, made = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            Path(made).chmod(0o644)
-            Path(made).replace(path)
-        except BaseException:
-            Path(made).unlink(missing_ok=True)
-            raise
+            made.write_text(text, encoding="utf-8")
+            made.replace(path)
+        finally:
+            made.unlink(missing_ok=True)

@@ -68,11 +68,14 @@ def _compare(options: argparse.Namespace) -> int:
     if options.html is not None:
         with writes(f"--html {options.html}"):
             options.html.write_text(comparison_page.page(comparison), encoding="utf-8")
-    if options.json:
-        print(json.dumps(wording.as_dict(comparison), indent=2))
-    else:
+    if not options.json:
         print_comparison(sys.stdout, comparison)
     found = [(condition.text, *condition.judge(comparison)) for condition in conditions]
+    if options.json:
+        plain = wording.as_dict(comparison)
+        plain["fail_if"] = [dict(zip(("condition", "state", "figures"), one, strict=True))
+                            for one in found]  # fmt: skip
+        print(json.dumps(plain, indent=2))
     for text, state, figures in found:
         hint = "; more requests would tell" if state == "undecided" else ""
         print(f"llmtrace: {state}: {text}: {figures}{hint}", file=sys.stderr)

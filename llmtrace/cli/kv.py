@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(KiB|MiB|GiB|TiB|KB|MB|GB|TB)?", re.IGNORECASE)
 _COUNT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMBT]?)", re.IGNORECASE)
-_LEAST_BYTES: Final = 1e6  # of less, the unit is missing
+_MIN_BYTES: Final = 1e6  # of less, the unit is missing
 _POWERS: Final = {"k": 1, "m": 2, "g": 3, "t": 4}
 _THOUSANDS: Final = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _DTYPES: Final = ("fp32", "fp16", "bf16", "fp8", "int8", "fp4", "int4")
@@ -197,7 +197,7 @@ def size_of(text: str) -> int:
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 80GB or 24GiB")
     unit = (found[2] or "").lower()
-    if not unit and 0 < float(found[1]) < _LEAST_BYTES:
+    if not unit and 0 < float(found[1]) < _MIN_BYTES:
         raise argparse.ArgumentTypeError(f"{text!r} is bytes; write {found[1]}GB or {found[1]}GiB")
     base = 1024 if unit.endswith("ib") else 1000
     return int(float(found[1]) * (base ** _POWERS[unit[0]] if unit else 1))

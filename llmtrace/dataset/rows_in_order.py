@@ -81,4 +81,4 @@ def evenly_weighted(rows: Columns) -> Columns:
 
 def drawn_by_weight(weight: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Return which rows are drawn: all of the greatest weight, of others by their weight."""
-    return np.random.default_rng(1).random(len(weight)) * weight.max(initial=0.0) < weight
+    return np.random.default_rng(1).random(len(weight)) * float(weight.max(initial=0.0)) < weight

@@ -66,7 +66,7 @@ def _durations(comparison: Comparison) -> str:
 
 
 def _quantile(effect: Effect, q: float) -> str:
-    sides, by = wording.quantile_cell(effect, q), wording.relative(effect, q)
+    sides, by = wording.quantile_cell(effect, q), wording.by_how_much(effect, q)
     moved = "" if by == "-" else f"<br><small>{by}</small>"
     return f'<td class="n" data-q="{wording.QUANTILE_NAMES[q]}">{sides}{moved}</td>'
 

@@ -60,7 +60,7 @@ def _durations(comparison: Comparison, width: int) -> Table:
         table.add_row(
             wording.label(effect),
             *(wording.quantile_cell(effect, q) for q in shown),
-            *(wording.relative(effect, q) for q in changes),
+            *(wording.by_how_much(effect, q) for q in changes),
             Text(wording.verdict(effect), style),
         )
     if width < _ALL:

@@ -9,7 +9,7 @@ from typing import Final, Literal, get_args
 from llmtrace.core.errors import ConfigError, DataError
 from llmtrace.run_comparison.durations import DURATIONS
 from llmtrace.run_comparison.runs import TWINS, Comparison
-from llmtrace.run_comparison.wording import QUANTILE_NAMES, label, percent, relative
+from llmtrace.run_comparison.wording import QUANTILE_NAMES, by_how_much, label, percent
 
 _TEXT: Final = re.compile(
     r"\s*(?:(\w+)\.(p\d+)|failures)\s*([<>])\s*([+-]?\d+(?:\.\d+)?)\s*(%|ms)\s*"
@@ -78,7 +78,7 @@ class Condition:
         failed |= self.quantile in effect.alone and self._beyond(near, limit)
         name = f"{label(effect)} {QUANTILE_NAMES[self.quantile]}"
         state = _STATES[self._beyond(far, limit) + failed]
-        return state, f"{name} {relative(effect, self.quantile)}"
+        return state, f"{name} {by_how_much(effect, self.quantile, in_ms=not self.relative)}"
 
     def _beyond(self, by: float, limit: float) -> bool:
         return by > limit if self.above else by < limit

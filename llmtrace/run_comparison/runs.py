@@ -13,6 +13,7 @@ from llmtrace.core.errors import DataError
 from llmtrace.core.row import TURN
 from llmtrace.dataset.case import Case
 from llmtrace.dataset.columns import Columns
+from llmtrace.dataset.rows_in_order import in_order
 from llmtrace.run_comparison.durations import DURATIONS, METRICS, durations, perceived
 from llmtrace.run_comparison.effects import ALPHA, Effect, Sample, effects
 from llmtrace.run_comparison.engine_signals import signal_figures
@@ -26,7 +27,6 @@ from llmtrace.run_comparison.run_outcomes import (
 from llmtrace.run_comparison.run_totals import Totals, costs, succeeded, sum_up
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.stats.significance import share_bounds
-from llmtrace.dataset.rows_in_order import in_order
 
 # What says nothing where it is the other: everything streams; each chunk is one token.
 TWINS: Final = {"first_content": "ttft", "itl": "tpot"}

@@ -42,12 +42,12 @@ def percent(share: float) -> str:
     return f"{sign}{f'{abs(rounded):,.1f}'.removesuffix('.0')}{JOINED}%"
 
 
-def relative(effect: Effect, q: float) -> str:
-    """Write by how much a quantile moved, with its interval; `-` where it is not known."""
+def by_how_much(effect: Effect, q: float, *, in_ms: bool = False) -> str:
+    """Write by what share, or how many ms, a quantile moved, and its interval; `-` = not known."""
     change, before = effect.changes.get(q), effect.before.quantile(q)
     if change is None or before is None:
         return "-"
-    if before < _TINY_S:  # shares of it say nothing
+    if in_ms or before < _TINY_S:  # shares of a tiny value say nothing
         figures = (round(1000 * of, 2) + 0.0 for of in (change.by, change.low, change.high))
         by, low, high = (f"{of:+,.2f}".replace("-", "\N{MINUS SIGN}") for of in figures)
         return f"{by} ms [{low}, {high}]"
@@ -114,7 +114,7 @@ def _of_durations(comparison: Comparison) -> str:
 
 
 def _moved_by(effect: Effect, q: float, by: str = "") -> str:
-    return f"{QUANTILE_NAMES[q]}{by} {relative(effect, q).partition(' [')[0]}"
+    return f"{QUANTILE_NAMES[q]}{by} {by_how_much(effect, q).partition(' [')[0]}"
 
 
 def sentences(comparison: Comparison) -> Iterator[str]:

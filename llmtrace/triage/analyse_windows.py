@@ -8,6 +8,7 @@ from typing import Final
 
 from llmtrace.dataset.case import Case, Window
 from llmtrace.dataset.columns import Columns, concatenate
+from llmtrace.dataset.rows_in_order import thinned
 from llmtrace.stats.quantiles import least_values
 from llmtrace.triage.attribution.attribute import Spread, bootstrap
 from llmtrace.triage.attribution.cohorts import failing_cohorts, find_cohorts
@@ -41,7 +42,6 @@ from llmtrace.triage.result import (
     Outcomes,
     Q,
 )
-from llmtrace.dataset.rows_in_order import thinned
 from llmtrace.triage.verdict import (
     COUNTS,
     NEW_SHARE,

@@ -8,6 +8,7 @@ from typing import Final
 
 from llmtrace.dataset.case import Case, Window
 from llmtrace.dataset.columns import Columns
+from llmtrace.dataset.rows_in_order import evenly_weighted
 from llmtrace.triage import result
 from llmtrace.triage.attribution.attribute import NAMES
 from llmtrace.triage.attribution.divide_change import Divided
@@ -27,7 +28,6 @@ from llmtrace.triage.result import (
     Status,
     Verdict,
 )
-from llmtrace.dataset.rows_in_order import evenly_weighted
 from llmtrace.triage.verdict import MIN_TRAFFIC_S, Judged, of_the_work
 
 _FITS: Final = WEIGHTS["required"][0]

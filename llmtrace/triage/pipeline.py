@@ -15,6 +15,7 @@ from typing import Final, cast
 from llmtrace.core.errors import ConfigError
 from llmtrace.dataset.case import Case, Window
 from llmtrace.dataset.columns import Columns
+from llmtrace.dataset.rows_in_order import in_order, thinned
 from llmtrace.display.summary_tables import date_and_zone, time_span
 from llmtrace.triage.analyse_windows import Analysis, Progress, analyse
 from llmtrace.triage.attribution.components import METRICS, first_content
@@ -27,7 +28,6 @@ from llmtrace.triage.named_causes import OF_SEVERAL, of_a_burst, of_several_wind
 from llmtrace.triage.onset_and_impact import with_onset_and_impact
 from llmtrace.triage.report.naming import duration
 from llmtrace.triage.result import NAMED, NOTHING_FOUND, OF_TRAFFIC, Metric, Result
-from llmtrace.dataset.rows_in_order import in_order, thinned
 from llmtrace.triage.verdict import Judged
 from llmtrace.triage.windows.given import within_the_data
 from llmtrace.triage.windows.search_rows import (

@@ -159,7 +159,7 @@ def test_the_table_is_not_cut_off(width):
     assert "✗ over" in text
     assert "dialogue: p95 3,080 ms of 2,500 ms allowed ✗ over" in " ".join(text.split())
     assert re.search(r"queue +150 +2,000 .*✗ over", text)
-    assert ("1333%" in text) == (width > 40)  # noqa: PLR2004 - columns
+    assert ("1333%" in text) == (width > 40)
 
 
 def printed(found, width):

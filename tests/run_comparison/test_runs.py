@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -374,8 +375,11 @@ def test_the_command_prints_draws_and_fails(tmp_path, capsys):
     text = page.read_text()
     assert "TTFT is slower" in text
     assert "<b>after" not in text
-    assert main([*options[:3], "--json"]) == 0
+    assert main([*options[:3], "--json", "--fail-if", "ttft.p50 > 5000ms"]) == 0
     found = json.loads(capsys.readouterr().out)
+    [one] = found["fail_if"]
+    assert (one["condition"], one["state"]) == ("ttft.p50 > 5000ms", "passed")
+    assert re.fullmatch(r"TTFT p50 \+[\d,.]+ ms \[\+[\d,.]+, \+[\d,.]+\]", one["figures"])
     assert [e["direction"] for e in found["effects"] if e["name"] == "ttft"] == ["slower"]
 
 

@@ -15,9 +15,9 @@ import pytest
 from llmtrace.core.errors import ConfigError
 from llmtrace.dataset.case import Case, Window, no_signals, read_case, write_case
 from llmtrace.dataset.columns import concatenate, empty, from_dicts
+from llmtrace.dataset.rows_in_order import in_order
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.result import SURE, as_json
-from llmtrace.dataset.rows_in_order import in_order
 from tests.triage.days import START, Kind, day, requests
 
 SCHEMA = json.loads(

@@ -14,11 +14,11 @@ import pytest
 
 from llmtrace.dataset.case import Case, signals_from
 from llmtrace.dataset.columns import from_dicts
+from llmtrace.dataset.rows_in_order import evenly_weighted, in_order
 from llmtrace.triage.evidence.changes import shift
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.report.next_steps import next_steps, would_settle
 from llmtrace.triage.result import Result
-from llmtrace.dataset.rows_in_order import evenly_weighted, in_order
 
 START: Final = 1_795_780_800  # of four hours
 ONSET: Final = START + 8400

@@ -11,11 +11,11 @@ import numpy as np
 from llmtrace.core.row_fields import FAILED
 from llmtrace.dataset.case import Case
 from llmtrace.dataset.columns import Columns
+from llmtrace.dataset.rows_in_order import in_order
 from llmtrace.stats.arrays import Floats
 from llmtrace.triage.attribution.components import values
 from llmtrace.triage.report.naming import METRIC_NAMES, losses
 from llmtrace.triage.result import Result
-from llmtrace.dataset.rows_in_order import in_order
 from llmtrace.triage.windows.bins import PER_BIN, bins_for, p50_and_p95
 
 _SLOTS: Final = 80  # of equal length, for counts of requests

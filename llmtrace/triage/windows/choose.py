@@ -14,13 +14,13 @@ from typing import Final
 
 from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import Columns
+from llmtrace.dataset.rows_in_order import thinned
 from llmtrace.display.summary_tables import date_and_zone
 from llmtrace.stats.arrays import Floats
 from llmtrace.triage.attribution.components import METRICS
 from llmtrace.triage.comparison.outcomes import ENDINGS
 from llmtrace.triage.over_time import Incident
 from llmtrace.triage.result import Metric
-from llmtrace.dataset.rows_in_order import thinned
 from llmtrace.triage.windows import other_changes
 from llmtrace.triage.windows.bins import bins_for, count_in, max_bins
 from llmtrace.triage.windows.candidates import Candidate

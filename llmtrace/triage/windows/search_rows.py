@@ -12,6 +12,7 @@ import numpy as np
 
 from llmtrace.dataset.case import Case, Window
 from llmtrace.dataset.columns import Columns
+from llmtrace.dataset.rows_in_order import thinned
 from llmtrace.display.summary_tables import time_span
 from llmtrace.triage.attribution.components import Values, values
 from llmtrace.triage.comparison.earlier_days import alike_day
@@ -19,7 +20,6 @@ from llmtrace.triage.comparison.outcomes import ENDINGS, FOUND
 from llmtrace.triage.comparison.p95_change import CERTAIN, LEAST, MIN_COUNT
 from llmtrace.triage.over_time import Incident
 from llmtrace.triage.result import Metric, Q
-from llmtrace.dataset.rows_in_order import thinned
 from llmtrace.triage.windows.all_stretches import find_all, overlapping
 from llmtrace.triage.windows.bins import max_bins
 from llmtrace.triage.windows.candidates import TRAFFIC, candidates

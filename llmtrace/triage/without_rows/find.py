@@ -14,13 +14,13 @@ from typing import Any, Final, Literal
 from llmtrace.core.errors import DataError
 from llmtrace.dataset.case import Case, Window
 from llmtrace.dataset.columns import Columns
+from llmtrace.dataset.rows_in_order import in_order
 from llmtrace.display.summary_tables import date_and_zone
 from llmtrace.triage.causes import causes
 from llmtrace.triage.evidence.changes import MIN_COUNT, Shift
 from llmtrace.triage.evidence.evidence import Evidence, gather
 from llmtrace.triage.pipeline import Settings
 from llmtrace.triage.result import CAUSES, NAMED, Finding, Metric
-from llmtrace.dataset.rows_in_order import in_order
 from llmtrace.triage.without_rows.intervals import DURATIONS, gaps, interval_rows
 from llmtrace.triage.without_rows.stretch import find_stretch
 
