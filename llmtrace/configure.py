@@ -208,12 +208,13 @@ def init(
     settings = _names(environment, service=service, region=region, version=version) | {
         "sample": _share(_first(sample, environment.sample, 1.0), "sample"),
         "tracer_provider": _provider("tracer_provider", tracer_provider, "get_tracer"),
-        "ask_usage": ask_usage,
+        "ask_usage": _flag("ask_usage", ask_usage),
         "content": _content(redact, content_limit, record_content, environment),
         "headers": _headers(headers, own_hosts),
     }
     limits, modules = _budgets(budget, environment.budget), _modules(instrument)
-    exported = _exported(settings["service"], limits, tenant_metrics, meter_provider)
+    by_tenant = _flag("tenant_metrics", tenant_metrics)
+    exported = _exported(settings["service"], limits, by_tenant, meter_provider)
     sinks = _sinks(exporters, environment.exporters, exported)
     _start(Runtime(sinks=sinks, **settings), modules)
 
@@ -221,7 +222,7 @@ def init(
 def _start(made: Runtime, modules: tuple[str, ...]) -> None:
     shutdown()
     runtime.activate(made)
-    registry.when_imported(modules)
+    registry.when_imported(modules, shutdown)
     # Last registered, first run: before what closes the exporters that were made here.
     at_exit(_end_open)
 
@@ -257,6 +258,12 @@ def _names(environment: Environment, **given: Any) -> dict[str, Any]:
     return {"service": service, "labels": {**environment.labels, **texts}}
 
 
+def _flag(name: str, given: Any) -> bool:
+    if isinstance(given, bool):
+        return given
+    raise ConfigError(f"{name}={given!r} must be true or false")
+
+
 def _provider(name: str, given: Any, method: str) -> Any:
     """Return a provider of OpenTelemetry's, or `None`, if it is one."""
     if given is not None and not callable(getattr(given, method, None)):
@@ -274,9 +281,7 @@ def _content(
     redact: Any, limit: Any, recorded: Any, environment: Environment
 ) -> ContentPolicy | None:
     """Return how contents are recorded, `None` = not; what is wrong is found either way."""
-    recorded = _first(recorded, environment.record_content)
-    if not isinstance(recorded, bool):
-        raise ConfigError(f"record_content={recorded!r} must be true or false")
+    recorded = _flag("record_content", _first(recorded, environment.record_content))
     if redact is not None and not callable(redact):
         msg = f"redact={redact!r} must be a function that takes a text and returns one"
         raise ConfigError(msg)

@@ -81,9 +81,7 @@ def read_token(
         reason = getattr(error, "strerror", None) or "not text"
         raise ConfigError(f"{option} {path}: cannot read the {what}: {reason}") from error
     if not allowed.fullmatch(token):
-        raise ConfigError(
-            f"{option} {path}: must contain one {what}, on one line, and nothing else"
-        )
+        raise ConfigError(f"{option} {path}: must contain one {what}, on one line, nothing else")
     return token
 
 

@@ -10,8 +10,10 @@ from urllib.parse import urlsplit
 
 from llmtrace.api_clients.collector_client import Collector
 from llmtrace.core.errors import ConfigError, SourceError
+from llmtrace.core.sanitize import printable
 
 _RELOAD_S = 30.0
+_MAX_WARNING = 200
 
 
 class Prometheus(Collector):
@@ -34,6 +36,8 @@ class Prometheus(Collector):
         if urlsplit(url).query or urlsplit(url).fragment:
             raise ConfigError(f"--prometheus {url!r}: write its address alone")
         super().__init__(url, token_file)
+        # What it warned of in its answers, as Thanos does where a store did not answer.
+        self.warnings: set[str] = set()
 
     def ask(self, path: str, **parameters: object) -> list[Any]:
         """Return the result of a query, or the values of a label.
@@ -43,6 +47,9 @@ class Prometheus(Collector):
         """
         response = self.get(path, **parameters)
         data = response.get("data") if isinstance(response, dict) else None
+        warned = response.get("warnings") if isinstance(response, dict) else None
+        if isinstance(warned, list):
+            self.warnings.update(printable(str(one))[:_MAX_WARNING] for one in warned)
         found = data.get("result") if isinstance(data, dict) else data
         if not isinstance(found, list):
             raise SourceError(f"{self.url} does not answer as a Prometheus does")

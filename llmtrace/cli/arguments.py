@@ -49,9 +49,7 @@ def add_command(
 
 def add_rows_file(command: argparse.ArgumentParser) -> None:
     """Add the argument ROWS, as `options.file`."""
-    command.add_argument(
-        "file", type=Path, metavar="ROWS", help="rows: JSON lines, Parquet or CSV"
-    )
+    command.add_argument("file", type=Path, metavar="ROWS", help="rows: JSON lines, Parquet, CSV")
 
 
 def add_budget_option(

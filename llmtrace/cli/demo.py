@@ -47,9 +47,7 @@ def _add_fault(demo: argparse.ArgumentParser) -> None:
         help="severity of the fault, from 1, hardly noticed, to 3 (default: 3)",
     )  # fmt: skip
     broken.add_argument("--list", action="store_true", help="list the faults, and exit")
-    broken.add_argument(
-        "--html", type=Path, metavar="FILE", help="web page of the triage to write"
-    )
+    broken.add_argument("--html", type=Path, metavar="FILE", help="web page of the triage")
 
 
 def _add_engine(demo: argparse.ArgumentParser) -> None:

@@ -162,9 +162,7 @@ def _add_sources(command: argparse.ArgumentParser) -> None:
 
     source = command.add_mutually_exclusive_group()
     add(source, "--case", type=Path, metavar="DIR", help="folder of a case")
-    add(
-        source, "--url", metavar="URL", help=f"address of the collector (default: {COLLECTOR_URL})"
-    )
+    add(source, "--url", metavar="URL", help=f"collector's address (default: {COLLECTOR_URL})")
     add(
         source, "--store", metavar="URL",
         help="store of a collector, read directly: http(s)://[user@]host:port/database of a "

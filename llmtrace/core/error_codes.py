@@ -55,9 +55,14 @@ def family_in(body: Any) -> str | None:
 
 
 def code_of(error: BaseException) -> str | None:
-    """Return the provider's code for an error, from what an SDK raised; `None` if it has none."""
+    """Return the provider's code for an error, from what an SDK raised; `None` if it has none.
+
+    An error inside a stream has no status, so that its family has to do where it has no code.
+    """
     try:
-        return code_in(getattr(error, "body", None) or _answered_to(error))
+        body = getattr(error, "body", None) or _answered_to(error)
+        inside = type(error).__name__ == "APIError"
+        return code_in(body) or (family_in(body) if inside else None)
     except Exception:  # noqa: BLE001 - a foreign error may be odd in any way
         return None
 

@@ -79,74 +79,52 @@ class RowFields:
     model: str | None = wired("gen_ai.request.model", "the requested model")
     response_model: str | None = wired("gen_ai.response.model", "the model named in the response")
     max_tokens: int | None = wired("gen_ai.request.max_tokens", "limit on output tokens")
-    response_id: str | None = wired(
-        "gen_ai.response.id", "the id in the response", in_columns=False
-    )
+    response_id: str | None = wired("gen_ai.response.id", "the response's id", in_columns=False)
     prompt_tokens: int | None = wired("gen_ai.usage.input_tokens", "prompt tokens")
     cached_tokens: int | None = wired(
-        "gen_ai.usage.cache_read.input_tokens", "prompt tokens read from a cache"
+        "gen_ai.usage.cache_read.input_tokens", "prompt tokens from cache"
     )
     cache_write_tokens: int | None = wired(
         "gen_ai.usage.cache_write.input_tokens", "prompt tokens written to the provider's cache"
     )
     output_tokens: int | None = wired(
-        "gen_ai.usage.output_tokens", "output tokens, those of reasoning included"
+        "gen_ai.usage.output_tokens", "output tokens, with reasoning"
     )
     reasoning_tokens: int | None = wired(
         "gen_ai.usage.reasoning.output_tokens", "output tokens of reasoning"
     )
-    error_type: str | None = wired(
-        "error.type", "the provider's error code, else the class of the exception"
-    )
+    error_type: str | None = wired("error.type", "the provider's code, else the exception's class")
     http_status: int | None = wired("http.response.status_code", "HTTP status of the last attempt")
     version: str | None = wired("service.version", "the application's version")
     outcome: Outcome = wired("llmtrace.outcome", _ONE_OF_OUTCOMES, "success")  # noqa: RUF009 - as `field`
     finish_reason: str | None = None
     request_id: str | None = wired("llmtrace.request_id", "the `x-request-id` that was sent")
-    route: str | None = wired(
-        "llmtrace.route", "the feature of the application that made the request"
-    )
-    tenant: str | None = wired(
-        "llmtrace.tenant", "the customer or team on whose behalf the request was made"
-    )
+    route: str | None = wired("llmtrace.route", "the application's feature that made the request")
+    tenant: str | None = wired("llmtrace.tenant", "the customer or team it was made for")
     region: str | None = wired("llmtrace.region", "the region in which the application runs")
     replica: str | None = wired("llmtrace.replica", "the engine instance that answered")
     gateway: str | None = wired("llmtrace.gateway", "the gateway's name")
     client: str | None = wired("llmtrace.client", "the client library and its version")
     server: str | None = None
-    cache_hit: bool | None = wired(
-        "llmtrace.cache_hit", "whether a response cache answered instead of an engine"
-    )
+    cache_hit: bool | None = wired("llmtrace.cache_hit", "whether a response cache answered it")
     attempts: int = wired("llmtrace.attempts", "HTTP attempts, retries included", 1)
-    retried_status: int | None = wired(
-        "llmtrace.retried_status", "HTTP status of the last attempt that was sent again"
-    )
+    retried_status: int | None = wired("llmtrace.retried_status", "last status that was retried")
     chunks: int = wired("llmtrace.chunks", "chunks with content", 0)
     burst_chunks: int | None = wired(
         "llmtrace.burst_chunks",
         "chunks after the first that were there at once; where many were, something gathers them",
     )
-    preemptions: int | None = wired(
-        "llmtrace.preemptions", "how often the engine preempted the request"
-    )
-    spec_drafted: int | None = wired(
-        "llmtrace.spec_drafted", "draft tokens of speculative decoding"
-    )
+    preemptions: int | None = wired("llmtrace.preemptions", "how often it was preempted")
+    spec_drafted: int | None = wired("llmtrace.spec_drafted", "draft tokens that were proposed")
     spec_accepted: int | None = wired("llmtrace.spec_accepted", "draft tokens that were accepted")
     kv_connector: str | None = wired(
         "llmtrace.kv_connector",
         "the engine's KV connector: `queue` may contain the transfer of KV blocks",
     )
-    inference_calls: int | None = wired(
-        "llmtrace.inference_calls", "requests to a model; on a turn"
-    )
+    inference_calls: int | None = wired("llmtrace.inference_calls", "model requests; on a turn")
     tool_calls: int | None = wired("llmtrace.tool_calls", "tool calls; on a turn")
-    tool_wall_s: float | None = wired(
-        "llmtrace.tool_wall", "seconds in which at least one tool call ran"
-    )
-    tool_serial_s: float | None = wired(
-        "llmtrace.tool_serial", "seconds of all tool calls added up"
-    )
+    tool_wall_s: float | None = wired("llmtrace.tool_wall", "seconds in which a tool call ran")
+    tool_serial_s: float | None = wired("llmtrace.tool_serial", "total seconds of all tool calls")
     tool_critical_path_s: float | None = wired(
         "llmtrace.tool_critical_path", "seconds of the longest chain of dependent tool calls"
     )

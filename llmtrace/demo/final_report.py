@@ -87,9 +87,7 @@ def _notes(summary: Summary, budget: Budget, shown: set[tables.ColumnName]) -> l
             f"requests are independent; ?{tables.JOINED}unclear: the limit is within it."
         )
     else:
-        notes.append(
-            f"?{tables.JOINED}unclear: too close to the limit to tell from so few requests."
-        )
+        notes.append(f"?{tables.JOINED}unclear: too close to tell from so few requests.")
     if summary.succeeded < enough:
         notes.append(f"The {high} has no upper bound yet: that takes {enough} requests.")
     if "sources" not in shown:

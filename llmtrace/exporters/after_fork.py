@@ -39,18 +39,24 @@ def at_exit(function: Callable[[], object]) -> None:
         _at_exit.remove(function)
     atexit.register(function)
     _at_exit.append(function)
+    process = sys.modules.get("multiprocessing.process")
+    if "multiprocessing.util" in sys.modules and process and process.parent_process():
+        _finalize(function)
 
 
 def _restart_all() -> None:
     for thing in list(_alive):
         thing.restart_in_child()
-    # A child of `multiprocessing` ends without `atexit`. It has exits of its own, which it forgets
-    # as it starts, and then calls what is registered here; other children never do.
+    # A child of `multiprocessing` has exits of its own, which it forgets as it starts, and then
+    # calls what is registered here; other children never do.
     if (util := sys.modules.get("multiprocessing.util")) is not None:
         for function in _at_exit:
-            util.register_after_fork(
-                function, lambda each: util.Finalize(None, each, exitpriority=_LAST)
-            )
+            util.register_after_fork(function, _finalize)
+
+
+def _finalize(function: Callable[[], object]) -> None:
+    """Have a child of `multiprocessing` run `function` as it ends, which is without `atexit`."""
+    sys.modules["multiprocessing.util"].Finalize(None, function, exitpriority=_LAST)
 
 
 if hasattr(os, "register_at_fork"):

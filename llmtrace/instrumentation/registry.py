@@ -9,12 +9,13 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import count
 from types import ModuleType
 from typing import Any, Final, Self
 
 from llmtrace.core.errors import ConfigError
-from llmtrace.instrumentation import import_hooks, langfuse_sdk
+from llmtrace.instrumentation import import_hooks, langfuse_sdk, uvicorn_server
 from llmtrace.instrumentation.http import httpx, httpx_requests
 from llmtrace.instrumentation.llm_sdks import patch as calls
 from llmtrace.instrumentation.llm_sdks.endpoints import library
@@ -132,15 +133,19 @@ def _applied(undo: Callable[[], None]) -> tuple[int, ...]:
     return (key,)
 
 
-def when_imported(names: tuple[str, ...]) -> None:
-    """Instrument these modules: now if they are imported already, else right after they are."""
+def when_imported(names: tuple[str, ...], end: Callable[[], object]) -> None:
+    """Instrument these modules: now if they are imported already, else right after they are.
+
+    And have uvicorn call `end` before it lets a signal end the process.
+    """
     for name in names:
         import_hooks.after_import(name, instrument)
-    import_hooks.after_import("langfuse", _listen)
+    import_hooks.after_import("langfuse", partial(_patched, langfuse_sdk.listen))
+    import_hooks.after_import("uvicorn", partial(_patched, partial(uvicorn_server.ends, end=end)))
 
 
-def _listen(module: ModuleType) -> None:
-    _undo[next(_keys)] = langfuse_sdk.listen(module)
+def _patched(patch: Callable[[ModuleType], Callable[[], None]], module: ModuleType) -> None:
+    _undo[next(_keys)] = patch(module)
 
 
 def imported(names: Iterable[str]) -> list[ModuleType]:

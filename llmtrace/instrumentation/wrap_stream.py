@@ -87,5 +87,7 @@ def _recorded(runtime: Runtime, stream: S, fields: dict[str, Any], extra: dict[s
     if endpoints.is_stream(stream):
         responses.adopt(recording, stream, endpoints.classify_for(stream))
         return stream
-    traced: S = proxy(recording, stream, generic_chunks.reader(recording, stream))
-    return traced
+    traced: S | None = proxy(recording, stream, generic_chunks.reader(recording, stream))
+    if traced is None:  # it was read before
+        recording.end("success")
+    return stream if traced is None else traced

@@ -154,9 +154,7 @@ class _Fields:
     def required(self, *names: str) -> int:
         value = self.get(*names)
         if value is None:
-            raise ConfigError(
-                f"{self._where}: {names[0]} is missing; is it a model's config.json?"
-            )
+            raise ConfigError(f"{self._where}: {names[0]} is missing; is it a config.json?")
         return value
 
 

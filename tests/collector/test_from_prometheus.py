@@ -14,6 +14,7 @@ import pytest
 from llmtrace.api_clients.prometheus_client import Prometheus
 from llmtrace.core.errors import ConfigError, DataError, SourceError
 from llmtrace.dataset.case import Window
+from llmtrace.dataset.columns import Doubt
 from llmtrace_collector.scrape import from_prometheus
 
 STEP = 15.0
@@ -122,3 +123,51 @@ def test_a_file_without_a_token_is_called_by_its_option(tmp_path: Path):
 
     with pytest.raises(ConfigError, match="--prometheus-token-file"):
         Prometheus("http://127.0.0.1:9090", file)
+
+
+def read(monkeypatch: pytest.MonkeyPatch, *targets: dict[str, str]) -> Any:
+    """Read what targets count that differ in these labels: an eighth of a second each."""
+
+    def get(_self: Prometheus, path: str, **parameters: Any) -> Any:
+        if path.startswith("label"):
+            return {"data": [] if "match[]" in parameters else [*NAMES]}
+        query, found = parameters["query"], []
+        for place, labels in enumerate(targets):
+            values = [(t, str(t if "timestamp(" in query else t * (place + 1)))
+                      for t in (15.0, 30.0, 45.0)]  # fmt: skip
+            if "timestamp(" in query:
+                found.append({"metric": labels, "values": values})
+                continue
+            found += [
+                {"metric": {"__name__": name, "model_name": "m", **labels}, "values": values}
+                for name in NAMES
+                if name in query
+            ]
+        return {"data": {"result": found}, "warnings": ["store unavailable"]}
+
+    monkeypatch.setattr(Prometheus, "get", get)
+    return from_prometheus.read_signals("http://p", None, Window(0.0, 60.0), lambda *_: None)
+
+
+def test_targets_of_one_address_in_two_clusters_are_two(monkeypatch: pytest.MonkeyPatch):
+    """Pods of different clusters may have the same address; their counters are not added up."""
+    west, east = ({"instance": "a:1", "cluster": name} for name in ("west", "east"))
+    signals, _ = read(monkeypatch, west, east, {"instance": "b:1", "cluster": "east"})
+    assert {*signals.instance.names} == {"a:1 west", "a:1 east", "b:1"}
+
+
+def test_a_target_that_two_of_a_pair_scrape_is_one(monkeypatch: pytest.MonkeyPatch):
+    """As by jobs or replicas of Prometheus: what it counts is not doubled."""
+    pair = [{"instance": "a:1", "prometheus_replica": name} for name in ("0", "1")]
+    signals, _ = read(monkeypatch, *pair)
+    assert {*signals.instance.names} == {"a:1"}
+    values = signals.value[signals.signal.where("ttft_count")]
+    assert values.tolist() == [15.0, 30.0, 45.0]
+
+
+def test_a_warning_in_an_answer_is_a_doubt(monkeypatch: pytest.MonkeyPatch):
+    """Thanos answers without the stores that do not respond, and says so."""
+    _, odd = read(monkeypatch, {"instance": "a:1"})
+    assert [str(one) for one in odd if isinstance(one, Doubt)] == [
+        "Prometheus warns: store unavailable"
+    ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import socket
 import subprocess
 import sys
 
@@ -11,6 +13,8 @@ import llmtrace
 from tests.exporters.receivers import grpc_receiver, http_receiver, silent_server
 from tests.exporters.samples import typical
 from tests.exporters.test_wire import attributes_of
+from tests.support.free_ports import free_port
+from tests.support.waiting import until
 
 
 def run(program, *args, timeout=30):
@@ -294,3 +298,76 @@ def test_a_child_of_multiprocessing_loses_no_row(tmp_path):
         ("open", "cancelled"),
         ("parent", "success"),
     ]
+
+
+BEGUN_IN_A_CHILD = """
+import multiprocessing, sys
+
+def work():
+    import llmtrace
+    llmtrace.init("workers", exporters=["jsonl:" + sys.argv[1]])
+    "".join(llmtrace.wrap(iter(["a ", "word"]), route="child"))
+
+child = multiprocessing.get_context("fork").Process(target=work)
+child.start()
+child.join()
+assert child.exitcode == 0
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
+def test_a_child_that_is_the_first_to_import_it_loses_no_row(tmp_path):
+    """As workers that call `init` themselves, of a parent that does not use it."""
+    path = tmp_path / "rows.jsonl"
+    run(BEGUN_IN_A_CHILD, str(path))
+
+    assert [row.route for row in llmtrace.read_rows(path)] == ["child"]
+
+
+SERVED = """
+import asyncio, sys, uvicorn
+import llmtrace
+llmtrace.init("app", exporters=["jsonl:" + sys.argv[1]])
+
+async def words():
+    yield "a word "
+    await asyncio.Event().wait()
+
+async def app(scope, receive, send):
+    if scope["type"] == "http":
+        "".join(llmtrace.wrap(iter(["a ", "word"]), route="before"))
+        async for _ in llmtrace.wrap(words(), route="open"):
+            print("under way", flush=True)
+
+uvicorn.run(app, port=int(sys.argv[2]), lifespan="off", timeout_graceful_shutdown=1,
+            log_level="critical")
+"""
+
+
+def listens(port):
+    """Return whether a server does."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM")
+def test_a_server_that_is_terminated_loses_no_row(tmp_path):
+    """Uvicorn has SIGTERM kill its process once it has shut down, so that `atexit` never runs."""
+    path, port = tmp_path / "rows.jsonl", free_port()
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVED, str(path), str(port)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        until(lambda: listens(port), "the server did not start")
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert server.stdout.readline() == "under way\n"
+            server.terminate()
+            server.communicate(timeout=30)
+    finally:
+        server.kill()
+        server.wait()
+
+    assert server.returncode == -signal.SIGTERM
+    ended = sorted((row.route, row.outcome) for row in llmtrace.read_rows(path))
+    assert ended == [("before", "success"), ("open", "cancelled")]

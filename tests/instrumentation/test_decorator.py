@@ -229,6 +229,54 @@ def test_special_methods_of_what_is_returned() -> None:
     assert [row.outcome for row in rows] == ["success", "success"]
 
 
+def test_what_is_proxied_can_be_called_and_keeps_what_it_returns() -> None:
+    """A context manager is a decorator, too, and `close` may return something."""
+
+    @llmtrace.trace
+    @contextlib.contextmanager
+    def block() -> Iterator[int]:
+        yield 1
+
+    class Stream(Iterator[str]):
+        def __next__(self) -> str:
+            raise StopIteration
+
+        def __call__(self) -> str:
+            return "called"
+
+        def __or__(self, other: int) -> int:
+            return other
+
+        def close(self) -> str:
+            return "closed"
+
+    with capture():
+        assert block()(lambda: 2)() == 2
+        stream = llmtrace.trace(lambda: Stream())()  # noqa: PLW0108 - a class is no function
+        assert (stream(), stream | 3, stream.close()) == ("called", 3, "closed")
+
+
+def test_a_stream_that_is_no_iterator_itself(clock: FakeClock) -> None:
+    """It has to be closed, and has no length: botocore's event streams. A list is an answer."""
+
+    class Stream:
+        def __iter__(self) -> Iterator[str]:
+            for word in ("a ", "word"):
+                clock.advance(1.0)
+                yield word
+
+        def close(self) -> None:
+            return
+
+    with capture(clock=clock) as rows:
+        stream = llmtrace.trace(lambda: Stream())()  # noqa: PLW0108 - a class is no function
+        assert "".join(stream) == "a word"
+        assert llmtrace.trace(lambda: [1])() == [1]
+    streamed, whole = rows
+    assert (streamed.ttft_s, streamed.e2e_s, streamed.chunks) == (1.0, 2.0, 2)
+    assert (whole.chunks, whole.stream) == (0, False)
+
+
 def test_what_generators_can_do() -> None:
     """Values sent in, errors thrown in, the returned value and closing all go through."""
 

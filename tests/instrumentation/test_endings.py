@@ -366,8 +366,17 @@ def test_error_inside_the_stream(mode: str, server: Server) -> None:
             read(mode, server)
 
     row = recorded(act)
-    assert (row.outcome, row.error_type) == ("error", "openai.APIError")
+    assert (row.outcome, row.error_type) == ("error", "server")
     assert (row.http_status, row.chunks) == (200, 1)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_an_error_event_of_the_responses_api(mode: str, server: Server) -> None:
+    """The SDK hands it on as any other event."""
+    event = {"type": "error", "code": "rate_limit_exceeded", "message": "no", "param": None}
+    server.play(events({**event, "sequence_number": 0}, done=False))
+    row = recorded(lambda: read(mode, server, "responses"))
+    assert (row.outcome, row.error_type) == ("error", "rate_limit_exceeded")
 
 
 def test_error_inside_a_messages_stream(mode: str, server: Server) -> None:

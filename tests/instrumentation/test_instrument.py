@@ -399,7 +399,7 @@ def test_instrumented_but_not_started(server: Server) -> None:
 
 def test_modules_imported_already(server: Server, rows: list[Row]) -> None:
     """A module that is wanted and imported already is instrumented at once."""
-    registry.when_imported(("openai",))
+    registry.when_imported(("openai",), llmtrace.shutdown)
     with client("sync", server) as made:
         ask(made)
     assert len(rows) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import gzip
 import json
 import weakref
 from collections.abc import Callable
@@ -227,6 +228,37 @@ def test_a_model_behind_a_long_prompt(client: tuple[str, str], server: Server) -
         lambda: ask(*client, url(server), body={"messages": long, **BODY, "stream": True})
     )
     assert (row.model, row.finish_reason) == ("tiny", "stop")
+
+
+def test_a_model_behind_a_long_prompt_of_a_whole_answer(server: Server) -> None:
+    """There, too."""
+    server.play(answers.completion)
+    body = {"messages": [{"role": "user", "content": "x" * 100_000}], "model": "tiny"}
+    row = recorded(lambda: post("httpx", "sync", url(server), body=body))
+    assert row.model == "tiny"
+
+
+def _packed(_request: Request, answer: Answer) -> None:
+    usage = {"prompt_tokens": 10, "completion_tokens": 5}
+    choice = {"index": 0, "message": {"content": "hi"}, "finish_reason": "stop"}
+    body = gzip.compress(json.dumps({"choices": [choice], "usage": usage}).encode())
+    answer.head(headers={"content-type": "application/json", "content-encoding": "gzip"})
+    for piece in (body[:20], body[20:]):
+        answer.data(piece)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_whole_answer_read_as_a_stream(server: Server, packed: bool) -> None:
+    """In any way, a unary response is read for what it reports."""
+    httpx = pytest.importorskip("httpx")
+    server.play(_packed if packed else answers.completion)
+
+    def act() -> None:
+        with httpx.stream("POST", url(server), json={**BODY, "stream": False}) as response:
+            response.read()
+
+    row = recorded(act)
+    assert (row.outcome, row.output_tokens, row.ttft_s) == ("success", 5, None)
 
 
 # --- join keys ----------------------------------------------------------------------------------
@@ -554,11 +586,12 @@ def breaks(*_: Any, **__: Any) -> Any:
 
 
 HOOKS = [
-    (llm_requests, "_target"), (llm_requests, "_parsed"), (llm_requests, "opened"),
+    (llm_requests, "_target"), (llm_requests, "parsed"), (llm_requests, "opened"),
     (llm_requests, "unary_response"), (llm_requests, "rejected"), (llm_requests, "is_stream"),
     (llm_requests, "View"), (llm_requests, "code"), (propagation, "outgoing"),
     (propagation, "answered"), (propagation, "retry_after"), (httpx_bodies, "watch"),
-    (httpx_bodies, "watch_error_body"), (httpx_bodies, "Events"), (aiohttp_bodies, "watch"),
+    (httpx_bodies, "watch_error_body"), (httpx_bodies, "Events"), (httpx_bodies, "UnaryBody"),
+    (aiohttp_bodies, "watch"),
     (aiohttp_bodies, "Events"), (aiohttp_bodies, "watch_error_body"), (sse, "Parsed"),
     (Events, "__call__"), (Events, "_line"), (Recording, "opened"), (Recording, "event"),
     (Recording, "switch_interval"), (Recording, "_row"), (Recording, "attempt"),

@@ -344,6 +344,8 @@ def test_a_capture_keeps_what_an_application_inside_sets_up_for_later():
         ({"sample": True}, "sample=True: give the share"),
         ({"sample": "half"}, "sample='half': give the share"),
         ({"sample": float("nan")}, "sample=nan: give the share"),
+        ({"ask_usage": "no"}, "ask_usage='no' must be true or false"),
+        ({"tenant_metrics": "false"}, "tenant_metrics='false' must be true or false"),
         ({"service": 7}, "service=7 must be a string, as in service='7'"),
         ({"region": 1}, "region=1 must be a string, as in region='1'"),
         ({"version": 1.2}, "version=1.2 must be a string, as in version='1.2'"),

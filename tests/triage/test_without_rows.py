@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 
 from llmtrace.core.errors import DataError
 from llmtrace.dataset.case import Case, Window, no_signals, read_case, signals_from
-from llmtrace.dataset.columns import empty, from_dicts
+from llmtrace.dataset.columns import Doubt, empty, from_dicts
 from llmtrace.triage.causes import RULES
 from llmtrace.triage.pipeline import Settings
 from llmtrace.triage.result import CAUSES, Finding
@@ -261,3 +261,111 @@ def test_json_of_too_little_is_as_described():
     plain = json.loads(json.dumps(as_plain(result)))
     assert list(Draft202012Validator(SCHEMA).iter_errors(plain)) == []
     assert SCHEMA["$defs"]["finding"]["properties"]["id"]["enum"] == [*CAUSES]
+
+
+def gauge(
+    name: str, signal: str, times: Iterable[float], value: float
+) -> Iterator[dict[str, Any]]:
+    """Yield a gauge that stays at a value."""
+    for t in times:
+        yield {"t": t, "instance": name, "signal": signal, "value": value}
+
+
+def stuck(name: str, since: int, last: int, until: int | None = None) -> list[dict[str, Any]]:
+    """Return what an engine counts that ends nothing from one scrape to another."""
+    ended = [*counting(name, steps(0, since), Window(0, 0))]
+    held = [{**one, "t": t} for one in ended[-6:] for t in steps(since, until or last)]
+    went_on = [] if until is None else [
+        {**one, "value": one["value"] + ended[-6:][place % 6]["value"]}
+        for place, one in enumerate(counting(name, steps(until, last), Window(0, 0)))
+    ]  # fmt: skip
+    busy = (
+        *gauge(name, "running", steps(0, last), 64),
+        *gauge(name, "waiting", steps(0, last), 9),
+    )
+    return [*ended, *held, *went_on, *busy]
+
+
+def test_engines_that_end_nothing_are_no_quiet_time():
+    """All means stay as they were: of what ended, which nothing does any more."""
+    result = of_engines(stuck("a", 300, 400), counting("b", steps(0, 400), Window(0, 0)))
+
+    assert result.verdict == "stopped"
+    [halt] = result.halts
+    assert (halt.instance, halt.since, halt.until, halt.scraped) == ("a", STEP * 299, None, True)
+    assert (halt.running, halt.waiting) == (64, 9)
+    assert result.after.start == STEP * 299
+    assert list(Draft202012Validator(SCHEMA).iter_errors(json.loads(json.dumps(as_plain(result))))
+                ) == []  # fmt: skip
+
+
+def test_a_halt_that_is_over_is_reported_and_no_verdict():
+    """Requests end again: the means of what came then are of them all."""
+    result = of_engines(stuck("a", 200, 400, until=260))
+
+    assert result.verdict != "stopped"
+    [halt] = result.halts
+    assert (halt.since, halt.until) == (STEP * 199, STEP * 261)
+
+
+def test_an_idle_engine_has_not_stopped():
+    """Nothing ended, and nothing ran or waited either."""
+    held = [one for one in stuck("a", 300, 400) if one["signal"] not in {"running", "waiting"}]
+    result = of_engines([*held, *gauge("a", "running", steps(0, 400), 0)])
+
+    assert (result.verdict, result.halts) == ("no_change", ())
+
+
+def test_engines_that_are_not_scraped_are_reported():
+    """All: it has stopped. One of two: reported beside the verdict; with a successor: neither."""
+    end = Window(0.0, STEP * 400)
+    calm = Window(0, 0)
+
+    def over(*engines: Iterable[dict[str, Any]]) -> EngineTriage:
+        signals, _ = signals_from(one for engine in engines for one in engine)
+        return triage_engines(Case(empty(), signals, searched=end), Settings(), lambda _n, _w: ())
+
+    both = over(counting("a", steps(0, 300), calm), counting("b", steps(0, 301), calm))
+    assert both.verdict == "stopped"
+    assert both.after.start == STEP * 300
+    one = over(counting("a", steps(0, 300), calm), counting("b", steps(0, 400), calm))
+    assert [(halt.instance, halt.scraped) for halt in one.halts] == [("a", False)]
+    assert one.verdict == "no_change"
+    new = over(counting("a", steps(0, 300), calm), counting("b", steps(301, 400), calm))
+    assert (new.verdict, new.halts) == ("no_change", ())
+
+
+def test_fewer_requests_are_not_longer_ones():
+    """Means of a fifth of the requests vary more: prompts are as long as they were."""
+    rng = np.random.default_rng(3)
+
+    def fleet(rate: int) -> Iterator[dict[str, Any]]:
+        totals = dict.fromkeys(
+            ("ttft_sum", "ttft_count", "e2e_sum", "e2e_count", "prompt_tokens"), 0.0
+        )
+        for number in range(400):
+            ended = rate if number < 200 else max(1, rate // 6)
+            lengths = rng.lognormal(7.0, 0.8, ended)
+            waits = np.full(ended, 0.1 if number < 200 else 1.5)
+            for name, more in (("ttft", waits.sum()), ("e2e", waits.sum() + ended)):
+                totals[f"{name}_sum"] += float(more)
+                totals[f"{name}_count"] += ended
+            totals["prompt_tokens"] += float(lengths.sum())
+            for signal, value in totals.items():
+                yield {"t": STEP * number, "instance": "a", "signal": signal, "value": value}
+
+    result = of_engines(fleet(30))
+    assert result.verdict == "moved"
+    assert [one.id for one in named(result)] == []
+
+
+def test_nothing_moved_in_a_part_of_the_answer_is_no_all_clear():
+    """Thanos warns that a store did not answer: what it has may have moved."""
+    case = read_case(RECORDED / "quiet-calm")
+    doubt = Doubt("Prometheus warns: store unavailable")
+    case = replace(case, warnings=(doubt,))
+    settings = Settings(before=case.before, after=case.after, metric=case.metric)
+    result = triage_engines(case, settings, lambda _n, _w: ())
+
+    assert result.verdict == "not_enough_data"
+    assert "store unavailable" in result.reason

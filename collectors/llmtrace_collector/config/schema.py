@@ -252,9 +252,7 @@ class Spooling:
         "when to `fsync`: `always` = before the acknowledgement, `interval` = once a second, "
         "`never` = left to the operating system. It matters only in a power failure",
     )
-    disk_bytes: int = setting(
-        _KEPT.disk_bytes, size, "maximum size; above it senders have to retry"
-    )
+    disk_bytes: int = setting(_KEPT.disk_bytes, size, "maximum size; above it senders retry")
     free_bytes: int = setting(_KEPT.free_bytes, size, "space to leave free on the disk")
     quarantine_bytes: int = setting(
         _KEPT.quarantine_bytes, size, "for rejected requests; above it the oldest are deleted"

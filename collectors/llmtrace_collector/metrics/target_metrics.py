@@ -107,14 +107,12 @@ def _health(states: Sequence[TargetState]) -> Iterator[Metric]:
         "Signals the target should report and does not, for no known reason.", "gauge",
     )  # fmt: skip
     failed = Metric(
-        "llmtrace_target_failures", "Readings that did not come, by why not.", "counter"
+        "llmtrace_target_failures", "Readings that did not come, by reason.", "counter"
     )
     dropped = Metric(
         "llmtrace_target_dropped", "Parts of the target's pages not read, by why not.", "counter"
     )
-    late = Metric(
-        "llmtrace_target_late", "Readings left out: the one before was not over.", "counter"
-    )
+    late = Metric("llmtrace_target_late", "Readings left out: the last was not over.", "counter")
     for state in states:
         labels = _target_labels(state)
         if state.up is not None:

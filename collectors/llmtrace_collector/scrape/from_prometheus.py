@@ -17,6 +17,7 @@ from typing import Any, Final
 from llmtrace.api_clients.prometheus_client import Prometheus
 from llmtrace.core.errors import DataError
 from llmtrace.dataset.case import Signals, Window, signals_from
+from llmtrace.dataset.columns import Doubt
 from llmtrace.display.summary_tables import date_and_zone
 from llmtrace_collector.scrape.samples import of_reading
 from llmtrace_collector.signals.definitions import SIGNALS
@@ -33,8 +34,22 @@ _MIN_STEP_S: Final = 1.0
 _USUAL_STEP_S: Final = 15.0
 _MAX_SAMPLES: Final = 5_000_000
 _NAMES_A_QUERY: Final = 20
-# Labels that say where a series comes from, not what it is.
-_OF_PROMETHEUS: Final = frozenset({"__name__", "job", "instance", "exported_instance"})
+# Labels that tell apart targets whose `instance` is the same.
+_PLACE: Final = ("cluster", "namespace", "pod")
+# Labels that say where a series comes from, not what it is: two Prometheus that scrape the same
+# target differ in some of them.
+_OF_PROMETHEUS: Final = frozenset(
+    {
+        "__name__",
+        "job",
+        "instance",
+        "exported_instance",
+        "prometheus",
+        "prometheus_replica",
+        *_PLACE,
+    }
+)
+_Target = tuple[str, ...]  # the instance, and `_PLACE`
 _COLLECTED: Final = (
     "llmtrace_target_late_total"  # the collector exposes it, and no rule records it
 )
@@ -88,6 +103,7 @@ def read_signals(
     signals, odd = signals_from(islice(samples, _MAX_SAMPLES))
     progress("asking Prometheus", 1.0)
     full = len(signals) >= _MAX_SAMPLES
+    odd = (*odd, *(Doubt(f"Prometheus warns: {one}") for one in sorted(server.warnings)))
     return signals, (*odd, *([f"only the first {_MAX_SAMPLES} samples are read"] * full))
 
 
@@ -187,7 +203,7 @@ def _engines_own(
     span = {
         "start": f"{window.start:.3f}", "end": f"{window.end:.3f}", "step": f"{step:.3f}",
     }  # fmt: skip
-    pages: dict[str, dict[float, list[str]]] = defaultdict(lambda: defaultdict(list))
+    pages: dict[_Target, dict[float, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     scraped = _scraped(server, [name for name in names if name in _recognised(profiles)], span)
     batches = [*name_batches(names)]
     for place, batch in enumerate(batches):
@@ -198,22 +214,36 @@ def _engines_own(
             own = {k: v for k, v in labels.items() if k not in _OF_PROMETHEUS}
             line = f"{labels.get('__name__', '')}{{{','.join(written_labels(own))}}}"
             for t, value in _values(series):
-                pages[instance_of(labels)][t].append(f"{line} {value!r}\n")
-    for instance, by_time in pages.items():
+                pages[_target_of(labels)][t].setdefault(line, value)
+    for target, by_time in pages.items():
+        instance = _name(target, pages)
         normaliser = Normaliser(profiles)
         last = -math.inf
         for step_at in sorted(by_time):
             # For minutes after the last scrape a step has its values again.
-            t = scraped[instance].get(step_at, step_at)
+            t = scraped[target].get(step_at, step_at)
             if t <= last:
                 continue
             last = t
-            reading = normaliser.read("".join(by_time[step_at]))
+            lines = (f"{line} {value!r}\n" for line, value in by_time[step_at].items())
+            reading = normaliser.read("".join(lines))
             for one in of_reading(reading, instance, {}, round(t * 1e9)):
                 yield {
                     "t": t, "instance": instance, "signal": one.signal,
                     "value": one.value, "labels": dict(one.labels),
                 }  # fmt: skip
+
+
+def _target_of(labels: Mapping[str, str]) -> _Target:
+    return instance_of(labels), *(labels.get(name, "") for name in _PLACE)
+
+
+def _name(target: _Target, others: Iterable[_Target]) -> str:
+    """Return the target's instance, with what tells it from others of the same instance."""
+    same = [other for other in others if other[0] == target[0]]
+    apart = [part for part, values in zip(target, zip(*same, strict=True), strict=True)
+             if part and len({*values}) > 1]  # fmt: skip
+    return " ".join([target[0], *apart])
 
 
 def _recognised(profiles: Sequence[Profile]) -> set[str]:
@@ -224,13 +254,14 @@ def _recognised(profiles: Sequence[Profile]) -> set[str]:
 
 def _scraped(
     server: Prometheus, names: Sequence[str], span: Mapping[str, object]
-) -> dict[str, dict[float, float]]:
-    """Return by instance and step when the sample that the step has was scraped."""
-    found: dict[str, dict[float, float]] = defaultdict(dict)
+) -> dict[_Target, dict[float, float]]:
+    """Return by target and step when the sample that the step has was scraped."""
+    found: dict[_Target, dict[float, float]] = defaultdict(dict)
+    by = ", ".join(("instance", "exported_instance", *_PLACE))
     for name in names:
-        query = f'max by (instance, exported_instance) (timestamp({{__name__="{name}"}}))'
+        query = f'max by ({by}) (timestamp({{__name__="{name}"}}))'
         for series in server.ask("query_range", query=query, **span):
-            by_step = found[instance_of(labels_of(series))]
+            by_step = found[_target_of(labels_of(series))]
             for step, t in _values(series):
                 by_step[step] = max(t, by_step.get(step, t))
     return found

@@ -211,15 +211,11 @@ class _Families:
             "Time a request spent in a stage. Requests whose stage is not known are not in it.",
             "stage",
         )
-        self.ttft = histogram(
-            "llmtrace_ttft_seconds",
-            "Start of the call to the first content that the consumer got.",
-        )
+        self.ttft = histogram("llmtrace_ttft_seconds", "Start of the call to its first content.")
         self.tpot = histogram("llmtrace_tpot_seconds", "Time of an output token after the first.")
         self.e2e = histogram("llmtrace_e2e_seconds", "Start of the call to its end.")
         self.gap = histogram(
-            "llmtrace_inter_chunk_gap_seconds",
-            "Wait for a chunk after the first; one count a chunk.",
+            "llmtrace_inter_chunk_gap_seconds", "Wait for a chunk after the first."
         )
 
     def _counted(self, labels: Sequence[str]) -> None:
@@ -278,8 +274,7 @@ class _Families:
         )
         self.retries = counter("llmtrace_retries", "HTTP attempts after a request's first.")
         self.cache_hits = counter(
-            "llmtrace_cache_hits",
-            "Requests that a response cache answered, where that was reported.",
+            "llmtrace_cache_hits", "Requests that a response cache answered."
         )
         self.streamed = counter(
             "llmtrace_streamed_requests",

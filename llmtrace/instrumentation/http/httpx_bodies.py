@@ -14,9 +14,10 @@ from typing import Any
 
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import Recording
-from llmtrace.core.request_clock import NOTHING
 from llmtrace.instrumentation.http import llm_requests
 from llmtrace.instrumentation.http.sse import Events
+from llmtrace.instrumentation.http.unary_body import UnaryBody
+from llmtrace.instrumentation.llm_sdks.chunks import nothing
 from llmtrace.instrumentation.llm_sdks.responses import copy_identity
 from llmtrace.instrumentation.streams import finalize
 from llmtrace.instrumentation.streams.chunk_timing import Classify, atimed_reads, timed_reads
@@ -95,13 +96,6 @@ def _rejected(kind: Any) -> type[Any]:
     return copy_identity(Response, kind)
 
 
-def _unclassified(recording: Recording, _piece: bytes) -> int:
-    """Classify a piece of a unary response as nothing: only the whole can be read."""
-    if recording.first_byte is None:
-        recording.first_byte = recording.mark
-    return NOTHING
-
-
 class _WatchedBody(finalize.StreamFinalizer):
     """A response's byte stream that notes its first chunk, of whatever kinds it is made."""
 
@@ -123,13 +117,14 @@ class _WatchedBody(finalize.StreamFinalizer):
 
     def _classify(self) -> Classify:
         try:
+            encoding = self._headers.get("content-encoding", "")
+            # The method: calling it is faster than calling the object.
             if self._recording.stream:
-                encoding = self._headers.get("content-encoding", "")
-                # The method: calling it is faster than calling the object.
                 return Events(encoding=encoding, comments=self._comments).__call__
+            return UnaryBody(encoding).__call__
         except Exception as error:  # noqa: BLE001
             internal_error("http", error)
-        return _unclassified
+            return nothing
 
     def _raw(self) -> bool:
         """Return whether the body is read as bytes, and not by the client that has the stream.

@@ -29,7 +29,7 @@ _REDIRECTION: Final = 300
 _EVENT_STREAM: Final = "text/event-stream"
 # Bytes of a body that are searched for the model's name, and that are parsed for its content.
 _MAX_LOOKED_AT: Final = 1 << 14
-_MAX_PARSED: Final = 1 << 20
+MAX_PARSED: Final = 1 << 20
 _COULD_BE: Final = ""
 
 _decode = json.JSONDecoder().raw_decode
@@ -94,8 +94,8 @@ def begin(
         internal_error("http.post", error)
         return None
     if recording.content is not None and endpoint is not None:
-        parsed = _parsed(body) if isinstance(body, bytes) else body
-        message_content.note_prompt(recording, endpoint.chunk, parsed)
+        prompt = parsed(body) if isinstance(body, bytes) else body
+        message_content.note_prompt(recording, endpoint.chunk, prompt)
     return LlmRequest(recording, endpoint, filled)
 
 
@@ -172,11 +172,13 @@ def unary_response(post: LlmRequest, body: bytes, *, events: bool) -> None:
     try:
         if events:
             Events().tell(recording, body)
-        elif post.endpoint is not None and isinstance(fields := _parsed(body), dict):
+        elif post.endpoint is not None and isinstance(fields := parsed(body), dict):
             if fields.get("error"):
                 recording.failure = ("error", code_in(fields) or "error")
             answer = View(fields)
             post.endpoint.answer(recording, answer)
+            if recording.info.get("model") is None:
+                recording.info["model"] = recording.info.get("response_model")
             message_content.note_response(recording, post.endpoint.chunk, answer)
     except (TypeError, AttributeError, ValueError):
         pass  # an odd response is still the application's
@@ -217,7 +219,7 @@ def rejected_because(recording: Recording, status: int, body: bytes) -> None:
 
 def code(body: bytes | None) -> str | None:
     """Return the provider's code in the body of an error."""
-    return None if body is None else code_in(_parsed(body))
+    return None if body is None else code_in(parsed(body))
 
 
 @fails_open("http.post")
@@ -227,8 +229,9 @@ def failed(post: LlmRequest, error: BaseException) -> None:
     join_call.failed(post.recording, post.filled, error)
 
 
-def _parsed(body: bytes) -> Any:
-    if len(body) > _MAX_PARSED:
+def parsed(body: bytes) -> Any:
+    """Return a body as parsed from JSON; `None` if it is none, or too long to be worth it."""
+    if len(body) > MAX_PARSED:
         return None
     try:
         return json.loads(body)

@@ -36,7 +36,7 @@ _JSON: Final = (b"{", b"[")
 # Numbers: looking for one takes a quarter of the time that looking for a string does.
 _NEWLINE: Final = 0x0A
 _COLON: Final = 0x3A
-_FIELDS: Final = (_DATA, _EVENT, b"id:", b"retry:")
+FIELDS: Final = (_DATA, _EVENT, b"id:", b"retry:")
 
 _LEARNABLE: Final = frozenset({TEXT, REASONING, TOOL_CALL})
 # The one text in which events differ; what OpenAI pads them with differs, too.
@@ -64,7 +64,7 @@ _ANTHROPIC: Final = frozenset(
 def looks_like_events(piece: bytes | str) -> bool:
     """Return whether a stream that begins like this is one of server-sent events."""
     begin = piece[:9].encode() if isinstance(piece, str) else piece[:9]
-    return begin.removeprefix(_BOM).startswith(_FIELDS)
+    return begin.removeprefix(_BOM).startswith(FIELDS)
 
 
 class _Lesson(NamedTuple):

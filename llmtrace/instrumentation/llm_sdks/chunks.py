@@ -109,6 +109,8 @@ def responses(recording: Recording, event: Any) -> int:
         _identity(recording, answer)
         if event.type in {"response.completed", "response.incomplete", "response.failed"}:
             answer_responses(recording, answer)
+    elif event.type == "error":
+        recording.failure = ("error", _text(event.code))
     return NOTHING
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmtrace.core.recording import Recording
+from llmtrace.instrumentation.http import requests_bodies
 from llmtrace.instrumentation.llm_sdks import message_content
 from llmtrace.instrumentation.streams.chunk_timing import Classify
 from llmtrace.instrumentation.streams.iterators import iterator_proxy
@@ -14,6 +15,8 @@ from llmtrace.instrumentation.streams.proxy import StreamProxy, make_proxy
 def proxy(recording: Recording, value: Any, classify: Classify) -> Any:
     """Return the proxy of a stream or of a context manager that returns one; else `None`."""
     classify = message_content.collecting(recording, classify)
+    if hasattr(value, "iter_content"):
+        return requests_bodies.timed(recording, value, classify)
     iterator = hasattr(value, "__anext__") or hasattr(value, "__next__")
     # An iterable that is entered first, like httpx's streams, is iterated through its manager.
     if not iterator and (hasattr(value, "__aenter__") or hasattr(value, "__enter__")):

@@ -13,12 +13,21 @@ from typing import Any, Final
 
 from llmtrace.core.recording import Recording
 from llmtrace.core.request_clock import HIDDEN, NOTHING, REASONING, TEXT, TOOL_CALL
-from llmtrace.instrumentation.http.sse import Events, Parsed, looks_like_events, protocol
+from llmtrace.instrumentation.http import llm_requests
+from llmtrace.instrumentation.http.sse import (
+    FIELDS,
+    Events,
+    Parsed,
+    looks_like_events,
+    protocol,
+)
 from llmtrace.instrumentation.llm_sdks import chunks, endpoints, message_content
 from llmtrace.instrumentation.llm_sdks.attribute_view import View, lenient
 from llmtrace.instrumentation.streams.chunk_timing import Classify
 
 _MAX_CLASSES: Final = 64
+_BEGINS: Final = (*FIELDS, b": ", b":\n")  # of a line of an event stream
+_SHORT: Final = max(map(len, _BEGINS))
 
 
 def reader(recording: Recording, stream: Any, *, whole: bool | None = None) -> Classify:
@@ -45,10 +54,11 @@ class _Reader:
         lines: an event stream must end with a finish reason; `rest` = so must all others.
     """
 
-    __slots__ = ("_by_class", "_lines", "_plain", "_rest")
+    __slots__ = ("_begun", "_by_class", "_lines", "_plain", "_rest")
 
     def __init__(self, recording: Recording, *, lines: bool, rest: bool) -> None:
         self._plain = message_content.collecting(recording, chunks.anything)
+        self._begun = b""  # of a line, in pieces too short to show what it is
         self._lines = lines
         self._rest = rest
         self._by_class: dict[type[Any], Classify] = {}
@@ -63,7 +73,7 @@ class _Reader:
         if chunk is None:
             return self._plain
         if isinstance(chunk, str | bytes | bytearray):
-            return self._text(chunk)
+            return self._text(recording, chunk)
         try:
             found = self._of(recording, chunk)
         except Exception:  # noqa: BLE001 - inspecting it may fail: it is a chunk all the same
@@ -72,11 +82,18 @@ class _Reader:
             self._by_class[chunk.__class__] = found
         return found
 
-    def _text(self, chunk: str | bytes | bytearray) -> Classify:
-        if not chunk.strip():
+    def _text(self, recording: Recording, chunk: str | bytes | bytearray) -> Classify:
+        begun = self._begun
+        if not begun and not chunk.strip():
             return chunks.nothing  # an empty line reports nothing yet
+        if isinstance(chunk, bytes) and (begun or len(chunk) < _SHORT):
+            chunk = begun + chunk
+            self._begun = chunk[chunk.rfind(b"\n") + 1 :]
+            if any(begin.startswith(chunk) for begin in _BEGINS):
+                return chunks.nothing  # read byte by byte, it shows later what it is
         if isinstance(chunk, str | bytes) and looks_like_events(chunk):
-            found: Classify = Events(whole=self._lines, lines=_is_line(chunk))
+            found: Classify = Events(whole=self._lines, lines=not begun and _is_line(chunk))
+            found(recording, begun)
         elif _is_comment(chunk):
             return chunks.nothing
         else:
@@ -226,6 +243,8 @@ def _message_kind(message: Any) -> int:
 
 def read_answer(recording: Recording, answer: Any) -> None:
     """Note what a unary response of any client reports, if it looks like a model's."""
+    if isinstance(body := getattr(answer, "_content", None), bytes):
+        answer = llm_requests.parsed(body)  # of a response of `requests`
     if answer is None or isinstance(answer, str | bytes | int | float | list):
         return
     if _is_message(answer):

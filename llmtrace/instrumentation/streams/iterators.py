@@ -18,7 +18,7 @@ from llmtrace.runtime.runtime import current
 
 
 def iterator_proxy(recording: Recording, value: Any, classify: Classify) -> Any:
-    """Return the proxy of an iterator, async iterator or async iterable; else `None`."""
+    """Return the proxy of an iterator, or of an iterable that has to be read; else `None`."""
     if hasattr(value, "__anext__"):
         kind = TracedBoth if hasattr(value, "__next__") else TracedAsyncIterator
         return make_proxy(kind, recording, value, value, classify)
@@ -26,6 +26,9 @@ def iterator_proxy(recording: Recording, value: Any, classify: Classify) -> Any:
         return make_proxy(TracedIterator, recording, value, value, classify)
     if hasattr(value, "__aiter__"):
         return make_proxy(TracedAsyncIterator, recording, value, aiter(value), classify)
+    # Many a result can be iterated. What is closed, and has no length, is a stream: botocore's.
+    if hasattr(value, "__iter__") and hasattr(value, "close") and not hasattr(value, "__len__"):
+        return make_proxy(TracedIterator, recording, value, iter(value), classify)
     return None
 
 
@@ -86,13 +89,12 @@ class TracedIterator(_Traced):
         self._got(chunk)
         return chunk
 
-    def close(self) -> None:
+    def close(self) -> Any:
         """Close the iterator, if it can be closed, and end the row."""
         step = self._enter()
         try:
             close = getattr(self._source, "close", None)
-            if close is not None:
-                close()
+            return None if close is None else close()
         finally:
             self._leave(step)
             self._left()

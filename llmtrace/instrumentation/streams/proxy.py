@@ -39,7 +39,8 @@ def _kind_for(kind: Any, of: Any) -> Any:
         {
             name: _passed_on(name)
             for name in special
-            if not hasattr(kind, name) and callable(getattr(of, name, None))
+            if not any(name in vars(base) for base in kind.__mro__)  # a class has its metaclass's
+            and callable(getattr(of, name, None))
         },
     )
 

@@ -169,6 +169,12 @@ class Evidence:
                 if mask is not None:
                     inside = side.sampled(mask(side))
                     values, t = values[inside], t[inside]
+                if self.of_means:
+                    weights = [one.rows.weights for one in (self.before, self.after) if len(one)]
+                    least = max((float(np.median(one)) for one in weights), default=1.0)
+                    weight = side.sampled(side.rows.weights)
+                    weight = weight if mask is None else weight[inside]
+                    values, t = changes.of_as_many(values, t, weight, least)
                 sides += [values, t]
             # Tokens are counted as they are made, so theirs are no means over ended requests.
             means = self.of_means and name.endswith("_s")

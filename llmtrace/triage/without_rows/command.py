@@ -17,7 +17,7 @@ from llmtrace.triage.command import CANNOT_TELL, LAST, MOVED, Steps, settings_of
 from llmtrace.triage.without_rows.find import as_plain, triage_engines
 from llmtrace.triage.without_rows.terminal_screen import engines_screen
 
-_STATUS: Final = {"moved": MOVED, "no_change": 0, "not_enough_data": CANNOT_TELL}
+_STATUS: Final = {"stopped": MOVED, "moved": MOVED, "no_change": 0, "not_enough_data": CANNOT_TELL}
 # Options that are about rows of requests.
 _OF_ROWS: Final = ("html", "save", "where")
 

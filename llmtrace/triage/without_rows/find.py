@@ -11,20 +11,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
+import numpy as np
+
 from llmtrace.core.errors import DataError
-from llmtrace.dataset.case import Case, Window
-from llmtrace.dataset.columns import Columns
+from llmtrace.dataset.case import Case, Signals, Window
+from llmtrace.dataset.columns import Columns, Doubt
 from llmtrace.dataset.rows_in_order import in_order
 from llmtrace.display.summary_tables import date_and_zone
 from llmtrace.triage.causes import causes
 from llmtrace.triage.evidence.changes import MIN_COUNT, Shift
 from llmtrace.triage.evidence.evidence import Evidence, gather
+from llmtrace.triage.evidence.signals import gauges
 from llmtrace.triage.pipeline import Settings
 from llmtrace.triage.result import CAUSES, NAMED, Finding, Metric
-from llmtrace.triage.without_rows.intervals import DURATIONS, gaps, interval_rows
+from llmtrace.triage.without_rows.halts import Halt, halts
+from llmtrace.triage.without_rows.intervals import DURATIONS, ended, gaps, interval_rows
 from llmtrace.triage.without_rows.stretch import find_stretch
 
-Verdict = Literal["moved", "no_change", "not_enough_data"]
+Verdict = Literal["stopped", "moved", "no_change", "not_enough_data"]
 # Cumulative counts of requests by upper bound, of a duration in a window; empty = not reported.
 Buckets = Callable[[str, Window], Sequence[tuple[float, float]]]
 
@@ -79,6 +83,7 @@ class EngineTriage:
         causes: the best supported first, of those whose rules need no rows.
         needs_rows: causes that cannot be known without rows.
         searched: whether the windows were searched for, not given.
+        halts: engines that ended no request for long, or are not scraped any more.
     """
 
     verdict: Verdict
@@ -92,6 +97,7 @@ class EngineTriage:
     percentiles: tuple[Bounded, ...]
     causes: tuple[Finding, ...]
     needs_rows: tuple[str, ...]
+    halts: tuple[Halt, ...]
     warnings: tuple[str, ...]
 
 
@@ -107,16 +113,21 @@ def triage_engines(case: Case, settings: Settings, buckets: Buckets) -> EngineTr
         DataError: no engine counted a request in that time.
     """
     rows, _ = in_order(interval_rows(case.signals))
+    ends = case.signals.t.max(initial=0.0) if case.searched is None else case.searched.end
+    stopped = halts(case.signals, float(ends))
     if not rows.n:
-        raise DataError(
-            "no engine counted a request in that time: sums and counts of requests' durations "
-            "are what this reads (llmtrace doctor URL says what an engine reports)"
-        )
+        raise _nothing_counted(case.signals)
     missing = gaps(case.signals)
     for gap in missing:
         t = rows.start / 1e9
         rows = rows.take((t <= gap.start) | (t > gap.end))
-    before, after, searched, found_one = _windows(rows, settings, missing)
+    since = _since(stopped, case.signals)
+    given = settings.before or settings.after
+    if since is not None and not given and (settings.at is None or settings.at >= since):
+        before, after = Window(float(rows.start[0]) / 1e9, since), Window(since, float(ends))
+        searched = found_one = True
+    else:
+        before, after, searched, found_one = _windows(rows, settings, missing)
 
     found = gather(rows, case.signals, case.facts, before, after)
     found = replace(found, of_means=True, unrecorded=tuple(missing))
@@ -125,6 +136,10 @@ def triage_engines(case: Case, settings: Settings, buckets: Buckets) -> EngineTr
     metric: Metric = settings.metric or (_longer(moved, found) if moved else _most(shifts))
     found = replace(found, metric=f"{metric}_s")
     verdict, reason = _verdict(metric, shifts[metric], blind=searched and not found_one)
+    if verdict == "no_change" and (doubts := [w for w in case.warnings if isinstance(w, Doubt)]):
+        verdict, reason = "not_enough_data", f"Nothing moved in what was answered. {doubts[0]}"
+    if since is not None and after.end > since:
+        verdict, reason = "stopped", "Requests that do not end are in no mean below."
     return EngineTriage(
         verdict=verdict,
         reason=reason,
@@ -140,11 +155,31 @@ def triage_engines(case: Case, settings: Settings, buckets: Buckets) -> EngineTr
             for q in _QUANTILES
         ),
         causes=tuple(one for one in causes(found, WITHOUT_ROWS) if one.id in WITHOUT_ROWS)
-        if verdict == "moved"
+        if verdict in {"moved", "stopped"}
         else (),
         needs_rows=tuple(name for name in CAUSES if name not in WITHOUT_ROWS),
+        halts=stopped,
         warnings=(*case.warnings, *(f"no engine was scraped {_from_to(gap)}" for gap in missing)),
     )
+
+
+def _nothing_counted(signals: Signals) -> DataError:
+    busy = {name: gauges(signals, name).values() for name in ("running", "waiting")}
+    had = ", ".join(f"{sum(one.value.max(initial=0.0) for one in of):,.0f} {name}"
+                    for name, of in busy.items() if of)  # fmt: skip
+    return DataError(
+        f"no engine counted a request in that time (at most {had or 'none known'}): sums and "
+        "counts of requests' durations are what this reads. Read a time in which requests "
+        "ended, too, with --last; llmtrace doctor URL says what an engine reports"
+    )
+
+
+def _since(stopped: Sequence[Halt], signals: Signals) -> float | None:
+    """Return since when engines do not end what they have, or none is left; `None` = they do."""
+    stuck = [one.since for one in stopped if one.until is None and one.scraped]
+    gone = [one.since for one in stopped if not one.scraped]
+    last = max((float(one.t[-1]) for one in ended(signals).values()), default=np.inf)
+    return min([*stuck, *(one for one in gone if one >= last)], default=None)
 
 
 def _windows(

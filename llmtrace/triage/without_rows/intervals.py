@@ -31,13 +31,13 @@ def interval_rows(signals: Signals) -> Columns:
 
 
 def _rows(signals: Signals) -> Iterator[dict[str, Any]]:
-    ended = _ended(signals)
+    counted = ended(signals)
     durations = {
         field: {engine: _by_time(one) for engine, one in means(signals, name).items()}
         for field, name in DURATIONS.items()
     }
     tokens = {field: rates(signals, name, {}) for field, name in _TOKENS.items()}
-    for engine, series in ended.items():
+    for engine, series in counted.items():
         width = np.diff(series.t, prepend=np.nan)
         # After a gap in scraping, the count covers a longer time than one interval.
         usual = float(np.nanmedian(width)) if len(width) > 1 else 1.0
@@ -63,7 +63,7 @@ def gaps(signals: Signals) -> list[Window]:
     What was counted since then is in the first scrape that follows, so a gap ends an interval
     after that one.
     """
-    every = [series.t for series in _ended(signals).values()]
+    every = [series.t for series in ended(signals).values()]
     widths = np.concatenate([np.empty(0), *map(np.diff, every)])
     if not len(widths):
         return []
@@ -75,7 +75,7 @@ def gaps(signals: Signals) -> list[Window]:
     ]
 
 
-def _ended(signals: Signals) -> Mapping[str, Series]:
+def ended(signals: Signals) -> Mapping[str, Series]:
     """Return the rate at which requests ended, by engine."""
     return next((found for name in ENDED if (found := rates(signals, name, {}))), {})
 

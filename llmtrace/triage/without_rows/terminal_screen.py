@@ -14,17 +14,20 @@ from llmtrace.triage.report.runbooks import summary_of
 from llmtrace.triage.report.terminal import table_of
 from llmtrace.triage.result import Finding
 from llmtrace.triage.without_rows.find import EngineTriage, Mean, named
+from llmtrace.triage.without_rows.halts import Halt
 
 _TITLES = {
     "queue": "queue", "prefill": "prefill", "decode": "decode", "rest": "front end and the rest",
     "e2e": "end-to-end time", "ttft": "time to first token", "tpot": "time per output token",
 }  # fmt: skip
 _VERDICTS = {
+    "stopped": ("stopped", "red"),
     "moved": ("slower", "red"),
     "no_change": ("nothing moved", "green"),
     "not_enough_data": ("cannot tell", "yellow"),
 }
 _MOST = 3
+_MAX_HALTS = 8
 
 
 def engines_screen(result: EngineTriage, *, explain: bool = False) -> RenderableType:
@@ -37,13 +40,34 @@ def engines_screen(result: EngineTriage, *, explain: bool = False) -> Renderable
     words, style = _VERDICTS[result.verdict]
     head = Text("", "bold").append(words, style)
     head.append(f": {_TITLES[result.metric]}, by the engines' own counts")
-    parts: list[RenderableType] = [head, Text(result.reason), *_windows(result), ""]
+    if result.verdict == "stopped":
+        head = Text("", "bold").append("stopped", style).append(": engines end no requests")
+    parts: list[RenderableType] = [head, *_halts(result.halts), Text(result.reason)]
+    parts += [*_windows(result), ""]
     parts += [_means(result.means), ""]
     if any(one.before or one.after for one in result.percentiles):
         parts += [_percentiles(result, every=explain), ""]
     if causes := [*_causes(result, explain=explain)]:
         parts += [*causes, ""]
     return Group(*parts, *_not_known(result, explain=explain))
+
+
+def _halts(halts: tuple[Halt, ...]) -> Iterator[Text]:
+    for one in halts[:_MAX_HALTS]:
+        since = date_and_zone(one.since)
+        when = f"since {since}" if one.until is None else f"{since} to {date_and_zone(one.until)}"
+        if not one.scraped:
+            why = "it is down, was taken away, or Prometheus does not scrape it"
+            yield Text(f"{one.instance}: not scraped {when}: {why}", "bold")
+            continue
+        had = [f"{count:,.0f} {words}" for count, words in
+               ((one.running, "running"), (one.waiting, "waiting")) if count]  # fmt: skip
+        text = f"{one.instance}: no request ended {when}, with up to {' and '.join(had)}"
+        yield Text(text, "bold")
+        if one.until is None:
+            yield Text("   →  does it still compute? llmtrace triage runbook engine_paused")
+    if len(halts) > _MAX_HALTS:
+        yield Text(f"and {len(halts) - _MAX_HALTS} more", "bold")
 
 
 def _windows(result: EngineTriage) -> Iterator[Text]:
@@ -93,7 +117,7 @@ def _between(side: tuple[float, float] | None) -> str:
 
 
 def _causes(result: EngineTriage, *, explain: bool) -> Iterator[RenderableType]:
-    if result.verdict != "moved":
+    if result.verdict not in {"moved", "stopped"}:
         return
     found = result.causes if explain else named(result)[:_MOST]
     if not found:
