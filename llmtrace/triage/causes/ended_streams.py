@@ -183,11 +183,12 @@ def _cut_text(before: Cuts, found: Cuts, *, aged: bool, floor: bool) -> str:
 
 
 def _cut_at_an_age(e: Evidence, found: Cuts) -> bool:
-    """Return whether streams that had delivered something were cut at one age, however silent.
+    """Return whether responses that had begun were cut at one age, however silent.
 
     Time-outs are left out: the client's own deadline is no hop's.
     """
     ended = failed(e.after)
-    broke = np.isfinite(e.after.number("ttft_s")) & ~e.after.where("outcome", "timeout")
+    begun = np.isfinite(e.after.number("ttft_s")) | e.after.where("outcome", "truncated")
+    broke = begun & ~e.after.where("outcome", "timeout")
     alike = found.age_share >= max(0.95 * found.idle_share, _MOSTLY) and not found.closer
     return alike and bool(broke[ended].mean() > HALF)

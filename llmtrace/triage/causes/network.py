@@ -12,7 +12,7 @@ from llmtrace.triage.causes.scoring import against, gate, judge, proof, required
 from llmtrace.triage.evidence import format_figures as say
 from llmtrace.triage.evidence.changes import HALF, RATHER_SURE, SURE, Shift
 from llmtrace.triage.evidence.cut_streams import failed
-from llmtrace.triage.evidence.engine_starts import restarted, starts
+from llmtrace.triage.evidence.engine_starts import held_for_start, restarted, starts
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.inside_engines import (
     first_chunk_later,
@@ -195,6 +195,8 @@ def gateway_overhead(e: Evidence) -> Finding:
     lines = [
         *seen,
         # A busy machine slows everything on it: require most of the added time for a proof.
+        against(bool(held_for_start(e)), "it held them until an engine that started served them",
+                strongly=True),
         steady(proof(None if own is None or whole is None else e.stage_share("gateway") >= HALF and
               own.mean_change >= 0.6 * (whole.mean_change),
               f"it is the gateway's own time; more than one attempt: {retried}")),

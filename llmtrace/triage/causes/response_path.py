@@ -209,7 +209,8 @@ def _begun(side: Side) -> Mask:
 
 def _error_status(side: Side) -> Mask:
     """Return which requests got a 5xx in place of a response."""
-    return (side.number("http_status") >= ERROR) & ~_begun(side)
+    found: Mask = side.number("http_status") >= ERROR  # of the last attempt; it may have a body
+    return found
 
 
 def _failed_silently(side: Side) -> Mask:

@@ -22,6 +22,7 @@ from llmtrace.triage.evidence.cut_streams import broken, failures_by_end, where_
 from llmtrace.triage.evidence.engine_starts import (
     Fresh,
     fresh,
+    held_for_start,
     loading,
     restarted,
     stalled_start,
@@ -80,6 +81,7 @@ def cold_start(e: Evidence) -> Finding:
                  "it did not serve what waited for it" if stuck or absent else _fresh_text(found),
                  "the engine of each request, and enough of them"),
         proof(stuck, stood_text),
+        proof(bool(held := held_for_start(e)), f"the gateway held {held} requests until then"),
         proof(None if found is None else found.slower and found.slow_share >= 0.35,
               f"of the slow requests {say.percent(found.slow_share if found else 0)} are those"),
         support(None if found is None else found.slower and found.early >= 1.25 * found.late,

@@ -228,8 +228,9 @@ def _unanswered(side: Side) -> Mask:
 
 def broken_midstream(side: Side) -> Mask:
     """Return which requests failed after their response had begun."""
-    begun: Mask = np.isfinite(side.number("ttft_s")) | (side.number("http_status") == _OK)
-    return side.where("outcome", "truncated", "error") & begun
+    status = side.number("http_status")
+    begun: Mask = np.isfinite(side.number("ttft_s")) | (status == _OK)
+    return side.where("outcome", "truncated", "error") & begun & ~(status >= REFUSED)
 
 
 def where_broken(e: Evidence) -> str | None:

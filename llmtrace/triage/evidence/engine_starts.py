@@ -21,7 +21,9 @@ _SLOW: Final = 0.25  # of the requests before are slower than their p75
 _STILL_SLOW: Final = 0.5  # of the fresh requests' delay
 _WARM: Final = 20  # requests that an engine has served before the window; it started earlier
 COUNTERS: Final = ("tokens_out", "generation_tokens", "finished", "e2e_count")
-_SEVERAL: Final = 3  # samples
+_SEVERAL: Final = 3  # samples, or requests
+_FAR_LONGER: Final = 10.0  # times
+_AT_ONCE: Final = 0.1  # of the time that they were held for
 _RESET: Final = 0.5  # of the previous value; a lower value means that the counter was reset
 
 
@@ -118,6 +120,22 @@ def loading(e: Evidence) -> Mapping[str, float]:
     series = {name: one for name, one in e.series("up").items() if name not in e.series("running")}
     return {name: float(one.t[0]) for name, one in series.items()
             if len(one.within(e.after.window).t) >= _SEVERAL and not one.value.any()}  # fmt: skip
+
+
+@memoized
+def held_for_start(e: Evidence) -> int | None:
+    """Return how many requests a gateway held until one moment, as until an engine served.
+
+    `None` = too few, not at one moment, or no engine was added that was still loading.
+    """
+    usual, held = e.before.number("gateway_s"), e.after.number("gateway_s")
+    if not (e.events("scale") and loading(e)) or not np.isfinite(usual).any():
+        return None
+    typical = np.nanmedian(e.before.number("e2e_s"))
+    long = held > _FAR_LONGER * np.nanpercentile(usual, 95) + typical
+    released = (e.after.t + held)[long]
+    together = len(released) >= _SEVERAL and np.ptp(released) <= _AT_ONCE * np.median(held[long])
+    return len(released) if together else None
 
 
 @memoized

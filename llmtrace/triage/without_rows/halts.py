@@ -18,7 +18,7 @@ from llmtrace.triage.evidence.other_clients import GAP
 from llmtrace.triage.evidence.signals import Series, gauges
 from llmtrace.triage.without_rows.intervals import ended
 
-_LEAST_S: Final = 120.0
+_MIN_S: Final = 120.0
 _LONGER: Final = 3.0  # times the longest such time before
 _REPLACED_S: Final = 300.0  # between the last sample of an engine and the first of its successor
 
@@ -69,7 +69,7 @@ def _stuck(series: Series, busy: Mask) -> Iterator[tuple[int, int, float | None]
         if first == 0:  # whether anything ended before is not known
             continue
         took = float(series.t[after - 1] - series.t[first - 1])
-        if took >= max(_LEAST_S, GAP * usual, _LONGER * longest):
+        if took >= max(_MIN_S, GAP * usual, _LONGER * longest):
             over = after < len(series.t)
             yield first, after - 1, float(series.t[after]) if over else None
         longest = max(longest, took)
@@ -94,7 +94,7 @@ def _gone(every: Mapping[str, Series], end: float) -> Iterator[Halt]:
     widths = np.concatenate([np.empty(0), *(np.diff(one.t) for one in every.values())])
     if not len(widths):
         return
-    silent = max(GAP * float(np.median(widths)), _LEAST_S)
+    silent = max(GAP * float(np.median(widths)), _MIN_S)
     latest = max(float(one.t[-1]) for one in every.values())
     end = end if end - latest >= silent else latest
     began = min(float(one.t[0]) for one in every.values())
