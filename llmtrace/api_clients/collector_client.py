@@ -10,6 +10,7 @@ import contextlib
 import http.client
 import json
 import ssl
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -26,6 +27,7 @@ _TIMEOUT_S: Final = 60.0
 _MAX_BYTES: Final = 64 << 20  # of a response that is read as a whole
 _MAX_LINE: Final = 1 << 20
 _MAX_SAID: Final = 512
+_BUSY: Final = frozenset({429, 502, 503, 504})
 _FOR_BASIC: Final = "`Basic ` and the base64 of user:password"
 
 
@@ -45,6 +47,7 @@ class Collector:
     usual = DEFAULT_URL
     fix = "start one with `llmtrace collect`, or name its address with --url"
     token_option = "--token-file"  # noqa: S105 - the name of an option
+    retry_after_s: tuple[float, ...] = ()  # waits before what a busy server rejects is sent again
 
     def __init__(self, url: str = DEFAULT_URL, token_file: Path | None = None) -> None:
         parts = urllib.parse.urlsplit(url)
@@ -59,9 +62,9 @@ class Collector:
             )
         self.url = urllib.parse.urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
         self.url = self.url.rstrip("/")
-        self._authorization = (
-            None if token_file is None else read_authorization(token_file, self.token_option)
-        )
+        self.headers: dict[str, str] = {}
+        if token_file is not None:
+            self.headers["Authorization"] = read_authorization(token_file, self.token_option)
         self._opener = opener(proxies=False)
 
     def get(self, path: str, **parameters: object) -> Any:
@@ -118,13 +121,18 @@ class Collector:
         request = urllib.request.Request(address, body)  # noqa: S310 - http or https, see `__init__`
         if body is not None:
             request.add_header("Content-Type", "application/json")
-        if self._authorization is not None:
-            request.add_unredirected_header("Authorization", self._authorization)
-        try:
-            opened: IO[bytes] = self._opener.open(request, timeout=_TIMEOUT_S)
-        except urllib.error.HTTPError as error:
-            with error:
-                raise SourceError(self._rejection(error)) from None
+        for name, value in self.headers.items():
+            request.add_unredirected_header(name, value)
+        for wait_s in (*(self.retry_after_s if body is None else ()), None):
+            try:
+                opened: IO[bytes] = self._opener.open(request, timeout=_TIMEOUT_S)
+            except urllib.error.HTTPError as error:
+                with error:
+                    if wait_s is None or error.code not in _BUSY:
+                        raise SourceError(self._rejection(error)) from None
+                time.sleep(wait_s)
+            else:
+                break
         return opened
 
     def _rejection(self, error: urllib.error.HTTPError) -> str:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import re
 import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from llmtrace.api_clients.collector_client import Collector
 from llmtrace.core.errors import ConfigError, SourceError
 from llmtrace.core.sanitize import printable
 
+# Names an environment variable, as they may be secret: `X-Scope-OrgID=team`, as Mimir requires.
+HEADERS = "LLMTRACE_PROMETHEUS_HEADERS"
 _RELOAD_S = 30.0
 _MAX_WARNING = 200
+_NAME = re.compile(r"[A-Za-z0-9-]{1,64}")
+_VALUE = re.compile(r"[\x20-\x7e]{1,1024}")
 
 
 class Prometheus(Collector):
@@ -24,18 +30,20 @@ class Prometheus(Collector):
         token_file: a file with the token it requires; `None` = it requires none.
 
     Raises:
-        ConfigError: that is no address, or the file holds no token.
+        ConfigError: that is no address, the file holds no token, or `HEADERS` no headers.
     """
 
     server_kind = "Prometheus"
     usual = "http://127.0.0.1:9090"
     fix = "name its address with --prometheus"
     token_option = "--prometheus-token-file"  # noqa: S105 - the name of an option
+    retry_after_s = (0.5, 1.0, 2.0)  # a report asks a hundred times
 
     def __init__(self, url: str, token_file: Path | None = None) -> None:
         if urlsplit(url).query or urlsplit(url).fragment:
             raise ConfigError(f"--prometheus {url!r}: write its address alone")
         super().__init__(url, token_file)
+        self.headers |= _more_headers(os.environ.get(HEADERS, ""))
         # What it warned of in its answers, as Thanos does where a store did not answer.
         self.warnings: set[str] = set()
 
@@ -63,3 +71,12 @@ class Prometheus(Collector):
                 return True
         except (OSError, urllib.error.HTTPError):
             return False
+
+
+def _more_headers(text: str) -> dict[str, str]:
+    """Read headers as OTEL_EXPORTER_OTLP_HEADERS has them: `name=value,name=value`."""
+    pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
+    found = {name.strip(): unquote(value.strip()) for name, _, value in pairs}
+    if not all(_NAME.fullmatch(name) and _VALUE.fullmatch(value) for name, value in found.items()):
+        raise ConfigError(f"{HEADERS}: write NAME=VALUE, separated by commas")
+    return found

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from llmtrace.api_clients.prometheus_client import Prometheus
+from llmtrace.api_clients.prometheus_client import HEADERS, Prometheus
 from llmtrace.core.errors import ConfigError, DataError, SourceError
 from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import Doubt
@@ -71,6 +71,44 @@ def test_buckets_are_counted_by_either_spelling(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Prometheus, "ask", ask)
     found = from_prometheus.read_buckets("http://p", None, "ttft", Window(0.0, 60.0))
     assert found == [(0.5, 9.0), (float("inf"), 10.0)]
+
+
+class _Busy(BaseHTTPRequestHandler):
+    seen: list[str | None] = []  # noqa: RUF012 - of all requests
+
+    def do_GET(self) -> None:
+        """Reject every other request, and what names no team."""
+        self.seen.append(self.headers["X-Scope-OrgID"])
+        self.send_response(503 if len(self.seen) % 2 else 200)
+        self.end_headers()
+        self.wfile.write(b'{"status": "success", "data": ["a"]}')
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+def test_a_busy_server_is_asked_again_with_the_headers_it_requires(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """As Mimir is, which also wants to know whose metrics."""
+    monkeypatch.setattr(Prometheus, "retry_after_s", (0.0,))
+    monkeypatch.setattr(_Busy, "seen", [])
+    monkeypatch.setenv(HEADERS, "X-Scope-OrgID=team%201, x-other=b")
+    with HTTPServer(("127.0.0.1", 0), _Busy) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        found = Prometheus(f"http://127.0.0.1:{server.server_port}").ask("label/a/values")
+        server.shutdown()
+        thread.join()
+    assert (found, _Busy.seen) == (["a"], ["team 1", "team 1"])
+
+
+@pytest.mark.parametrize("text", ["X-Scope-OrgID", "a b=c", "a=b%0ac", "=x"])
+def test_headers_that_are_none_are_an_error(monkeypatch: pytest.MonkeyPatch, text: str):
+    """Which names the variable, and not its value: that may be secret."""
+    monkeypatch.setenv(HEADERS, text)
+    with pytest.raises(ConfigError, match=f"^{HEADERS}: write NAME=VALUE, separated by commas$"):
+        Prometheus("http://127.0.0.1:9090")
 
 
 class _Guarded(BaseHTTPRequestHandler):

@@ -316,6 +316,15 @@ def test_an_idle_engine_has_not_stopped():
     assert (result.verdict, result.halts) == ("no_change", ())
 
 
+def test_an_engine_that_makes_tokens_has_not_stopped():
+    """Its responses are long: none ends for half an hour, and tokens come all the time."""
+    tokens = [{"t": t, "instance": "a", "signal": "generation_tokens", "value": 9 * t}
+              for t in steps(0, 420)]  # fmt: skip
+    result = of_engines([*stuck("a", 300, 420), *tokens])
+
+    assert (result.verdict, result.halts) == ("no_change", ())
+
+
 def test_engines_that_are_not_scraped_are_reported():
     """All: it has stopped. One of two: reported beside the verdict; with a successor: neither."""
     end = Window(0.0, STEP * 400)

@@ -13,9 +13,9 @@ from typing import Final
 import numpy as np
 
 from llmtrace.dataset.case import Signals, Window
-from llmtrace.stats.arrays import Mask
+from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.evidence.other_clients import GAP
-from llmtrace.triage.evidence.signals import Series, gauges
+from llmtrace.triage.evidence.signals import Series, gauges, rates
 from llmtrace.triage.without_rows.intervals import ended
 
 _MIN_S: Final = 120.0
@@ -48,9 +48,11 @@ def halts(signals: Signals, end: float) -> tuple[Halt, ...]:
     """Return the halts of all engines by time; `end` is that of the data."""
     every = ended(signals)
     busy = {name: gauges(signals, name) for name in ("running", "waiting")}
-    found = []
+    made, found = rates(signals, "generation_tokens", {}), []
     for name, one in every.items():
-        for first, last, until in _stuck(one, _is_busy(busy, name, one)):
+        has_work = np.logical_or.reduce([_at(of.get(name), one.t) > 0 for of in busy.values()])
+        # One that makes tokens, where it counts them, works on long responses.
+        for first, last, until in _stuck(one, has_work & ~(_at(made.get(name), one.t) > 0)):
             during = Window(float(one.t[first]), float(one.t[last]) + 1e-3)
             running, waiting = (_most(of.get(name), during) for of in busy.values())
             found.append(Halt(name, float(one.t[first - 1]), until, running, waiting))
@@ -59,9 +61,9 @@ def halts(signals: Signals, end: float) -> tuple[Halt, ...]:
     return tuple(sorted(found, key=lambda one: one.since))
 
 
-def _stuck(series: Series, busy: Mask) -> Iterator[tuple[int, int, float | None]]:
+def _stuck(series: Series, held: Mask) -> Iterator[tuple[int, int, float | None]]:
     """Yield first and last place of the times in which nothing ended, and when they were over."""
-    idle = (series.value == 0) & busy
+    idle = (series.value == 0) & held
     edges = np.flatnonzero(np.diff(idle, prepend=False, append=False))
     longest = 0.0
     usual = float(np.median(np.diff(series.t))) if len(series.t) > 1 else 0.0
@@ -75,13 +77,12 @@ def _stuck(series: Series, busy: Mask) -> Iterator[tuple[int, int, float | None]
         longest = max(longest, took)
 
 
-def _is_busy(busy: Mapping[str, Mapping[str, Series]], name: str, series: Series) -> Mask:
-    """Return at which times of a series requests ran or waited."""
-    found = np.zeros(len(series.t), bool)
-    for gauge in (of[name] for of in busy.values() if name in of):
-        place = np.searchsorted(gauge.t, series.t, side="right") - 1
-        found |= (place >= 0) & (gauge.value[place] > 0)
-    return found
+def _at(series: Series | None, t: Floats) -> Floats:
+    """Return a signal's last sample at each time; NaN = none."""
+    if series is None or not len(series.t):
+        return np.full(len(t), np.nan)
+    place = np.searchsorted(series.t, t, side="right") - 1
+    return np.where(place >= 0, series.value[place], np.nan)
 
 
 def _most(gauge: Series | None, window: Window) -> float | None:
