@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from llmtrace.display.summary_tables import date_and_zone
+from llmtrace.display.summary_tables import date_and_zone, time_span
 from llmtrace.triage.evidence.format_figures import seconds
 from llmtrace.triage.report.runbooks import summary_of
 from llmtrace.triage.report.terminal import table_of
@@ -74,7 +74,7 @@ def _windows(result: EngineTriage) -> Iterator[Text]:
     both = (("before", result.before), ("after", result.after))
     for (name, window), requests in zip(both, result.requests, strict=True):
         yield Text(
-            f"{name}: {date_and_zone(window.start)}, {window.seconds:.0f} s, "
+            f"{name}: {time_span(window.start, window.end)}, {window.seconds:.0f} s, "
             f"{requests:,.0f} requests ended",
             "dim",
         )
