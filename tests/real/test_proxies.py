@@ -35,6 +35,8 @@ MS = 1_000_000
 DELAY_S = 0.3
 SILENCE_S = 2
 PACE_S = 0.02  # between two chunks
+SEVERAL = 3  # responses
+ATTEMPTS = 9
 
 Start = Callable[..., AbstractContextManager[str]]
 
@@ -359,14 +361,22 @@ UNSEEN = {
 def test_an_unseen_proxy_bounds_nothing(vllm: Any, name: str) -> None:
     """Headers that were held back, or chunks that came in bursts, bound nothing of the engine.
 
-    Some fifty chunks: of the eight of a short response, bursts of three are hardly a majority.
+    Some fifty chunks: of the eight of a short response, bursts of three are hardly a majority. An
+    engine that is short of CPU makes them so slowly that each is passed on by itself, and then
+    nothing was held back.
     """
+    rows: list[Row] = []
     with (
         DelayProxy(vllm.url, chunk_s=PACE_S) as paced,
         STARTS[name](paced.url, UNSEEN[name]) as url,
     ):
-        rows = recorded(*[lambda: ask(url, 96, words=200)] * 3, ask_usage=False)
+        for _ in range(ATTEMPTS):
+            made = recorded(lambda: ask(url, 96, words=200), ask_usage=False)
+            rows += [row for row in made if 2 * (row.burst_chunks or 0) > row.chunks]
+            if len(rows) == SEVERAL:
+                break
 
+    assert len(rows) == SEVERAL
     for row in rows:
         assert (row.outcome, row.gateway, row.stages.gateway) == ("success", None, None)
         assert (row.stages.prefill, row.stages.queue, row.stages.first_chunk) == (None,) * 3
