@@ -90,3 +90,14 @@ def test_a_whole_body_read_as_a_stream_is_read_for_what_it_reports(server: Serve
     [row] = rows
     assert (row.outcome, row.output_tokens, row.ttft_s) == ("success", 5, None)
     assert row.e2e_s >= 0.1
+
+
+def test_a_whole_body_may_be_read_as_text(server: Server) -> None:
+    """Piece by piece, decoded by `requests`: it reports the same."""
+    server.play(answers.completion)
+    body = {**BODY, "stream": False}
+    with capture(instrument=()) as rows:
+        response = llmtrace.trace(requests.post)(url(server), json=body, stream=True, timeout=9)
+        response.encoding = "utf-8"
+        assert "".join(response.iter_content(1, decode_unicode=True)).startswith("{")
+    assert [(row.outcome, row.output_tokens) for row in rows] == [("success", 5)]

@@ -39,16 +39,9 @@ _PLACE: Final = ("cluster", "namespace", "pod")
 # Labels that say where a series comes from, not what it is: two Prometheus that scrape the same
 # target differ in some of them.
 _OF_PROMETHEUS: Final = frozenset(
-    {
-        "__name__",
-        "job",
-        "instance",
-        "exported_instance",
-        "prometheus",
-        "prometheus_replica",
-        *_PLACE,
-    }
-)
+    {"__name__", "job", "instance", "exported_instance", "prometheus", "prometheus_replica",
+     *_PLACE}
+)  # fmt: skip
 _Target = tuple[str, ...]  # the instance, and `_PLACE`
 _COLLECTED: Final = (
     "llmtrace_target_late_total"  # the collector exposes it, and no rule records it

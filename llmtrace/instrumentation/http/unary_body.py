@@ -19,17 +19,18 @@ class UnaryBody:
     __slots__ = ("_body", "_inflate")
 
     def __init__(self, encoding: str = "") -> None:
-        self._body = b""
+        self._body = bytearray()
         packed = encoding in {"gzip", "deflate"}
         self._inflate = zlib.decompressobj(_ANY_HEADER).decompress if packed else None
 
-    def __call__(self, recording: Recording, piece: bytes) -> int:
+    def __call__(self, recording: Recording, piece: bytes | str) -> int:
         """Note the first byte, and, with the last piece, what the whole reports."""
         if recording.first_byte is None:
             recording.first_byte = recording.mark
         if len(self._body) <= llm_requests.MAX_PARSED:
-            inflate = self._inflate
-            self._body += inflate(piece, llm_requests.MAX_PARSED) if inflate else piece
-            if self._body.rstrip().endswith(b"}"):
-                read_answer(recording, llm_requests.parsed(self._body))
+            data = piece.encode("utf-8", "surrogatepass") if isinstance(piece, str) else piece
+            data = self._inflate(data, llm_requests.MAX_PARSED) if self._inflate else data
+            self._body += data
+            if data.rstrip().endswith(b"}"):
+                read_answer(recording, llm_requests.parsed(bytes(self._body)))
         return NOTHING

@@ -170,17 +170,21 @@ class Evidence:
                     inside = side.sampled(mask(side))
                     values, t = values[inside], t[inside]
                 if self.of_means:
-                    weights = [one.rows.weights for one in (self.before, self.after) if len(one)]
-                    least = max((float(np.median(one)) for one in weights), default=1.0)
                     weight = side.sampled(side.rows.weights)
                     weight = weight if mask is None else weight[inside]
-                    values, t = changes.of_as_many(values, t, weight, least)
+                    values, t = changes.of_as_many(values, t, weight, self._most_of_a_mean)
                 sides += [values, t]
             # Tokens are counted as they are made, so theirs are no means over ended requests.
             means = self.of_means and name.endswith("_s")
             waits = not means and name.endswith("_s") and name != "tpot_s"
             self._shifts[measured] = changes.shift(*sides, of_means=means, waits=waits)
         return self._sure(self._shifts[measured])
+
+    @cached_property
+    def _most_of_a_mean(self) -> float:
+        """How many requests a mean is of, in the window whose means are of more."""
+        weights = [side.rows.weights for side in (self.before, self.after) if len(side)]
+        return max((float(np.median(one)) for one in weights), default=1.0)
 
     @memoized
     def turn(self, name: str) -> Shift | None:
