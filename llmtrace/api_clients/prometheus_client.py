@@ -6,6 +6,7 @@ import os
 import re
 import urllib.error
 import urllib.request
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -28,6 +29,7 @@ class Prometheus(Collector):
     Args:
         url: its address, without a query.
         token_file: a file with the token it requires; `None` = it requires none.
+        where: labels that every series must have.
 
     Raises:
         ConfigError: that is no address, the file holds no token, or `HEADERS` no headers.
@@ -39,13 +41,20 @@ class Prometheus(Collector):
     token_option = "--prometheus-token-file"  # noqa: S105 - the name of an option
     retry_after_s = (0.5, 1.0, 2.0)  # a report asks a hundred times
 
-    def __init__(self, url: str, token_file: Path | None = None) -> None:
+    def __init__(
+        self, url: str, token_file: Path | None = None, where: Mapping[str, str] | None = None
+    ) -> None:
         if urlsplit(url).query or urlsplit(url).fragment:
             raise ConfigError(f"--prometheus {url!r}: write its address alone")
         super().__init__(url, token_file)
         self.headers |= _more_headers(os.environ.get(HEADERS, ""))
         # What it warned of in its answers, as Thanos does where a store did not answer.
         self.warnings: set[str] = set()
+        self.where = [*written_labels(where or {})]
+
+    def selector(self, *matchers: str) -> str:
+        """Return a selector of the series that all these matchers fit, and `where`."""
+        return f"{{{', '.join([*matchers, *self.where])}}}"
 
     def ask(self, path: str, **parameters: object) -> list[Any]:
         """Return the result of a query, or the values of a label.
@@ -71,6 +80,13 @@ class Prometheus(Collector):
                 return True
         except (OSError, urllib.error.HTTPError):
             return False
+
+
+def written_labels(labels: Mapping[str, str]) -> Iterator[str]:
+    """Yield labels in the format of a metrics page."""
+    for name, value in labels.items():
+        text = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        yield f'{name}="{text}"'
 
 
 def _more_headers(text: str) -> dict[str, str]:

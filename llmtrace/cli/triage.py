@@ -87,7 +87,8 @@ def _add_question(triage: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     triage.add_argument(
         "--where", action="append", default=[], metavar="NAME=VALUE",
-        help="only requests with this model, route, tenant, ...; may be repeated",
+        help="only requests with this model, route, tenant, ...; of --prometheus alone, only "
+             "series with this label, as cluster=eu-1; may be repeated",
     )  # fmt: skip
 
 

@@ -150,6 +150,11 @@ class Analysis:
         return chosen.searched and chosen.after.end < span.end - _AT_THE_END * span.seconds
 
     @property
+    def came_again(self) -> bool:
+        """Whether requests stopped, or were not recorded, and came again."""
+        return self.is_over and self.causes[0].id == "traffic_lost"
+
+    @property
     def is_blip(self) -> bool:
         """Whether it is over, and only few of the requests searched are in it."""
         return self.is_over and self.search.window_rows[1].n < _BLIP * self.search.rows.n
@@ -172,13 +177,14 @@ class Analysis:
         * from a search: a metric moved, and with many requests the cause is confirmed;
         * a fixed split of the time: the cause is confirmed.
 
-        A change of traffic must be dated surely by itself, since traffic varies all day.
+        A change of traffic must be dated surely by itself, since traffic varies all day. Requests
+        that come again are compared with those before.
         """
         chosen, many = self.search.chosen, self.search.rows.n > TRUSTED_SEARCH
 
         def is_enough(cause: Finding) -> bool:
             if cause.id in OF_TRAFFIC:
-                return chosen.dated and chosen.dated_by in ("", TRAFFIC)
+                return chosen.dated and chosen.dated_by in ("", TRAFFIC) and not self.came_again
             if chosen.dated:
                 proven = has_proof(cause, few=False) or cause.id in _COUNTED_IN_ROWS
                 return self.moved or proven

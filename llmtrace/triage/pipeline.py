@@ -274,7 +274,7 @@ def _best_of(others: Iterable[Analysis], found: Analysis) -> Analysis | None:
         strength = (slower, first.score)
         if shows and enough and strength > highest:
             strongest, highest = one, strength
-    if dated is not None and (not_worse or not found.names_a_cause):
+    if dated is not None and (not_worse or found.came_again or not found.names_a_cause):
         return dated
     return None if found.names_a_cause else strongest
 

@@ -107,7 +107,10 @@ def make(seed: int) -> OtherCase:
     events = [{"t": e.t, "kind": e.kind, "text": e.text} for e in fleet.events]
     case = Case(
         rows=_rows(fleet, 0.0, world.seconds),
-        signals=signals_from(fleet.scraper.samples)[0],
+        # Nothing is recorded once the load has ended: what follows is no loss of traffic.
+        signals=signals_from(
+            one for one in fleet.scraper.samples if one["t"] < EPOCH + world.seconds
+        )[0],
         facts=facts_from({**fleet.facts, "events": events})[0],
         before=Window(EPOCH, EPOCH + onset),
         after=Window(EPOCH + onset, EPOCH + end),

@@ -198,16 +198,15 @@ def script(shell, capsys) -> str:
         (["demo", "--fault", "gpu_t"], ["gpu_throttle"]),
         (["simulate", "--fault", "gpu_t"], ["gpu_throttle"]),
         (["help", "tri"], ["triage"]),
-        (["help", "budget", "su"], ["suggest"]),
-        (["demo", "--rows-out", ""], []),
+        (["demo", "--rows-out", "pyproject.t"], ["pyproject.toml"]),
     ],
 )
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_bash_completes_commands_options_and_values(typed, expected, capsys):
-    """Where it offers nothing, bash completes files."""
+    """And files, where an option takes one."""
     words = " ".join(map(shlex.quote, ["llmtrace", *typed]))
     program = f"""{script("bash", capsys)}
-COMP_WORDS=({words}); COMP_CWORD={len(typed)}; _llmtrace
+COMP_WORDS=({words}); COMP_CWORD={len(typed)}; _shtab_llmtrace
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """
     done = subprocess.run(
@@ -236,9 +235,9 @@ def test_fish_is_given_every_option(capsys):
     """Each with the commands it belongs to."""
     text = script("fish", capsys)
 
-    assert "complete -c llmtrace -n '__llmtrace_at '\\''budget suggest'\\''' -l total -r" in text
-    assert text.count("-l fault -x -a '") == len(("demo", "simulate"))
-    assert "-l metric -x -a 'ttft tpot e2e render'" in text
+    assert "'_shtab_llmtrace_using budget suggest' -l total -x" in text
+    assert text.count('-l fault -xka "') == len(("demo", "simulate"))
+    assert '-l metric -xka "ttft tpot e2e render"' in text
     options = {
         name for parser in PARSERS.values() for option in parser.options
         for name in option.option_strings if name.startswith("--")

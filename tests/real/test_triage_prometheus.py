@@ -17,7 +17,7 @@ import pytest
 from llmtrace.cli import main
 from llmtrace.core.errors import DataError, SourceError
 from llmtrace.dataset.case import Window, read_case, samples_of, write_case
-from llmtrace_collector.scrape.from_prometheus import read_signals
+from llmtrace_collector.scrape.from_prometheus import read_buckets, read_signals
 from llmtrace_collector.scrape.samples import of_reading
 from llmtrace_collector.signals.definitions import SIGNALS
 from llmtrace_collector.signals.normalise import Normaliser
@@ -101,6 +101,34 @@ def test_our_signals_come_back_as_they_were_scraped(tmp_path: Path, capsys: Any)
     } == wanted  # fmt: skip
 
 
+def test_labels_choose_the_series_that_are_read(tmp_path: Path) -> None:
+    """One of two fleets, by its cluster; of one that is not there, the error says so."""
+    start, text = 1_700_000_000.0, pages.scrape("vllm-0.32-metrics.txt")
+    lines = []
+    for one in [one for one in text.splitlines() if one and not one.startswith("#")]:
+        name, _, value = one.rpartition(" ")
+        head, _, labels = name.partition("{")
+        for cluster in ("eu", 'us "1"'):
+            quoted = cluster.replace('"', '\\"')
+            where = f'instance="vllm",cluster="{quoted}"{"," * bool(labels)}{labels or "}"}'
+            grows = head.endswith("_bucket")
+            lines += [f"{head}{{{where} {float(value) + n * grows} {start + 15 * n:.0f}\n"
+                      for n in range(4)]  # fmt: skip
+    window = Window(start, start + 60)
+    with holding(tmp_path, sorted(lines)) as url:
+        both, _ = read_signals(url, None, window, silent)
+        one, _ = read_signals(url, None, window, silent, {"cluster": 'us "1"'})
+        with pytest.raises(DataError, match='with cluster="asia"'):
+            read_signals(url, None, window, silent, {"cluster": "asia"})
+        counted = [read_buckets(url, None, "ttft", Window(start, start + 46), where)
+                   for where in ({}, {"cluster": "eu"}, {"cluster": "asia"})]  # fmt: skip
+
+    assert len({sample["instance"] for sample in samples_of(both)}) == 2
+    assert {sample["instance"] for sample in samples_of(one)} == {"vllm"}
+    assert len(both) == 2 * len(one)
+    assert [bool(one) for one in counted] == [True, True, False]
+
+
 @pytest.mark.parametrize("page", ["vllm-0.32-metrics.txt"])
 def test_an_engines_own_metrics_are_read_by_its_profile(tmp_path: Path, page: str) -> None:
     """A Prometheus that scrapes engines themselves tells what the collector would."""
@@ -164,14 +192,14 @@ def test_a_cause_is_named_without_rows(tmp_path: Path, capsys: Any, name: str, c
     with holding(tmp_path, lines) as url:
         status = main(["triage", "--prometheus", url, *windows])
         said = capsys.readouterr().out
-        assert main(["triage", "--prometheus", url, "--where", "model=m"]) == 2
+        assert main(["triage", "--prometheus", url, "--save", "new"]) == 2
 
     assert status == 10
     first = said.partition("\ncauses ")[2].splitlines()[1]
     assert re.fullmatch(cause.replace(" ", r"\s+(") + ")", first.strip()), first
     assert "sum of the four above" in " ".join(said.split())
     assert "Not known without rows of requests" in " ".join(said.split())
-    assert "--where is about requests" in capsys.readouterr().err
+    assert "--save is about requests" in capsys.readouterr().err
 
 
 def test_who_is_no_prometheus_is_named(tmp_path: Path) -> None:

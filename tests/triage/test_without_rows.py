@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
+from rich.console import Console
 
 from llmtrace.core.errors import DataError
 from llmtrace.dataset.case import Case, Window, no_signals, read_case, signals_from
@@ -26,6 +28,7 @@ from llmtrace.triage.without_rows.find import (
     triage_engines,
 )
 from llmtrace.triage.without_rows.stretch import find_stretch
+from llmtrace.triage.without_rows.terminal_screen import engines_screen
 
 RECORDED: Final = Path(__file__).parent / "recorded"
 # Incidents in an engine, and outside of all engines.
@@ -378,3 +381,43 @@ def test_nothing_moved_in_a_part_of_the_answer_is_no_all_clear():
 
     assert result.verdict == "not_enough_data"
     assert "store unavailable" in result.reason
+
+
+def test_engines_are_told_apart_and_the_header_says_since_when():
+    """One of two got slow, and still is; then it is over: the screen and JSON have both."""
+    slow = Window(STEP * 240, STEP * 400)
+    result = of_engines(
+        counting("a", steps(0, 400), Window(0, 0)), counting("b", steps(0, 400), slow)
+    )
+
+    assert result.recovered_at is None
+    assert [one.instance for one in result.engines] == ["b", "a"]
+    assert result.engines[0].mean == pytest.approx((0.1, 2.0), rel=0.05)
+    assert result.engines[1].mean == pytest.approx((0.1, 0.1))
+    text = printed(result)
+    assert "ongoing, since 1970-01-01 00:59" in text
+    assert text.index("\nb ") < text.index("\na ")
+
+    over = of_engines(*(counting(name, steps(0, 400), Window(STEP * 240, STEP * 300))
+                        for name in "ab"))  # fmt: skip
+    assert over.recovered_at == pytest.approx(STEP * 300, abs=2 * STEP)
+    assert "over: 1970-01-01 00:59" in printed(over)
+
+
+def test_without_a_cause_the_part_that_grew_most_says_where_to_look():
+    """Requests got slower outside of the queue: no rule of engines knows why."""
+    slow, times = Window(STEP * 240, STEP * 400), steps(0, 400)
+    queue = [one for one in counting("a", times, Window(0, 0)) if "queue" in one["signal"]]
+    others = [one for one in counting("a", times, slow) if "queue" not in one["signal"]]
+    result = of_engines(queue, others)
+
+    assert result.verdict == "moved"
+    assert named(result) == ()
+    assert "look at the API servers' CPU" in printed(result)
+
+
+def printed(result: EngineTriage) -> str:
+    """Return the screen as text."""
+    console = Console(width=120, file=io.StringIO())
+    console.print(engines_screen(result))
+    return console.file.getvalue()  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from llmtrace.api_clients.prometheus_client import Prometheus
+from llmtrace.api_clients.prometheus_client import Prometheus, written_labels
 from llmtrace.core.errors import DataError
 from llmtrace.dataset.case import Signals, Window, signals_from
 from llmtrace.dataset.columns import Doubt
@@ -54,7 +54,11 @@ _MORE: Final = {
 
 
 def read_signals(
-    url: str, token_file: Path | None, window: Window, progress: Progress
+    url: str,
+    token_file: Path | None,
+    window: Window,
+    progress: Progress,
+    where: Mapping[str, str] | None = None,
 ) -> tuple[Signals, tuple[str, ...]]:
     """Read the signals of a time range.
 
@@ -63,6 +67,7 @@ def read_signals(
         token_file: a file with the token it requires; `None` = it requires none.
         window: the time range.
         progress: called with what is being done, and the share that is done.
+        where: labels that a series must have.
 
     Returns:
         The signals, and warnings about them.
@@ -72,15 +77,17 @@ def read_signals(
         SourceError: it does not answer.
         DataError: it has none of these metrics.
     """
-    server = Prometheus(url, token_file)
+    server = Prometheus(url, token_file, where)
     span = {"start": f"{window.start:.3f}", "end": f"{window.end:.3f}"}
     label = "label/__name__/values"
-    there = set(map(str, server.ask(label, **span, **{"match[]": f'{{__name__=~"{_OURS}"}}'})))
+    ours_there = {"match[]": server.selector(f'__name__=~"{_OURS}"')}
+    there = set(map(str, server.ask(label, **span, **ours_there)))
+    all_there = {"match[]": server.selector()} if where else {}
     ours = _known(there)
     profiles = builtin_profiles()
     own = [
         name
-        for name in map(str, server.ask(label, **span))
+        for name in map(str, server.ask(label, **span, **all_there))
         if not name.endswith("_bucket") and any(one.wants(name) for one in profiles)
     ]
     # Recorded series do not reach as far back as the engines' metrics they are computed from.
@@ -91,7 +98,8 @@ def read_signals(
     else:
         raise DataError(
             f"{server.url} has no metrics of engines between {date_and_zone(window.start)} and "
-            f"{date_and_zone(window.end)}: neither llmtrace_engine_* nor an engine's own"
+            f"{date_and_zone(window.end)}{' with ' if where else ''}"
+            f"{', '.join(server.where)}: neither llmtrace_engine_* nor an engine's own"
         )
     signals, odd = signals_from(islice(samples, _MAX_SAMPLES))
     progress("asking Prometheus", 1.0)
@@ -101,7 +109,11 @@ def read_signals(
 
 
 def read_buckets(
-    url: str, token_file: Path | None, name: str, window: Window
+    url: str,
+    token_file: Path | None,
+    name: str,
+    window: Window,
+    where: Mapping[str, str] | None = None,
 ) -> Sequence[tuple[float, float]]:
     """Count the requests of a window by the buckets of a histogram, the signal `name`.
 
@@ -114,11 +126,11 @@ def read_buckets(
     Raises:
         SourceError: it does not answer.
     """
-    server = Prometheus(url, token_file)
+    server = Prometheus(url, token_file, where)
     range_ms = max(1, round(1000 * window.seconds))
     best: dict[float, float] = {}
-    for selector, by, factor in _bucket_series(name):
-        query = f"sum by ({by}) (increase({selector}[{range_ms}ms]))"
+    for matchers, by, factor in _bucket_series(name):
+        query = f"sum by ({by}) (increase({server.selector(*matchers)}[{range_ms}ms]))"
         kinds: dict[str, dict[float, float]] = defaultdict(dict)
         for series in server.ask("query", query=query, time=f"{window.end:.3f}"):
             labels = labels_of(series)
@@ -129,15 +141,15 @@ def read_buckets(
     return sorted(best.items())
 
 
-def _bucket_series(name: str) -> Iterator[tuple[str, str, float]]:
-    """Yield selectors of a histogram's buckets, labels to keep, and a factor for the bounds."""
-    yield f"{SIGNALS[name].metric}_bucket", "engine, le", 1.0
+def _bucket_series(name: str) -> Iterator[tuple[list[str], str, float]]:
+    """Yield matchers of a histogram's buckets, labels to keep, and a factor for the bounds."""
+    yield [f'__name__="{SIGNALS[name].metric}_bucket"'], "engine, le", 1.0
     for profile in builtin_profiles():
         for family in profile.signals.get(name, ()):
             if family.less is None:
                 names = "|".join(profile.spellings(f"{family.name}_bucket"))
-                where = "".join(f', {label}="{value}"' for label, value in family.where)
-                yield f'{{__name__=~"{names}"{where}}}', "le", family.factor
+                where = [f'{label}="{value}"' for label, value in family.where]
+                yield [f'__name__=~"{names}"', *where], "le", family.factor
 
 
 # --- the collector's metrics ---------------------------------------------------------------------
@@ -164,7 +176,7 @@ def _ours(
         for place, batch in enumerate(batches):
             progress("asking Prometheus", (number + place / len(batches)) / chunks)
             range_ms = max(1, round(1000 * (until - since)))
-            expression = f'{{__name__=~"{"|".join(batch)}"}}[{range_ms}ms]'
+            expression = f"{_named(server, batch)}[{range_ms}ms]"
             for series in server.ask("query", query=expression, time=f"{until:.3f}"):
                 labels = labels_of(series)
                 name = names.get(labels.get("__name__", ""))
@@ -201,8 +213,7 @@ def _engines_own(
     batches = [*name_batches(names)]
     for place, batch in enumerate(batches):
         progress("asking Prometheus", place / (len(batches) + 1))
-        chosen = f'{{__name__=~"{"|".join(batch)}"}}'
-        for series in server.ask("query_range", query=chosen, **span):
+        for series in server.ask("query_range", query=_named(server, batch), **span):
             labels = labels_of(series)
             own = {k: v for k, v in labels.items() if k not in _OF_PROMETHEUS}
             line = f"{labels.get('__name__', '')}{{{','.join(written_labels(own))}}}"
@@ -252,7 +263,7 @@ def _scraped(
     found: dict[_Target, dict[float, float]] = defaultdict(dict)
     by = ", ".join(("instance", "exported_instance", *_PLACE))
     for name in names:
-        query = f'max by ({by}) (timestamp({{__name__="{name}"}}))'
+        query = f"max by ({by}) (timestamp({_named(server, [name])}))"
         for series in server.ask("query_range", query=query, **span):
             by_step = found[_target_of(labels_of(series))]
             for step, t in _values(series):
@@ -260,14 +271,11 @@ def _scraped(
     return found
 
 
-def written_labels(labels: Mapping[str, str]) -> Iterator[str]:
-    """Yield labels in the format of a metrics page."""
-    for name, value in labels.items():
-        text = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-        yield f'{name}="{text}"'
-
-
 # --- responses -----------------------------------------------------------------------------------
+
+
+def _named(server: Prometheus, names: Sequence[str]) -> str:
+    return server.selector(f'__name__=~"{"|".join(names)}"')
 
 
 def name_batches(names: Sequence[str]) -> Iterator[Sequence[str]]:

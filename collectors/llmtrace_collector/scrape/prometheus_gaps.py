@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from llmtrace.api_clients.prometheus_client import Prometheus
+from llmtrace.api_clients.prometheus_client import Prometheus, written_labels
 from llmtrace_collector.scrape import from_prometheus
 from llmtrace_collector.signals.definitions import SIGNALS, Signal, suffixes
 from llmtrace_collector.signals.normalise import Normaliser, Reading
@@ -119,7 +119,7 @@ def _pages(server: Prometheus, names: Sequence[str]) -> dict[str, str]:
             labels = from_prometheus.labels_of(series)
             own = {k: v for k, v in labels.items() if k != "__name__"}
             _, value = series["value"]
-            written = ",".join(from_prometheus.written_labels(own))
+            written = ",".join(written_labels(own))
             line = f"{labels['__name__']}{{{written}}} {value}\n"
             lines[from_prometheus.instance_of(labels)].append(line)
     return {instance: "".join(page) for instance, page in lines.items()}

@@ -227,3 +227,17 @@ def typical_pace(side: Side) -> float | None:
     """Return the median prefill time per computed token, seconds."""
     found = finite(side.number("prefill_s") / np.maximum(side.number("computed_tokens"), 1))
     return float(np.median(found)) if len(found) else None
+
+
+def least_pace(side: Side) -> float | None:
+    """Return the time to first chunk per computed token of a fast request, seconds.
+
+    Of the longer prompts, the fastest 10 %: about the prefill, where no engine reports that.
+    """
+    tokens = side.number("computed_tokens")
+    ttft = np.where(side.number("stream") == 0, np.nan, side.number("ttft_s"))
+    known = np.isfinite(tokens) & np.isfinite(ttft) & (tokens > 0)
+    if known.sum() < MIN_COUNT:
+        return None
+    longer = known & (tokens >= np.median(tokens[known]))
+    return float(np.percentile(ttft[longer] / tokens[longer], 10))

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from llmtrace.stats.arrays import Floats, Mask, finite
-from llmtrace.triage.evidence.blocking_prompts import typical_pace
+from llmtrace.triage.evidence.blocking_prompts import least_pace, typical_pace
 from llmtrace.triage.evidence.changes import MIN_COUNT, Share
 from llmtrace.triage.evidence.cut_streams import BAND, failed
 from llmtrace.triage.evidence.evidence import Evidence, memoized
@@ -175,7 +175,7 @@ def _is_like(one: Gap, longest: Gap) -> bool:
 def _gaps(side: Side) -> Iterator[Gap]:
     words = side.rows.words["replica"]
     known = np.unique(words.codes[words.codes >= 0])
-    speed = typical_pace(side) or 0.0
+    speed = typical_pace(side) or least_pace(side) or 0.0
     for code in known if len(known) else np.unique(words.codes):
         name = words.names[code] if code >= 0 else None
         yield from _engine_gaps(side, words.codes == code, name, speed)

@@ -67,6 +67,7 @@ def candidates(
     signals: Signals,
     events: Sequence[Event],
     gaps: Sequence[Window],
+    pauses: Sequence[Window] = (),
 ) -> list[Candidate]:
     """Return the times worth comparing: those of events, then the others by score.
 
@@ -77,6 +78,7 @@ def candidates(
         signals: samples of engines, GPUs and gateways.
         events: what was deployed, scaled or configured.
         gaps: times for which nothing was recorded.
+        pauses: times without any request, far longer than any other.
     """
     t = rows.start / 1e9
     shown = Window(span.start, min(span.end, float(t[-1]) + 1e-3))
@@ -94,7 +96,7 @@ def candidates(
     found.sort(key=lambda one: -one.spike.score)
     min_before = max(_MIN_BEFORE, min(_HEAD * len(t), least_values(Q)))
     kept: list[Candidate] = []
-    for one in (*_by_events(events, found, shown), *_by_gaps(gaps, shown), *found):
+    for one in (*_by_events(events, found, shown), *_by_gaps([*gaps, *pauses], shown), *found):
         before = int(np.searchsorted(t, one.spike.start))
         seconds = (one.spike.end or span.end) - one.spike.start
         repeated = any(_same_stretch(one.spike, other.spike, span) for other in kept)

@@ -33,6 +33,7 @@ from llmtrace.triage.windows.choose import (
 )
 from llmtrace.triage.windows.highest_stretch import SURE_P
 from llmtrace.triage.windows.same_work import Series, searched_series
+from llmtrace.triage.windows.unrecorded import pauses
 
 _MAX_ROWS: Final = 20_000  # of a window, to see whether it explains anything
 # In place of `CERTAIN` and `LEAST`, if the windows were chosen among thousands.
@@ -214,9 +215,11 @@ def search_elsewhere(search: Search, case: Case, *, nothing: bool) -> Iterator[S
     t = search.rows.start / 1e9
     found = candidates(
         search.rows, search.series, span=span, signals=case.signals, events=case.facts.events,
-        gaps=search.gaps,
+        gaps=search.gaps, pauses=(alone := pauses(t)),
     )  # fmt: skip
-    dated = (windows_of(t, one, search.gaps, span.end, among=len(found))
+    left_out = [*search.gaps, *alone]
+    dated = (windows_of(t, one, search.gaps if one.shown_by == TRAFFIC else left_out, span.end,
+                        among=len(found))
              for one in found if not many or one.shown_by != TRAFFIC or one.sure)  # fmt: skip
     for chosen in chain(dated, splits_of(t, search.gaps)):
         before, after = (thinned(rows, _MAX_ROWS) for rows in _rows_of(search.rows, chosen))

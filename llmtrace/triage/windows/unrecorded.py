@@ -18,6 +18,7 @@ from llmtrace.triage.windows.bins import count_in
 
 _LONG: Final = 10.0  # times the usual time between two samples of one signal
 _MIN_SAMPLES: Final = 20  # different times of samples, from which the usual time is known
+_APART: Final = 5.0  # times the next longest time between two requests
 
 
 def recording_gaps(t: Floats, signals: Signals) -> tuple[Window, ...]:
@@ -34,6 +35,20 @@ def recording_gaps(t: Floats, signals: Signals) -> tuple[Window, ...]:
     return tuple(Window(float(recorded[i]), float(recorded[i + 1])) for i in long)
 
 
+def pauses(t: Floats) -> tuple[Window, ...]:
+    """Return the time without any request (`t`, ascending), if it is far longer than any other.
+
+    Two recordings in one file look like this, and so does a service that was out of reach.
+    """
+    between = np.diff(t)
+    if len(between) < _MIN_SAMPLES:
+        return ()
+    longest = int(between.argmax())
+    if between[longest] < _APART * np.delete(between, longest).max():
+        return ()
+    return (Window(float(t[longest]), float(t[longest + 1])),)
+
+
 def recorded_part(window: Window, gaps: Sequence[Window], t: Floats) -> Window:
     """Return the part of a window between gaps that has the most requests."""
     inside = [gap for gap in gaps if gap.start < window.end and gap.end > window.start]
@@ -42,7 +57,7 @@ def recorded_part(window: Window, gaps: Sequence[Window], t: Floats) -> Window:
     starts = [window.start, *(max(gap.end, window.start) for gap in inside)]
     ends = [*(min(gap.start, window.end) for gap in inside), window.end]
     parts = [Window(a, b + 1e-3) for a, b in zip(starts, ends, strict=True) if b >= a]
-    return max(parts, key=lambda part: count_in(t, part))
+    return max(parts, key=lambda part: count_in(t, part), default=window)
 
 
 def from_gap(before: Window, after: Window, gaps: Sequence[Window]) -> Window:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -18,8 +19,9 @@ from llmtrace.triage.without_rows.find import as_plain, triage_engines
 from llmtrace.triage.without_rows.terminal_screen import engines_screen
 
 _STATUS: Final = {"stopped": MOVED, "moved": MOVED, "no_change": 0, "not_enough_data": CANNOT_TELL}
+_LABEL: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Options that are about rows of requests.
-_OF_ROWS: Final = ("html", "save", "where")
+_OF_ROWS: Final = ("html", "save")
 
 
 def main(options: argparse.Namespace, prometheus: Any) -> int:
@@ -46,13 +48,16 @@ def main(options: argparse.Namespace, prometheus: Any) -> int:
     settings = settings_of(options, now)
     searched = span(settings, options.last or LAST, now)
     where = (options.prometheus, options.prometheus_token_file)
+    labels = _labels(options.where)
     progress = Steps(sys.stderr)
     try:
-        signals, odd = prometheus.read_signals(*where, searched, progress.report)
+        signals, odd = prometheus.read_signals(*where, searched, progress.report, labels)
         case = Case(rows=empty(), signals=signals, searched=searched, warnings=odd)
 
         def buckets(name: str, one: Window) -> Sequence[tuple[float, float]]:
-            found: Sequence[tuple[float, float]] = prometheus.read_buckets(*where, name, one)
+            found: Sequence[tuple[float, float]] = prometheus.read_buckets(
+                *where, name, one, labels
+            )
             return found
 
         result = triage_engines(case, settings, buckets)
@@ -64,3 +69,14 @@ def main(options: argparse.Namespace, prometheus: Any) -> int:
     else:
         console_for(sys.stdout).print(engines_screen(result, explain=options.explain))
     return _STATUS[result.verdict]
+
+
+def _labels(given: Sequence[str]) -> dict[str, str]:
+    """Read `--where LABEL=VALUE`: which series of the Prometheus to use."""
+    found = {}
+    for text in given:
+        name, _, value = text.partition("=")
+        if not _LABEL.fullmatch(name) or not value:
+            raise ConfigError(f"--where {text}: write LABEL=VALUE, as cluster=eu-1")
+        found[name] = value
+    return found

@@ -7,7 +7,7 @@ scrapes replace requests; causes that need requests are listed as not known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
@@ -43,6 +43,7 @@ WITHOUT_ROWS: Final = frozenset(
 _METRICS: Final[tuple[Metric, ...]] = ("ttft", "tpot", "e2e")
 _PARTS: Final = ("queue", "prefill", "decode")
 _QUANTILES: Final = (0.5, 0.95)
+_SEVERAL: Final = 3  # intervals between scrapes
 _RISE: Final = 0.2  # relative rise of a mean beyond that of any day
 
 
@@ -72,6 +73,24 @@ class Bounded:
     after: tuple[float, float] | None
 
 
+@dataclass(frozen=True, slots=True)
+class OneEngine:
+    """What one engine counted: requests that ended, and the mean of the metric, before and after.
+
+    The mean is in seconds; `None` = none ended.
+    """
+
+    instance: str
+    requests: tuple[float, float]
+    mean: tuple[float | None, float | None]
+
+    @property
+    def added_s(self) -> float:
+        """Return by how much longer its requests took, all together."""
+        before, after = self.mean
+        return 0.0 if before is None or after is None else (after - before) * self.requests[1]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTriage:
     """What moved, by engines' own counts.
@@ -82,7 +101,9 @@ class EngineTriage:
         means: `queue`, `prefill`, `decode` and `rest` add up to `e2e`.
         causes: the best supported first, of those whose rules need no rows.
         needs_rows: causes that cannot be known without rows.
+        engines: each engine, those whose requests added most first.
         searched: whether the windows were searched for, not given.
+        recovered_at: when what a search found was over; `None` = it was not, or none was found.
         halts: engines that ended no request for long, or are not scraped any more.
     """
 
@@ -92,6 +113,8 @@ class EngineTriage:
     before: Window
     after: Window
     searched: bool
+    recovered_at: float | None
+    engines: tuple[OneEngine, ...]
     requests: tuple[float, float]
     means: tuple[Mean, ...]
     percentiles: tuple[Bounded, ...]
@@ -147,13 +170,11 @@ def triage_engines(case: Case, settings: Settings, buckets: Buckets) -> EngineTr
         before=before,
         after=after,
         searched=searched,
+        recovered_at=after.end if found_one and searched and _is_over(after, rows) else None,
+        engines=_engines(found, metric),
         requests=found.ended or (0.0, 0.0),
         means=tuple(_means(found)),
-        percentiles=tuple(
-            Bounded(name, q, *(_bounds(buckets(name, window), q) for window in (before, after)))
-            for name in dict.fromkeys((str(metric), "ttft", "queue", "prefill", "tpot", "e2e"))
-            for q in _QUANTILES
-        ),
+        percentiles=tuple(_percentiles(metric, (before, after), buckets)),
         causes=tuple(one for one in causes(found, WITHOUT_ROWS) if one.id in WITHOUT_ROWS)
         if verdict in {"moved", "stopped"}
         else (),
@@ -161,6 +182,29 @@ def triage_engines(case: Case, settings: Settings, buckets: Buckets) -> EngineTr
         halts=stopped,
         warnings=(*case.warnings, *(f"no engine was scraped {_from_to(gap)}" for gap in missing)),
     )
+
+
+def _is_over(after: Window, rows: Columns) -> bool:
+    """Return whether engines ended requests after a window, in several intervals each."""
+    engines = len(np.unique(rows.words["replica"].codes))
+    return int(np.count_nonzero(rows.start / 1e9 >= after.end)) >= _SEVERAL * engines
+
+
+def _engines(evidence: Evidence, metric: Metric) -> tuple[OneEngine, ...]:
+    counts = evidence.counted_by(f"{metric}_count")
+    sums = evidence.counted_by(f"{metric}_sum")
+    found = [OneEngine(name, n, _ratios(sums[name], n)) for name, n in counts.items()
+             if name in sums]  # fmt: skip
+    return tuple(sorted(found, key=lambda one: -one.added_s))
+
+
+def _ratios(
+    sums: tuple[float, float], counts: tuple[float, float]
+) -> tuple[float | None, float | None]:
+    before, after = (
+        total / count if count > 0 else None for total, count in zip(sums, counts, strict=True)
+    )
+    return before, after
 
 
 def _nothing_counted(signals: Signals) -> DataError:
@@ -261,12 +305,15 @@ def _means(evidence: Evidence) -> list[Mean]:
 
 def _mean(evidence: Evidence, name: str) -> tuple[float | None, float | None]:
     sums, counts = evidence.counted(f"{name}_sum"), evidence.counted(f"{name}_count")
-    if sums is None or counts is None:
-        return None, None
-    before, after = (
-        total / count if count > 0 else None for total, count in zip(sums, counts, strict=True)
-    )
-    return before, after
+    return (None, None) if sums is None or counts is None else _ratios(sums, counts)
+
+
+def _percentiles(
+    metric: Metric, windows: tuple[Window, Window], buckets: Buckets
+) -> Iterator[Bounded]:
+    for name in dict.fromkeys((str(metric), "ttft", "queue", "prefill", "tpot", "e2e")):
+        for q in _QUANTILES:
+            yield Bounded(name, q, *(_bounds(buckets(name, one), q) for one in windows))
 
 
 def _bounds(counts: Sequence[tuple[float, float]], q: float) -> tuple[float, float] | None:

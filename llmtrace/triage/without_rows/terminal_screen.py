@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import astuple
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -26,7 +27,15 @@ _VERDICTS = {
     "no_change": ("nothing moved", "green"),
     "not_enough_data": ("cannot tell", "yellow"),
 }
+# What to look at next if no cause is known, by the part that grew most.
+_LOOK = {
+    "queue": "compare what runs and waits with the engines' --max-num-seqs and KV cache",
+    "prefill": "compare prompt lengths and the prefix cache's hits of both windows",
+    "decode": "compare running requests, output lengths and the GPUs' clocks of both windows",
+    "rest": "look at the API servers' CPU, and at proxies and clients that read slowly",
+}
 _MOST = 3
+_MAX_ENGINES = 8
 _MAX_HALTS = 8
 
 
@@ -39,17 +48,44 @@ def engines_screen(result: EngineTriage, *, explain: bool = False) -> Renderable
     """
     words, style = _VERDICTS[result.verdict]
     head = Text("", "bold").append(words, style)
-    head.append(f": {_TITLES[result.metric]}, by the engines' own counts")
+    head.append(f": {_TITLES[result.metric]}, by the engines' own counts{_when(result)}")
     if result.verdict == "stopped":
         head = Text("", "bold").append("stopped", style).append(": engines end no requests")
     parts: list[RenderableType] = [head, *_halts(result.halts), Text(result.reason)]
     parts += [*_windows(result), ""]
     parts += [_means(result.means), ""]
+    if len(result.engines) > 1:
+        parts += [_engines(result, every=explain), ""]
     if any(one.before or one.after for one in result.percentiles):
         parts += [_percentiles(result, every=explain), ""]
     if causes := [*_causes(result, explain=explain)]:
         parts += [*causes, ""]
     return Group(*parts, *_not_known(result, explain=explain))
+
+
+def _when(result: EngineTriage) -> str:
+    if result.verdict != "moved" or not result.searched:
+        return ""
+    since = date_and_zone(result.after.start)
+    if result.recovered_at is None:
+        return f"; ongoing, since {since}"
+    return f"; over: {time_span(result.after.start, result.recovered_at)}"
+
+
+def _engines(result: EngineTriage, *, every: bool) -> RenderableType:
+    """Return a table of the engines, those whose requests added most first."""
+    mean = f"mean {_TITLES[result.metric]}"
+    table = table_of("engine", ">requests before", ">after", f">{mean} before", ">after")
+    shown = result.engines if every else result.engines[:_MAX_ENGINES]
+    for one in shown:
+        table.add_row(
+            one.instance,
+            *(f"{n:,.0f}" for n in one.requests),
+            *("-" if value is None else seconds(value) for value in one.mean),
+        )
+    if more := len(result.engines) - len(shown):
+        table.add_row(Text(f"and {more} more: --explain", "dim"))
+    return table
 
 
 def _halts(halts: tuple[Halt, ...]) -> Iterator[Text]:
@@ -122,6 +158,10 @@ def _causes(result: EngineTriage, *, explain: bool) -> Iterator[RenderableType]:
     found = result.causes if explain else named(result)[:_MOST]
     if not found:
         yield Text("No cause that engines' metrics show is supported.", "bold")
+        grown = {name: after - before for name, before, after in map(astuple, result.means)
+                 if name in _LOOK and before is not None and after is not None}  # fmt: skip
+        if grown:
+            yield Text(f"   →  {_LOOK[max(grown, key=grown.__getitem__)]}", "bold")
         return
     yield Text(
         "causes (p50 and p95 in these lines are of means between scrapes, not of requests)", "dim"
