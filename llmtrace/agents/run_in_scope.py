@@ -115,11 +115,14 @@ def scoped(target: Callable[..., Any], begin: Begin) -> Callable[..., Any]:
 
 def _returned(run: Run, result: Any) -> Any:
     """End a run with what its function returned, or with the body that is still to be sent."""
-    body = body_of(result)
-    if body is result:
+    body, attribute = body_of(result)
+    if attribute is None:
         run.returned(result)
+    elif hasattr(body, "__anext__"):
+        sent = _astepped(lambda: (each async for each in body), lambda *_: run)()
+        setattr(result, attribute, sent)
     else:
-        result.body_iterator = _astepped(lambda: (each async for each in body), lambda *_: run)()
+        setattr(result, attribute, _steps(run, (each for each in body)))
     return result
 
 

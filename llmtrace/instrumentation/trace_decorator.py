@@ -7,7 +7,9 @@ unary response, a context manager: each stays what it was, timed.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import inspect
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from typing import Any, Final, TypeVar, overload
@@ -18,7 +20,7 @@ from llmtrace.core.recording import Recording
 from llmtrace.instrumentation import join_call
 from llmtrace.instrumentation.llm_sdks import endpoints, responses
 from llmtrace.instrumentation.streams import cancellation, generators, generic_chunks
-from llmtrace.instrumentation.streams.context_managers import proxy
+from llmtrace.instrumentation.streams.context_managers import TracedManager, proxy
 from llmtrace.instrumentation.streams.proxy import StreamProxy, make_proxy
 from llmtrace.runtime.runtime import active, enclosing, entered
 
@@ -189,21 +191,22 @@ def _decorated(target: Any, fields: dict[str, Any], extra: dict[str, Any]) -> An
             recording.failed(error)
             raise
         if inspect.iscoroutine(result):
-            return _awaited(recording, result)
-        if asyncio.isfuture(result):
+            waiting = _awaited(recording, result)
+            weakref.finalize(waiting, result.close).atexit = False  # it may never be started
+            return waiting
+        if isinstance(result, asyncio.Future | concurrent.futures.Future):
             result.add_done_callback(partial(_done, recording))
             return result
-        if inspect.isawaitable(result) and not any(hasattr(result, name) for name in _STREAMS):
-            return make_proxy(
-                _Awaitable, recording, result, generic_chunks.reader(recording, result)
-            )
+        if inspect.isawaitable(result) and not any(hasattr(result, name) for name in _ITERATED):
+            kind = _AwaitableManager if hasattr(result, "__aenter__") else _Awaitable
+            return make_proxy(kind, recording, result, generic_chunks.reader(recording, result))
         return _deliver(recording, result)
 
     return call
 
 
-# What is entered or iterated is timed by that, also where it can be awaited.
-_STREAMS: Final = ("__aenter__", "__aiter__", "__anext__")
+# What is iterated is timed by that, also where it can be awaited.
+_ITERATED: Final = ("__aiter__", "__anext__")
 
 
 class _Awaitable(StreamProxy):
@@ -218,7 +221,15 @@ class _Awaitable(StreamProxy):
             super().__del__()
 
 
-def _done(recording: Recording, future: asyncio.Future[Any]) -> None:
+class _AwaitableManager(_Awaitable, TracedManager):
+    """Proxy of what can be awaited or entered, as a request of aiohttp."""
+
+    def __await__(self) -> Any:
+        self._wait_starts()
+        return super().__await__()
+
+
+def _done(recording: Recording, future: Any) -> None:
     """End with a future, or leave the row to the stream it returns: it is not awaited here."""
     if future.cancelled():
         recording.left().finish("cancelled", "asyncio.exceptions.CancelledError")
@@ -277,12 +288,13 @@ def _deliver(recording: Recording, result: Any, *, proxied: bool = True) -> Any:
             recording.in_decorated_function = False
             responses.adopt(recording, result, endpoints.classify_for(result))
             return result
-        body = generators.body_of(result)
-        if proxied or body is not result:
-            whole = None if body is result else False
+        body, attribute = generators.body_of(result)
+        if proxied or attribute:
+            whole = False if attribute else None
             traced = proxy(recording, body, generic_chunks.reader(recording, body, whole=whole))
-            if body is not result:
-                result.body_iterator, traced = traced, result
+            if attribute:
+                setattr(result, attribute, traced)
+                traced = result
             if traced is not None:
                 return traced
         if recording.open:

@@ -86,7 +86,7 @@ def test_all_that_is_unified_is_exposed(page):
 def test_labels_of_targets_give_way_to_ours():
     """A target labelled `engine` cannot pass for another engine."""
     found = exposed(
-        state("http://a:1/m", pages.LLAMA_CPP, labels=(("engine", "mine"), ("env", "prod")))
+        state("http://a:1/metrics", pages.LLAMA_CPP, labels=(("engine", "mine"), ("env", "prod")))
     )
 
     assert found[
@@ -98,16 +98,16 @@ def test_labels_of_targets_give_way_to_ours():
 def test_the_front_end_of_the_last_window():
     """It is there when requests came in the window, and not as 0 when none did."""
     text = pages.scrape("vllm-0.32-metrics.txt")
-    still = state("http://a:1/m", text, text)
+    still = state("http://a:1/metrics", text, text)
     assert not any("frontend" in name for name, *_ in exposed(still))
 
-    both = state("http://a:1/m", pages.VLLM_0_6, pages.scrape("vllm-0.32-metrics.txt"))
+    both = state("http://a:1/metrics", pages.VLLM_0_6, pages.scrape("vllm-0.32-metrics.txt"))
     assert any("frontend" in name for name, *_ in exposed(both))
 
 
 def test_a_target_that_is_down():
     """Its signals are gone, and its failures are shown."""
-    down = state("http://a:1/m", pages.LLAMA_CPP)
+    down = state("http://a:1/metrics", pages.LLAMA_CPP)
     down.up, down.reading, down.failures = False, None, Counter({"timeout": 3})
 
     found = exposed(down)
@@ -126,7 +126,7 @@ def test_a_target_that_is_down():
 )
 def test_a_target_says_what_it_is(page, kind):
     """So that an engine that is down can be distinguished from a GPU exporter that is."""
-    found = exposed(state("http://a:1/m", page, labels=(("kind", "mine"),)))
+    found = exposed(state("http://a:1/metrics", page, labels=(("kind", "mine"),)))
 
     assert found["llmtrace_target_up", "instance=a:1", f"kind={kind}", "target_kind=mine"] == 1
 
@@ -134,7 +134,7 @@ def test_a_target_says_what_it_is(page, kind):
 @pytest.mark.parametrize("texts", [(), ("process_cpu_seconds_total 3\n",)])
 def test_a_target_no_profile_knows_has_no_kind(texts):
     """It was never read, or no profile knows its page."""
-    unknown = state("http://a:1/m", *texts)
+    unknown = state("http://a:1/metrics", *texts)
     unknown.up = False
 
     assert exposed(unknown)["llmtrace_target_up", "instance=a:1"] == 0
@@ -143,7 +143,7 @@ def test_a_target_no_profile_knows_has_no_kind(texts):
 def test_what_is_dropped_and_missing_is_reported():
     """A page that lost a name, and had a line that is none."""
     text = pages.scrape("vllm-0.32-metrics.txt").replace("vllm:kv_cache_usage_perc", "vllm:kv")
-    found = exposed(state("http://a:1/m", text + "vllm:num_requests_running{ 3\n"))
+    found = exposed(state("http://a:1/metrics", text + "vllm:num_requests_running{ 3\n"))
 
     assert found["llmtrace_target_missing_signals", "instance=a:1"] == 1
     assert found["llmtrace_target_dropped_total", "instance=a:1", "reason=malformed"] == 1
@@ -158,7 +158,7 @@ def test_signals_of_this_machine():
 
 def test_nothing_yet():
     """Before the first reading there are no signals, and no error."""
-    fresh = TargetState(Target("http://a:1/m"), Normaliser(builtin_profiles()))
+    fresh = TargetState(Target("http://a:1/metrics"), Normaliser(builtin_profiles()))
 
     assert exposed(fresh) == {("llmtrace_target_late_total", "instance=a:1"): 0}
     assert Reading().measured == ()

@@ -1,7 +1,8 @@
 """Are the recorded spans of other instrumentations read, to the last screen that shows them?
 
 Each of data/senders holds what one sent of a streamed call and a failed one to the simulated
-engine, recorded by `python -m tests.contact.record_senders`.
+engine, recorded by `python -m tests.contact.record_senders`. `openllmetry-old` is a copy with the
+name that older versions, and the one for JavaScript, give the event of a chunk.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ _MOMENT = "langfuse.observation.completion_start_time"
 # Of the streamed call: what it had, by the sender. TTFT in seconds, `None` = it reports none.
 TTFT = {
     "langfuse": 0.021, "litellm": None, "logfire": None, "openinference": 0.048,
-    "openllmetry": 0.134, "opentelemetry": 0.026, "pydantic-ai": 0.0326, "strands": 0.866,
+    "openllmetry": 0.134, "openllmetry-old": 0.134, "opentelemetry": 0.026, "pydantic-ai": 0.0326, "strands": 0.866,
     "strands-openllmetry": 0.376, "vercel-ai": 0.283,
 }  # fmt: skip
 FAILURE = {
     "langfuse": None, "litellm": "RateLimitError", "logfire": "openai.RateLimitError",
     "openinference": "openai.RateLimitError", "openllmetry": "RateLimitError",
-    "opentelemetry": "openai.RateLimitError",
+    "openllmetry-old": "RateLimitError", "opentelemetry": "openai.RateLimitError",
     "pydantic-ai": "pydantic_ai.exceptions.ModelHTTPError",
     "strands": "strands.types.exceptions.ModelThrottledException",
     "strands-openllmetry": "RateLimitError", "vercel-ai": "AI_APICallError",

@@ -88,3 +88,17 @@ def test_secrets_in_an_address_are_not_shown():
 
     assert shown(url) == "http://host:8000/metrics"
     assert Target(url).instance == "host:8000"
+
+
+def test_engines_behind_one_gateway_are_told_apart():
+    """By their path, or by the name that a label gives; only one target can have that name."""
+    paths = ("metrics", "engine-1/metrics", "engine-2/metrics", "m", "")
+    assert [Target(f"http://gw:80/{path}").instance for path in paths] == [
+        "gw:80", "gw:80/engine-1", "gw:80/engine-2", "gw:80/m", "gw:80",
+    ]  # fmt: skip
+    [named] = parse_groups(
+        [{"targets": ["gw:80"], "labels": {"instance": "sgl", "zone": "b"}}], "f"
+    )
+    assert (named.instance, named.more_labels) == ("sgl", {"zone": "b"})
+    with pytest.raises(ConfigError, match=r"labels\.instance is the name of one target"):
+        parse_groups([{"targets": ["a:1", "b:1"], "labels": {"instance": "both"}}], "f")

@@ -54,7 +54,8 @@ class TargetMetrics:
 
 
 def _target_labels(state: TargetState) -> dict[str, str]:
-    own = {(f"target_{k}" if k in _OURS else k): v for k, v in state.target.labels}
+    more = state.target.more_labels.items()
+    own = {(f"target_{k}" if k in _OURS else k): v for k, v in more}
     return {**own, "instance": state.target.instance}
 
 

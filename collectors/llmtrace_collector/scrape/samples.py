@@ -21,7 +21,7 @@ def of_targets(states: Sequence[TargetState], t_ns: int) -> Iterator[SignalSampl
     """Yield samples of each target's last reading; of one that is down, only that it is."""
     for state in states:
         instance, reading = state.target.instance, state.reading
-        own = dict(state.target.labels)
+        own = state.target.more_labels
         if state.up is not None:
             yield SignalSample(t_ns, instance, "up", float(state.up), own)
         if reading is None:

@@ -35,7 +35,7 @@ class Target:
 
     Attributes:
         url: of the page.
-        labels: added to everything that is read there, in addition to `instance`.
+        labels: added to everything that is read there; `instance` replaces the target's own.
         credentials: for the page.
     """
 
@@ -45,8 +45,18 @@ class Target:
 
     @property
     def instance(self) -> str:
-        """Host and port, as Prometheus calls a target."""
-        return shown(self.url).partition("://")[2].partition("/")[0]
+        """Host and port, as Prometheus calls a target, and a path other than `/metrics`.
+
+        Engines behind one gateway differ in nothing but the path.
+        """
+        if (named := dict(self.labels).get("instance")) is not None:
+            return named
+        return shown(self.url).partition("://")[2].removesuffix("/").removesuffix("/metrics")
+
+    @property
+    def more_labels(self) -> dict[str, str]:
+        """The labels beside `instance`."""
+        return {name: value for name, value in self.labels if name != "instance"}
 
 
 class TargetSource(Protocol):
@@ -197,6 +207,8 @@ def parse_groups(
         for name, _ in kept:
             if _LABEL.fullmatch(name) is None:
                 raise ConfigError(f"{at}: {name!r} is not the name of a label")
+        if "instance" in named and len(hosts) > 1:
+            raise ConfigError(f"{at}: labels.instance is the name of one target, not of several")
         for host in hosts:
             url = host
             if "://" not in host:

@@ -53,7 +53,7 @@ class Convention:
         is_request: the condition under which a span is a request.
         names: its names of attributes, and the current ones.
         nested: attributes that hold a JSON object, whose keys are attributes, too.
-        first_chunk: the event of the first chunk.
+        first_chunks: events of which the first is that of the first chunk.
         also: current names, and the expressions of their texts; '' = not reported.
         noise: regular expressions of attributes that are useless on a row, or hold content.
     """
@@ -63,7 +63,7 @@ class Convention:
     is_request: str = "false"
     names: Mapping[str, str] = field(default_factory=dict)
     nested: tuple[str, ...] = ()
-    first_chunk: str = ""
+    first_chunks: tuple[str, ...] = ()
     also: Mapping[str, str] = field(default_factory=dict)
     noise: tuple[str, ...] = ()
 
@@ -113,7 +113,7 @@ CONVENTIONS: Final = (
     Convention(
         "OpenLLMetry",
         names={"gen_ai.is_streaming": _STREAM, "llm.is_streaming": _STREAM},
-        first_chunk="gen_ai.content.completion.chunk",
+        first_chunks=("gen_ai.content.completion.chunk", "llm.content.completion.chunk"),
         noise=(r"gen_ai\.(prompt|completion|headers|openai)\b", r"traceloop\."),
     ),
     Convention(
@@ -136,7 +136,7 @@ CONVENTIONS: Final = (
             "llm.invocation_parameters.stream": _STREAM,
         },
         nested=("llm.invocation_parameters",),
-        first_chunk="First Token Stream Event",
+        first_chunks=("First Token Stream Event",),
         noise=(r"(llm|input|output|openinference)\.",),
     ),
     Convention(
@@ -167,9 +167,10 @@ CONVENTIONS: Final = (
     ),
     Convention(
         "Vercel AI SDK",
+        marks=("ai.operationId",),
         is_request=f"match({_of('ai.operationId')}, 'do(Stream|Generate)$')",
         names={"ai.usage.cachedInputTokens": _CACHED, "ai.usage.reasoningTokens": _REASONING},
-        first_chunk="ai.stream.firstChunk",
+        first_chunks=("ai.stream.firstChunk",),
         also={_STREAM: f"if(endsWith({_of('ai.operationId')}, 'doStream'), 'true', '')"},
         # All but `ai.telemetry.*`, which the application adds.
         noise=(
@@ -197,7 +198,7 @@ def attributes() -> str:
     names = {theirs: ours for one in CONVENTIONS for theirs, ours in one.names.items()}
     noise = "|".join(text for one in CONVENTIONS for text in one.noise).replace("\\", "\\\\")
     also = [pair for one in CONVENTIONS for pair in one.also.items()]
-    events = [one.first_chunk for one in CONVENTIONS if one.first_chunk]
+    events = [event for one in CONVENTIONS for event in one.first_chunks]
     also.append((_FIRST, from_file("genai_first_chunk", events=str(events))))
     return from_file(
         "genai_attributes",

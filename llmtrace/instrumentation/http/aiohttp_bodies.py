@@ -18,6 +18,7 @@ from llmtrace.core.request_clock import NOTHING
 from llmtrace.instrumentation.headers.sse_comments import Comments
 from llmtrace.instrumentation.http import llm_requests
 from llmtrace.instrumentation.http.sse import Events
+from llmtrace.instrumentation.http.unary_body import UnaryBody
 from llmtrace.instrumentation.llm_sdks.responses import copy_identity
 from llmtrace.instrumentation.streams import cancellation, finalize
 
@@ -50,6 +51,23 @@ def watch(post: llm_requests.LlmRequest, response: Any, *, events: bool, comment
     _become(response, recording)
     # aiohttp keeps a response that is not closed until its connection ends.
     response._llmtrace_finalizer = finalize.StreamFinalizer(recording, late=True)  # noqa: SLF001
+
+
+def timed(recording: Recording, response: Any, _classify: object) -> Any:
+    """Time the reading of a response that a decorated function returns, and return it."""
+    if response.status >= llm_requests.HTTP_ERROR:
+        recording.failure = ("error", str(response.status))
+    events = llm_requests.is_stream(response.headers.get("content-type", ""))
+    recording.opened()
+    recording.in_decorated_function = False
+    recording.stream = events
+    ended = recording.exhausted if events else partial(recording.finish, "success")
+    classify = Events() if events else UnaryBody()
+    reader = Reader(response.content, recording, classify, ended, at_once=not events)
+    response.content = reader
+    _become(response, recording)
+    response._llmtrace_finalizer = finalize.StreamFinalizer(recording, late=True)  # noqa: SLF001
+    return response
 
 
 def watch_error_body(recording: Recording, response: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from typing import Final
+from typing import Any, Final
 
 from llmtrace.core.recording import Recording
 from llmtrace.core.request_clock import NOTHING
@@ -23,8 +23,11 @@ class UnaryBody:
         packed = encoding in {"gzip", "deflate"}
         self._inflate = zlib.decompressobj(_ANY_HEADER).decompress if packed else None
 
-    def __call__(self, recording: Recording, piece: bytes | str) -> int:
+    def __call__(self, recording: Recording, piece: bytes | str | dict[str, Any]) -> int:
         """Note the first byte, and, with the last piece, what the whole reports."""
+        if isinstance(piece, dict):  # it was read and parsed at once
+            read_answer(recording, piece)
+            return NOTHING
         if recording.first_byte is None:
             recording.first_byte = recording.mark
         if len(self._body) <= llm_requests.MAX_PARSED:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llmtrace.core.recording import Recording
 from llmtrace.instrumentation.http import requests_bodies
+from llmtrace.instrumentation.http.unary_body import UnaryBody
 from llmtrace.instrumentation.llm_sdks import message_content
 from llmtrace.instrumentation.streams.chunk_timing import Classify
 from llmtrace.instrumentation.streams.iterators import iterator_proxy
@@ -15,13 +17,26 @@ from llmtrace.instrumentation.streams.proxy import StreamProxy, make_proxy
 def proxy(recording: Recording, value: Any, classify: Classify) -> Any:
     """Return the proxy of a stream or of a context manager that returns one; else `None`."""
     classify = message_content.collecting(recording, classify)
-    if hasattr(value, "iter_content"):
-        return requests_bodies.timed(recording, value, classify)
+    if (timed := _body(value)) is not None:
+        return timed(recording, value, classify)
     iterator = hasattr(value, "__anext__") or hasattr(value, "__next__")
     # An iterable that is entered first, like httpx's streams, is iterated through its manager.
     if not iterator and (hasattr(value, "__aenter__") or hasattr(value, "__enter__")):
         return make_proxy(TracedManager, recording, value, classify)
+    if hasattr(value, "read") and "json" in str(getattr(value, "headers", {}).get("content-type")):
+        classify = UnaryBody()
     return iterator_proxy(recording, value, classify)
+
+
+def _body(value: Any) -> Callable[[Recording, Any, Classify], Any] | None:
+    """Return what times the body of a response of a known library; else `None`."""
+    if hasattr(value, "iter_content"):
+        return requests_bodies.timed
+    if hasattr(value, "content") and type(value).__module__.startswith("aiohttp."):
+        from llmtrace.instrumentation.http import aiohttp_bodies
+
+        return aiohttp_bodies.timed
+    return None
 
 
 class TracedManager(StreamProxy):
@@ -61,5 +76,6 @@ class TracedManager(StreamProxy):
     def _inside(self, value: Any) -> Any:
         if self._llmtrace.joined:
             return value  # the client's own stream keeps the time
-        inside = iterator_proxy(self._llmtrace, value, self._classify)
+        timed = _body(value) or iterator_proxy
+        inside = timed(self._llmtrace, value, self._classify)
         return value if inside is None else inside

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator
 from functools import wraps
-from typing import Any
+from typing import Any, Final
 
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import Recording
@@ -63,13 +63,26 @@ def atraced(
     return generate
 
 
-def body_of(result: Any) -> Any:
-    """Return the body that a streaming response of Starlette's is to send, or else the result."""
-    kind = getattr(sys.modules.get("starlette.responses"), "Response", None)
-    if kind is None or not issubclass(type(result), kind):
-        return result  # unseen: a result may break when it is looked at
-    body = getattr(result, "body_iterator", None)
-    return body if hasattr(body, "__anext__") else result
+# Responses of web frameworks, and the attribute with the body that is still to be sent.
+_SENT: Final = (
+    ("starlette.responses", "Response", "body_iterator"),
+    ("werkzeug.wrappers", "Response", "response"),
+    ("django.http", "StreamingHttpResponse", "streaming_content"),
+)
+
+
+def body_of(result: Any) -> tuple[Any, str | None]:
+    """Return the body that a framework's streaming response is to send, and its attribute.
+
+    Of anything else, the result itself and `None`.
+    """
+    for module, name, attribute in _SENT:
+        kind = getattr(sys.modules.get(module), name, None)
+        if kind is not None and issubclass(type(result), kind):
+            body = getattr(result, attribute, None)
+            if hasattr(body, "__anext__") or hasattr(body, "__next__"):
+                return body, attribute
+    return result, None  # unseen: a result may break when it is looked at
 
 
 def _recorded_stream(source: Any, start: Callable[[], Recording | None]) -> Any:

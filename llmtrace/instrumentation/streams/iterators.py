@@ -7,8 +7,9 @@ consumer's again after it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import Any, Final
 
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import Recording
@@ -16,9 +17,13 @@ from llmtrace.instrumentation.streams.chunk_timing import Classify
 from llmtrace.instrumentation.streams.proxy import StreamProxy, make_proxy
 from llmtrace.runtime.runtime import current
 
+_NEVER: Final = object()
+
 
 def iterator_proxy(recording: Recording, value: Any, classify: Classify) -> Any:
     """Return the proxy of an iterator, or of an iterable that has to be read; else `None`."""
+    if hasattr(value, "read") and is_read(value):
+        return None
     if hasattr(value, "__anext__"):
         kind = TracedBoth if hasattr(value, "__next__") else TracedAsyncIterator
         return make_proxy(kind, recording, value, value, classify)
@@ -32,6 +37,12 @@ def iterator_proxy(recording: Recording, value: Any, classify: Classify) -> Any:
     return None
 
 
+def is_read(body: Any) -> bool:
+    """Return whether nothing is left to read of a file, or of a response's body."""
+    closed = getattr(body, "isclosed", None)
+    return (closed() if callable(closed) else getattr(body, "closed", False)) is True
+
+
 class _Traced(StreamProxy):
     """Proxy of an iterable; the consumer holds the proxy from now on."""
 
@@ -43,8 +54,37 @@ class _Traced(StreamProxy):
         recording.opened()
 
 
+# Methods that read a file, or a body of `urllib` or `urllib3`; the last ones give its pieces.
+_READS: Final = frozenset(
+    {"read", "read1", "readline", "readlines", "readinto", "json", "stream", "read_chunked"}
+)
+
+
 class TracedIterator(_Traced):
-    """Proxy of an iterator or a generator."""
+    """Proxy of an iterator, a generator, or a file that can be iterated."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "data" and hasattr(type(self._source), "read_chunked"):
+            return self._read_by(partial(getattr, self._source, name))
+        value = super().__getattr__(name)
+        return partial(self._read_by, value) if name in _READS and callable(value) else value
+
+    def _read_by(self, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Read by a method of the object's own; the row ends with its last byte."""
+        if self._llmtrace.left().ended:
+            return method(*args, **options)
+        piece = self._step(partial(method, *args, **options))
+        if hasattr(piece, "__next__"):
+            return self._pieces(piece)
+        read: Any = bytes(args[0][:piece]) if isinstance(piece, int) and args else piece
+        self._got(read[0][:0].join(read) if read and isinstance(read, list) else read)
+        if not piece or is_read(self._source):
+            self._exhausted()
+        return piece
+
+    def _pieces(self, pieces: Any) -> Iterator[Any]:
+        self._iterator = pieces
+        yield from iter(self.__next__, _NEVER)
 
     def __iter__(self) -> TracedIterator:
         """Return the proxy itself, as iterators do."""

@@ -580,6 +580,18 @@ def test_plain_genai_spans_make_rows_of_what_is_known(store):
     assert known["e2e_ns"] == 0  # another's `duration` is not the span's
 
 
+def test_a_request_of_vercels_sdk_needs_no_other_attribute(store):
+    """It may name no provider as OpenTelemetry does; the span around it is no request."""
+    inner, outer = (
+        span(name, {"ai.operationId": name, "ai.model.id": "m"}, kind="internal", service="bot")
+        for name in ("ai.streamText.doStream", "ai.streamText")
+    )
+    send(store, [inner, outer])
+    join(store)
+
+    assert {*fetch(store, [], **ids_of(inner, outer))} == {inner.span_id}
+
+
 def test_a_first_chunk_outside_of_its_plain_span_is_unknown(store):
     """By the rule of rows for triage: over a tenth and 50 ms longer, it is in another unit."""
     within = {0.3: 300 * MS, 1.14: 1_140 * MS}
