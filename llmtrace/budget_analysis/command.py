@@ -129,12 +129,13 @@ def report(file: Path, budget: Path | None, html: Path | None, *, json: bool = F
 def _requests(file: Path) -> tuple[list[Row], list[str]]:
     """Read rows, each once and of even weight, and return notes of what they were otherwise."""
     from llmtrace.dataset.columns import from_rows
+    from llmtrace.dataset.files import unlikely_units
     from llmtrace.dataset.rows_in_order import drawn_by_weight, repeated
 
     read = sorted(read_rows(file), key=lambda row: (row.start, row.e2e_s))
     columns = from_rows(read)
     again, drawn = repeated(columns), drawn_by_weight(columns.weights)
-    notes = []
+    notes = [f"Note: {doubt}" for doubt in unlikely_units(columns)]
     if again.any():
         notes.append(f"Note: {again.sum()} repeated rows count once.")
     if not drawn.all():

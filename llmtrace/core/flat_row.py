@@ -20,6 +20,7 @@ from llmtrace.core.json_values import (
     read_ns,
     read_reported,
     read_source,
+    read_wait,
     start_ns,
 )
 from llmtrace.core.row_fields import (
@@ -180,16 +181,16 @@ def _timeline(flat: Mapping[str, Any]) -> Timeline:
     }
     timeline = Timeline(
         e2e=read_duration(flat, "e2e_s"),
-        ttft=read_ns(flat, "ttft_s"),
-        client=read_ns(flat, "client_s"),
+        ttft=read_wait(flat, "ttft_s"),
+        client=read_wait(flat, "client_s"),
         network=stages.Network(
-            **{part: read_ns(flat, key) for key, part in _NETWORK.items()},
+            **{part: read_wait(flat, key) for key, part in _NETWORK.items()},
             rtt_source=read_source(flat, "network_rtt_source"),
         ),
         marked_before=_marked(flat, "before"),
         marked_after=_marked(flat, "after"),
         stream=read_flag(flat, "stream", default=True),
-        tpot=read_ns(flat, "tpot_s"),
+        tpot=read_wait(flat, "tpot_s"),
         watched=not read_flag(flat, "unwatched"),
         **raw,
     )

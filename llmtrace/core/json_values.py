@@ -89,6 +89,12 @@ def read_ns(flat: Mapping[str, Any], key: str) -> int | None:
     return round(bounded(key, value) * _NS)
 
 
+def read_wait(flat: Mapping[str, Any], key: str) -> int | None:
+    """Return seconds as whole nanoseconds; `None` = missing, or below 0, as logs write unknown."""
+    value = read_ns(flat, key)
+    return None if value is None or value < 0 else value
+
+
 def read_duration(flat: Mapping[str, Any], key: str) -> int:
     """Return seconds that must be there, and not below 0, as whole nanoseconds.
 

@@ -90,16 +90,7 @@ def _plausible(rows: Columns, builder: Builder, path: Path) -> Columns:
     far = np.abs(rows.start - middle) > _YEAR_NS
     if far.any():
         builder.kept_out["row: start over a year from that of most"] += int(far.sum())
-    in_order = np.argsort(rows.start, kind="stable")
-    for name, limit_s in _LONG_S.items():
-        values = rows.numbers[name][in_order]
-        known = values[~np.isnan(values)]
-        parts = np.array_split(known, min(_PARTS, len(known) // _FEWEST + 1)) if known.size else ()
-        longest = max((float(np.median(part)) for part in parts), default=0.0)
-        if longest > limit_s:
-            odd = f"{name} is {longest:,.0f} s at the median"
-            some = "" if float(np.median(known)) > limit_s else " for part of the time"
-            builder.doubts.append(f"{odd}{some}: are these milliseconds?")
+    builder.doubts += unlikely_units(rows)
     row = _object(builder.first) or {}
     unknown: list[str] = []
     for key in sorted(row.keys() - flat_kinds().keys()):
@@ -110,6 +101,20 @@ def _plausible(rows: Columns, builder: Builder, path: Path) -> Columns:
         lacks = f"no row has {' or '.join(_METRICS)}; the first has {short(', '.join(row))}"
         builder.doubts.insert(0, lacks)
     return replace(rows.take(~far), warnings=(*unknown, *rows.warnings))
+
+
+def unlikely_units(rows: Columns) -> Iterator[str]:
+    """Yield a doubt for each duration that is too long at the median, for part of the time too."""
+    in_order = np.argsort(rows.start, kind="stable")
+    for name, limit_s in _LONG_S.items():
+        values = rows.numbers[name][in_order]
+        known = values[~np.isnan(values)]
+        parts = np.array_split(known, min(_PARTS, len(known) // _FEWEST + 1)) if known.size else ()
+        longest = max((float(np.median(part)) for part in parts), default=0.0)
+        if longest > limit_s:
+            odd = f"{name} is {longest:,.0f} s at the median"
+            some = "" if float(np.median(known)) > limit_s else " for part of the time"
+            yield f"{odd}{some}: are these milliseconds?"
 
 
 def _meant(key: str, lacking: set[str]) -> str:

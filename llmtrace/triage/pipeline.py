@@ -7,6 +7,7 @@ random number, so the same case gives the same result.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -249,10 +250,10 @@ def _best_of(others: Iterable[Analysis], found: Analysis) -> Analysis | None:
     The first that explains the incident; if that may be chance, only if no cause was found of what
     moved. Else, if nothing got worse in what was found or it has no cause, the first
     that is surely dated and has a possible cause. Else, if no cause was found, the one with the
-    strongest evidence, if something moved or the cause would be likely in given windows.
+    strongest evidence, if something moved or the cause would be likely in given windows: the one
+    that most of the others name, too.
     """
-    dated = strongest = None
-    highest = (False, 0)
+    dated, possible = None, list[tuple[bool, Analysis]]()
     not_worse = found.judged.verdict in _NOT_WORSE
     moved_and_named = found.names_a_cause and not found.nothing_moved
     for one in others:
@@ -271,12 +272,16 @@ def _best_of(others: Iterable[Analysis], found: Analysis) -> Analysis | None:
         slower = moved and first.id not in OF_TRAFFIC
         enough = slower or (moved and one.search.chosen.searched) or (
             not_worse and (moved or first.score >= LIKELY))  # fmt: skip
-        strength = (slower, first.score)
-        if shows and enough and strength > highest:
-            strongest, highest = one, strength
+        if shows and enough:
+            possible.append((slower, one))
     if dated is not None and (not_worse or found.came_again or not found.names_a_cause):
         return dated
-    return None if found.names_a_cause else strongest
+    named = Counter(one.causes[0].id for _, one in possible)
+    if found.names_a_cause or not possible:
+        return None
+    return max(
+        possible, key=lambda one: (one[0], named[one[1].causes[0].id], one[1].causes[0].score)
+    )[1]
 
 
 def _at_most_possible(other: Analysis, found: Analysis) -> Analysis:

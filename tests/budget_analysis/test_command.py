@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from llmtrace import read_rows
 from llmtrace.cli import main
 from llmtrace.exporters.row_files.sink import write_rows
 from tests.budget_analysis.test_report import QUEUED
@@ -154,3 +155,16 @@ def test_rows_count_by_their_weight_and_once(tmp_path, capsys):
     assert len(found["notes"]) == 2
     page = (tmp_path / "x").read_text()
     assert all(note in page for note in found["notes"])
+
+
+def test_a_wait_below_zero_is_not_reported_and_milliseconds_are_doubted(tmp_path, capsys):
+    """Many a log writes -1 for what it does not know; and durations in another unit."""
+    rows = [{"start": 1_795_862_303 + n, "e2e_s": 2_000.0 + n, "ttft_s": -1} for n in range(300)]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    assert read_rows(path)[0].ttft_s is None
+    assert main(["budget", "report", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "e2e_s is 2,278 s at the median: are these milliseconds?" in " ".join(said.split())
+    assert not any(line.startswith("ttft ") and "-1" in line for line in said.splitlines())

@@ -16,6 +16,7 @@ import aiohttp
 
 from llmtrace.api_clients.http_client import OWN_AUTHORITY, unreachable
 from llmtrace.core.errors import ConfigError, SourceError
+from llmtrace.core.sanitize import printable
 
 Reason = Literal[
     "connect",  # nothing listens there, or the name does not resolve
@@ -32,6 +33,7 @@ Reason = Literal[
 
 _CHUNK: Final = 1 << 16
 _LARGE: Final = 1 << 18
+_MAX_SHOWN: Final = 200  # characters of an address
 # OpenMetrics is not requested: it has the same metrics, with more to parse.
 _HEADERS: Final = {
     "Accept": "text/plain;version=0.0.4;q=1,*/*;q=0.1",
@@ -132,9 +134,11 @@ async def fetch(
         ):
             if answer.status != 200:  # noqa: PLR2004
                 words = f"{shown(url)} answered {answer.status}"
+                if (moved := answer.headers.get("Location")) is not None:
+                    words += f": name the page itself, {shown(printable(moved))[:_MAX_SHOWN]}"
                 raise FetchError("http", words, answer.status)
             if answer.headers.get("Content-Encoding", "identity") != "identity":
-                raise FetchError("encoded", f"{shown(url)} answered compressed, unasked")
+                raise FetchError("encoded", f"{shown(url)} answered compressed: turn that off")
             return await _body(answer, url, size, large, first_line=first_line)
     except TimeoutError:
         raise FetchError("timeout", f"{shown(url)} took longer than {timeout_s:g} s") from None

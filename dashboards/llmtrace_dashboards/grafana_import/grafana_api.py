@@ -72,7 +72,7 @@ class Remote(Grafana):
     def save_dashboard(self, dashboard: Mapping[str, Any], folder: str, message: str) -> None:
         """Save a dashboard: a new one without `version`, else one that replaces that version."""
         with self.requesting(f"dashboard {dashboard['title']!r}"):
-            self.api.dashboard.update_dashboard(
+            saved = self.api.dashboard.update_dashboard(
                 {
                     "dashboard": dict(dashboard),
                     "folderUid": folder,
@@ -81,6 +81,9 @@ class Remote(Grafana):
                     "overwrite": False,
                 }
             )
+        if not isinstance(saved, dict) or "uid" not in saved:
+            title = dashboard["title"]
+            raise SourceError(f"dashboard {title!r}: {self.url} does not answer as a Grafana does")
 
     def save_datasource(self, source: Mapping[str, Any], *, new: bool) -> None:
         """Save a data source, new or in place of the present one."""
@@ -108,5 +111,5 @@ class Remote(Grafana):
                     raise
                 return None
         if not isinstance(found, dict):
-            raise SourceError(f"{what}: {self.url} answered with something else than an object")
+            raise SourceError(f"{what}: {self.url} answered with something other than an object")
         return found

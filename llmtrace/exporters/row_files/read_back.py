@@ -76,7 +76,7 @@ def read_rows(
         source: a file (`.parquet`, `.csv` or `.tsv`, else JSON lines, also `.gz`), the folder of a
             saved case, another folder with such files, the address of a running collector
             (`http://127.0.0.1:4319`), or mappings as `Row.as_dict` makes. `start` may be an ISO
-            8601 date and time. Empty lines do not count.
+            8601 date and time. Empty lines do not count. A wait below 0 is not reported.
         start: rows that began at or after it; default: all, of a collector those of the last hour.
         end: rows that began before it; default: all.
         token_file: a file with the collector's token.

@@ -25,6 +25,8 @@ _NEARLY_ALL: Final = 0.9  # of the requests that are alone in their client
 _MOST: Final = 0.6  # of the requests with a longer set-up
 _BUSIER: Final = 1.1  # ratio of requests in progress
 _WORTH_SAVING: Final = 0.15  # of the tools' time
+_SAME_END: Final = 0.02  # of a wait, by which the ends of such as end together differ
+_SAME_START: Final = 0.05  # of a wait, by which their beginnings differ at least
 _SAME_AGE: Final = 0.05  # of the median wait, by which times of one timer differ at most
 _LOOKUPS: Final = "as many requests look names up as before, and each lookup takes longer"
 _REUSED: Final = "hardly any of those that wait opens a connection: a limit does that"
@@ -274,7 +276,24 @@ def _clients_start_per_request(e: Evidence, usual: float) -> bool:
     bars = {usual, usual if wait is None or busy else wait.before_p95}
     if setup is None or own is None or not any(_waiters_open_connections(e, bar) for bar in bars):
         return False
+    if _let_in_together(e, usual):
+        return False
     return own.mean_change >= HALF * setup.mean_change or _client_is_made(e)
+
+
+def _let_in_together(e: Evidence, usual: float) -> bool:
+    """Return whether waits in the client mostly end together, having begun at different times.
+
+    A limit lets several in at once, as when a permit times out; each start takes its own time.
+    """
+    wait = e.after.number("client_s")
+    slow = wait > usual
+    began, wait = e.after.t[slow], wait[slow]
+    ends = began + wait
+    apart, together = (np.abs(np.subtract.outer(one, one)) for one in (began, ends))
+    alike = together <= _SAME_END * wait
+    alike &= (apart > _SAME_START * wait) & (apart > together)
+    return len(wait) >= MIN_COUNT and bool(alike.any(axis=1).mean() >= _MOST)
 
 
 def _some_start(e: Evidence, usual: float) -> tuple[bool, bool]:

@@ -355,8 +355,12 @@ def grammar_compilation(e: Evidence) -> Finding:
 def _models_fit(e: Evidence) -> bool:
     """Return whether no request can wait for an adapter: all models have a slot, or there is one.
 
-    Slots are stated in the facts, as vLLM's option `max_loras`. Other clients may want others.
+    Slots are stated in the facts, as vLLM's option `max_loras`. Other clients may want others. If
+    some routes wait and others do not, whatever the model, it is not for its adapter either.
     """
+    (late, as_ever), (slow, calm, by_model) = _slow_and_calm_routes(e), _slow_and_calm_models(e)
+    if by_model and late and as_ever and not (slow and calm):
+        return True
     models = np.unique(e.after.rows.words["model"].codes)
     stated = [facts.get("max_loras") for facts in e.facts.instances.values()]
     slots = min((one for one in stated if isinstance(one, int)), default=1)

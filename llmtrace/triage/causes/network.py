@@ -42,6 +42,7 @@ _MOSTLY: Final = 0.6
 _PERCENTILES: Final = (10, 25, 50, 75, 90)
 _ALIKE: Final = (0.6, 1.5)  # range of rises at these percentiles, over the median rise
 _GOOD_PART: Final = 0.3
+_FAR_SLOWER: Final = 4.0  # relative rise
 _QUARTER: Final = 0.25
 
 
@@ -339,7 +340,9 @@ def proxy_buffering(e: Evidence) -> Finding:
 
 def _front_end_delays(e: Evidence) -> tuple[bool | None, str]:
     """Return whether the engine's front end is a good part of the first chunk's delay; text."""
-    part = front_end_part(e)
+    part, own = front_end_part(e), e.gauge("frontend_time")
+    if own is not None and own.rose(0.0, _FAR_SLOWER):  # it merges chunks, too
+        return True, say.gauge("the engine's front end has slowed down as well, seconds", own)
     text = f"the engine's front end is {say.percent(min(part or 0, 1))} of what the wait grew by"
     return None if part is None else part >= _GOOD_PART, text
 

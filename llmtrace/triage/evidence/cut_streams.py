@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,6 +27,12 @@ _FLOOR: Final = 0.8  # p10 over median
 _NEAR: Final = 0.2  # of the mean distance between ends; by chance 2 % of three are as near
 _PART: Final = 0.25  # of a typical response
 _GATEWAY_TIMEOUT: Final = 504  # HTTP status
+# Python's exceptions for what the application does with a response, not for how it came.
+_OF_THE_APPLICATION: Final = frozenset(
+    name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(
+        kind, (ValueError, LookupError, ArithmeticError, AssertionError, AttributeError, NameError)
+    )
+)  # fmt: skip
 _OK: Final = 200  # HTTP status of a response that failed after its status line
 
 
@@ -81,7 +88,7 @@ def broken(e: Evidence) -> tuple[Cuts, Cuts]:
 
 def cuts(side: Side) -> Cuts:
     """Describe the requests that were truncated, timed out or failed after they were sent."""
-    ended = failed(side)
+    ended = failed(side) & ~side.where("error_type", *_OF_THE_APPLICATION)
     status = side.number("http_status")
     # A client's time-out before the first chunk is a cancellation, not a truncated stream.
     ended &= ~(side.where("outcome", "timeout") & np.isnan(side.number("ttft_s"))
@@ -230,7 +237,8 @@ def broken_midstream(side: Side) -> Mask:
     """Return which requests failed after their response had begun."""
     status = side.number("http_status")
     begun: Mask = np.isfinite(side.number("ttft_s")) | (status == _OK)
-    return side.where("outcome", "truncated", "error") & begun & ~(status >= REFUSED)
+    ours = side.where("error_type", *_OF_THE_APPLICATION)
+    return side.where("outcome", "truncated", "error") & begun & ~(status >= REFUSED) & ~ours
 
 
 def where_broken(e: Evidence) -> str | None:
