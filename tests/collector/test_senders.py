@@ -25,8 +25,8 @@ _MOMENT = "langfuse.observation.completion_start_time"
 # Of the streamed call: what it had, by the sender. TTFT in seconds, `None` = it reports none.
 TTFT = {
     "langfuse": 0.021, "litellm": None, "logfire": None, "openinference": 0.048,
-    "openllmetry": 0.134, "openllmetry-old": 0.134, "opentelemetry": 0.026, "pydantic-ai": 0.0326, "strands": 0.866,
-    "strands-openllmetry": 0.376, "vercel-ai": 0.283,
+    "openllmetry": 0.134, "openllmetry-old": 0.134, "opentelemetry": 0.026,
+    "pydantic-ai": 0.0326, "strands": 0.866, "strands-openllmetry": 0.376, "vercel-ai": 0.283,
 }  # fmt: skip
 FAILURE = {
     "langfuse": None, "litellm": "RateLimitError", "logfire": "openai.RateLimitError",

@@ -55,7 +55,7 @@ class Target:
 
     @property
     def more_labels(self) -> dict[str, str]:
-        """The labels beside `instance`."""
+        """What `labels` has beside `instance`, by name."""
         return {name: value for name, value in self.labels if name != "instance"}
 
 

@@ -359,7 +359,7 @@ def _models_fit(e: Evidence) -> bool:
     some routes wait and others do not, whatever the model, it is not for its adapter either.
     """
     (late, as_ever), (slow, calm, by_model) = _slow_and_calm_routes(e), _slow_and_calm_models(e)
-    if by_model and late and as_ever and not (slow and calm):
+    if by_model and late and as_ever and not ((slow and calm) or e.new_values("model")):
         return True
     models = np.unique(e.after.rows.words["model"].codes)
     stated = [facts.get("max_loras") for facts in e.facts.instances.values()]
