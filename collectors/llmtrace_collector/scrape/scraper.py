@@ -295,9 +295,10 @@ class Scraper:
         unexplained = {
             (one.signal, ", ".join(one.names)) for one in reading.missing if not one.why
         }
-        for signal, names in sorted(unexplained - state.reported_missing):
+        if new := sorted(unexplained - state.reported_missing):
             logger.warning(
-                "%s: %s is not reported: no %s on the page of %s",
-                shown(state.target.url), signal, names, "/".join(reading.profiles),
+                "%s: not reported on the page of %s: %s",
+                shown(state.target.url), "/".join(reading.profiles),
+                "; ".join(f"{signal} (no {names})" for signal, names in new),
             )  # fmt: skip
         state.reported_missing |= unexplained

@@ -23,7 +23,8 @@ def proxy(recording: Recording, value: Any, classify: Classify) -> Any:
     # An iterable that is entered first, like httpx's streams, is iterated through its manager.
     if not iterator and (hasattr(value, "__aenter__") or hasattr(value, "__enter__")):
         return make_proxy(TracedManager, recording, value, classify)
-    if hasattr(value, "read") and "json" in str(getattr(value, "headers", {}).get("content-type")):
+    kind = getattr(getattr(value, "headers", None), "get", lambda _name: "")
+    if hasattr(value, "read") and "json" in str(kind("content-type")):
         classify = UnaryBody()
     return iterator_proxy(recording, value, classify)
 

@@ -67,11 +67,12 @@ class TracedIterator(_Traced):
         if name == "data" and hasattr(type(self._source), "read_chunked"):
             return self._read_by(partial(getattr, self._source, name))
         value = super().__getattr__(name)
-        return partial(self._read_by, value) if name in _READS and callable(value) else value
+        reads = name in _READS and hasattr(self._source, "read")
+        return partial(self._read_by, value) if reads else value
 
     def _read_by(self, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Read by a method of the object's own; the row ends with its last byte."""
-        if self._llmtrace.left().ended:
+        if self._llmtrace.left().ended or args[:1] == (0,):
             return method(*args, **options)
         piece = self._step(partial(method, *args, **options))
         if hasattr(piece, "__next__"):
