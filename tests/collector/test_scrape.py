@@ -104,6 +104,21 @@ def test_every_way_to_fail_has_its_word(handle, reason, caplog):
     assert sum("a target is not read" in line for line in caplog.messages) == 1
 
 
+def test_a_redirect_is_not_followed_and_says_where_to():
+    """Neither its user and password nor what it may be called with is shown."""
+    moved = "Location: https://u:pw@elsewhere:1/metrics?key=k\r\n"
+
+    async def main() -> None:
+        handle = web.always(web.answer("", "307 Moved", moved))
+        async with web.listening(handle) as url, Scraper(static(url), QUICK) as scraper:
+            await until(lambda: any(s.problem for s in scraper.states()), "its problem")
+            (state,) = scraper.states()
+            said = state.problem or ""
+            assert said.endswith("answered 307: name the page itself, https://elsewhere:1/metrics")
+
+    asyncio.run(main())
+
+
 def test_an_engine_that_no_longer_serves_its_metrics(caplog):
     """Behind HTML it is down, and still an engine; other metrics come from something else."""
     page = good()

@@ -458,3 +458,18 @@ def test_no_token_file(grafana: Grafana, run, token: Path):
     token.unlink()
 
     assert run(grafana.url)[0] == 2
+
+
+def test_what_answers_with_empty_objects_is_no_grafana(run):
+    """A proxy's page for everything, say: nothing was saved, and nothing says that it was."""
+
+    class Anything(Grafana):
+        def answer(self, method: str, path: str, body: Any) -> Any:
+            return {}
+
+    with serving(Anything()) as served:
+        status, said = run(served.url)
+
+    assert status == 1
+    assert "does not answer as a Grafana does" in " ".join(said.split())
+    assert "created dashboard" not in said

@@ -8,6 +8,7 @@ from llmtrace.dataset.case import Signals, Window, signals_from
 from llmtrace.stats.arrays import Floats
 from llmtrace.triage.windows.unrecorded import (
     from_gap,
+    pauses,
     recorded_part,
     recording_gaps,
     with_gaps,
@@ -70,3 +71,18 @@ def test_gaps_are_left_out_and_put_back():
 
     assert closed.tolist() == [10.0, 59.0, 79.0]
     assert [with_gaps(float(t), gaps) for t in closed] == [10.0, 300.0, 330.0]
+
+
+def test_two_recordings_in_one_file_have_one_pause():
+    """A time far longer than any other between requests; a lull among lulls is none."""
+    assert pauses(ROWS) == (GAP,)
+    assert pauses(FIRST) == ()
+    assert pauses(np.concatenate([FIRST, SECOND, SECOND + 200.0])) == ()
+    assert pauses(FIRST[:3]) == ()
+
+
+def test_a_window_within_a_gap_stays():
+    """Nothing is left of it to compare; it has no requests either way."""
+    inside = Window(100.0, 200.0)
+
+    assert recorded_part(inside, [GAP], ROWS) == inside
