@@ -98,6 +98,24 @@ def test_refused_with_a_code(client: tuple[str, str], server: Server) -> None:
     assert (row.outcome, row.error_type) == ("error", "context_length_exceeded")
 
 
+@pytest.mark.parametrize("library", ["httpx", "httpx2"])
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_refused_with_a_code_and_passed_on(library: str, mode: str, server: Server) -> None:
+    """As gateways do, which pass the bytes on as they come."""
+    server.play(refuses(400, OVERFLOW))
+
+    def pass_on(response: Any) -> None:
+        assert b"context_length_exceeded" in b"".join(response.iter_raw())
+
+    async def apass_on(response: Any) -> None:
+        body = b"".join([piece async for piece in response.aiter_raw()])
+        assert b"context_length_exceeded" in body
+
+    read = apass_on if mode == "async" else pass_on
+    row = recorded(lambda: ask(library, mode, url(server), read))
+    assert (row.outcome, row.error_type) == ("error", "context_length_exceeded")
+
+
 def test_refused_and_not_read(client: tuple[str, str], server: Server) -> None:
     """An error whose body is never read makes its row, too."""
     server.play(refuses(400, OVERFLOW))

@@ -45,6 +45,28 @@ def watch_error_body(recording: Recording, response: Any) -> None:
         response._llmtrace_finalizer = finalize.StreamFinalizer(recording)  # noqa: SLF001
 
 
+class _PassedOn:
+    """An error's response whose body a gateway passes on: what it says is known as it comes."""
+
+    def iter_raw(self: Any, *args: Any, **kwargs: Any) -> Iterator[bytes]:
+        body = bytearray()
+        for piece in super().iter_raw(*args, **kwargs):  # type: ignore[misc]
+            self._llmtrace_piece(body, piece)
+            yield piece
+
+    async def aiter_raw(self: Any, *args: Any, **kwargs: Any) -> AsyncIterator[bytes]:
+        body = bytearray()
+        async for piece in super().aiter_raw(*args, **kwargs):  # type: ignore[misc]
+            self._llmtrace_piece(body, piece)
+            yield piece
+
+    def _llmtrace_piece(self: Any, body: bytearray, piece: bytes) -> None:
+        if len(body) <= llm_requests.MAX_PARSED:
+            body += piece
+            if piece.rstrip().endswith(b"}"):
+                llm_requests.rejected_because(self._llmtrace, self.status_code, bytes(body))
+
+
 @lru_cache(maxsize=8)
 def _rejected(kind: Any) -> type[Any]:
     """Make the subclass of an error's response that looks at its body once that is read.
@@ -53,7 +75,7 @@ def _rejected(kind: Any) -> type[Any]:
     connections of released responses open until the garbage collector runs.
     """
 
-    class Response(kind):  # type: ignore[misc]
+    class Response(_PassedOn, kind):  # type: ignore[misc]
         _llmtrace_reading = False
 
         def read(self) -> bytes:
