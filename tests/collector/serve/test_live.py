@@ -124,7 +124,7 @@ def test_engines_of_every_kind():
 def test_an_engine_between_two_readings():
     """What requests took in between stands beside what the engine holds now."""
     [line] = engine_lines(
-        [state("http://a:1/m", pages.VLLM_0_6, pages.scrape("vllm-0.32-metrics.txt"))]
+        [state("http://a:1/metrics", pages.VLLM_0_6, pages.scrape("vllm-0.32-metrics.txt"))]
     )
 
     assert line.running == 0
@@ -155,7 +155,7 @@ def test_how_to_send_names_what_senders_need():
 
 def test_problems_in_words():
     """The store, the backlog and engines that are gone; nothing when all is well."""
-    down = engine_lines([state(f"http://h{place}:1/m") for place in range(5)])
+    down = engine_lines([state(f"http://h{place}:1/metrics") for place in range(5)])
     gone = [type(line)(instance=line.instance, up=False) for line in down]
 
     assert problems([], None, 0.0, 30.0) == ()
