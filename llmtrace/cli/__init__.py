@@ -140,7 +140,8 @@ def _add_completion(commands: Commands) -> None:
         "completion",
         _completion,
         "print a shell's completion script",
-        "Print a script that completes commands, options and their values in a shell.",
+        "Print a script that completes commands, options and their values in a shell. It needs "
+        "the extra triage or collector.",
         examples=(
             "source <(llmtrace completion bash)",
             "source <(llmtrace completion zsh)",

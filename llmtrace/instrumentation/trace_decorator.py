@@ -194,7 +194,7 @@ def _decorated(target: Any, fields: dict[str, Any], extra: dict[str, Any]) -> An
             waiting = _awaited(recording, result)
             weakref.finalize(waiting, result.close).atexit = False  # it may never be started
             return waiting
-        if isinstance(result, asyncio.Future | concurrent.futures.Future):
+        if asyncio.isfuture(result) or isinstance(result, concurrent.futures.Future):
             result.add_done_callback(partial(_done, recording))
             return result
         if inspect.isawaitable(result) and not any(hasattr(result, name) for name in _ITERATED):
@@ -292,7 +292,7 @@ def _deliver(recording: Recording, result: Any, *, proxied: bool = True) -> Any:
         if proxied or attribute:
             whole = False if attribute else None
             traced = proxy(recording, body, generic_chunks.reader(recording, body, whole=whole))
-            if attribute:
+            if attribute and traced is not None:
                 setattr(result, attribute, traced)
                 traced = result
             if traced is not None:

@@ -14,6 +14,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from rich.console import Console
 
+from llmtrace.cli import main
 from llmtrace.core.errors import DataError
 from llmtrace.dataset.case import Case, Window, no_signals, read_case, signals_from
 from llmtrace.dataset.columns import Doubt, empty, from_dicts
@@ -421,3 +422,13 @@ def printed(result: EngineTriage) -> str:
     console = Console(width=120, file=io.StringIO())
     console.print(engines_screen(result))
     return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_label_has_one_value(capsys: pytest.CaptureFixture[str]):
+    """Of two fleets, the last would be read without a word; and a name has to be one."""
+    server = ["triage", "--prometheus", "http://127.0.0.1:9"]
+
+    assert main([*server, "--where", "cluster=a", "--where", "cluster=b"]) == 2
+    assert "cluster can have one value, and a is it" in " ".join(capsys.readouterr().err.split())
+    assert main([*server, "--where", "my-label=a"]) == 2
+    assert "write LABEL=VALUE" in capsys.readouterr().err

@@ -54,8 +54,7 @@ class TargetMetrics:
 
 
 def _target_labels(state: TargetState) -> dict[str, str]:
-    more = state.target.more_labels.items()
-    own = {(f"target_{k}" if k in _OURS else k): v for k, v in more}
+    own = {(f"target_{k}" if k in _OURS else k): v for k, v in state.target.more_labels.items()}
     return {**own, "instance": state.target.instance}
 
 

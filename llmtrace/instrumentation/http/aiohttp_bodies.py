@@ -63,8 +63,7 @@ def timed(recording: Recording, response: Any, _classify: object) -> Any:
     recording.stream = events
     ended = recording.exhausted if events else partial(recording.finish, "success")
     classify = Events() if events else UnaryBody()
-    reader = Reader(response.content, recording, classify, ended, at_once=not events)
-    response.content = reader
+    response.content = Reader(response.content, recording, classify, ended, at_once=not events)
     _become(response, recording)
     response._llmtrace_finalizer = finalize.StreamFinalizer(recording, late=True)  # noqa: SLF001
     return response

@@ -17,8 +17,6 @@ from llmtrace.instrumentation.streams.chunk_timing import Classify
 from llmtrace.instrumentation.streams.proxy import StreamProxy, make_proxy
 from llmtrace.runtime.runtime import current
 
-_NEVER: Final = object()
-
 
 def iterator_proxy(recording: Recording, value: Any, classify: Classify) -> Any:
     """Return the proxy of an iterator, or of an iterable that has to be read; else `None`."""
@@ -85,7 +83,8 @@ class TracedIterator(_Traced):
 
     def _pieces(self, pieces: Any) -> Iterator[Any]:
         self._iterator = pieces
-        yield from iter(self.__next__, _NEVER)
+        for piece in self:  # noqa: UP028 - a generator that is closed leaves the body open
+            yield piece
 
     def __iter__(self) -> TracedIterator:
         """Return the proxy itself, as iterators do."""

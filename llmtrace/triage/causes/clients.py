@@ -25,6 +25,7 @@ _NEARLY_ALL: Final = 0.9  # of the requests that are alone in their client
 _MOST: Final = 0.6  # of the requests with a longer set-up
 _BUSIER: Final = 1.1  # ratio of requests in progress
 _WORTH_SAVING: Final = 0.15  # of the tools' time
+_MAX_COMPARED: Final = 500  # waits, each with all others
 _SAME_END: Final = 0.02  # of a wait, by which the ends of such as end together differ
 _SAME_START: Final = 0.05  # of a wait, by which their beginnings differ at least
 _SAME_AGE: Final = 0.05  # of the median wait, by which times of one timer differ at most
@@ -287,7 +288,7 @@ def _let_in_together(e: Evidence, usual: float) -> bool:
     A limit lets several in at once, as when a permit times out; each start takes its own time.
     """
     wait = e.after.number("client_s")
-    slow = wait > usual
+    slow = np.flatnonzero(wait > usual)[:_MAX_COMPARED]
     began, wait = e.after.t[slow], wait[slow]
     ends = began + wait
     apart, together = (np.abs(np.subtract.outer(one, one)) for one in (began, ends))

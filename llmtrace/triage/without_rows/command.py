@@ -47,17 +47,15 @@ def main(options: argparse.Namespace, prometheus: Any) -> int:
     now = time.time()
     settings = settings_of(options, now)
     searched = span(settings, options.last or LAST, now)
-    where = (options.prometheus, options.prometheus_token_file)
+    at = (options.prometheus, options.prometheus_token_file)
     labels = _labels(options.where)
     progress = Steps(sys.stderr)
     try:
-        signals, odd = prometheus.read_signals(*where, searched, progress.report, labels)
+        signals, odd = prometheus.read_signals(*at, searched, progress.report, labels)
         case = Case(rows=empty(), signals=signals, searched=searched, warnings=odd)
 
         def buckets(name: str, one: Window) -> Sequence[tuple[float, float]]:
-            found: Sequence[tuple[float, float]] = prometheus.read_buckets(
-                *where, name, one, labels
-            )
+            found: Sequence[tuple[float, float]] = prometheus.read_buckets(*at, name, one, labels)
             return found
 
         result = triage_engines(case, settings, buckets)
@@ -73,10 +71,14 @@ def main(options: argparse.Namespace, prometheus: Any) -> int:
 
 def _labels(given: Sequence[str]) -> dict[str, str]:
     """Read `--where LABEL=VALUE`: which series of the Prometheus to use."""
-    found = {}
+    found: dict[str, str] = {}
     for text in given:
         name, _, value = text.partition("=")
         if not _LABEL.fullmatch(name) or not value:
             raise ConfigError(f"--where {text}: write LABEL=VALUE, as cluster=eu-1")
+        if name in found:
+            raise ConfigError(
+                f"--where {text}: {name} can have one value, and {found[name]} is it"
+            )
         found[name] = value
     return found

@@ -75,9 +75,9 @@ class Bounded:
 
 @dataclass(frozen=True, slots=True)
 class OneEngine:
-    """What one engine counted: requests that ended, and the mean of the metric, before and after.
+    """What one engine counted: requests with the metric, and its mean, before and after.
 
-    The mean is in seconds; `None` = none ended.
+    The mean is in seconds; `None` = there were none.
     """
 
     instance: str
@@ -191,8 +191,7 @@ def _is_over(after: Window, rows: Columns) -> bool:
 
 
 def _engines(evidence: Evidence, metric: Metric) -> tuple[OneEngine, ...]:
-    counts = evidence.counted_by(f"{metric}_count")
-    sums = evidence.counted_by(f"{metric}_sum")
+    sums, counts = (evidence.counted_by(f"{metric}_{part}") for part in ("sum", "count"))
     found = [OneEngine(name, n, _ratios(sums[name], n)) for name, n in counts.items()
              if name in sums]  # fmt: skip
     return tuple(sorted(found, key=lambda one: -one.added_s))
