@@ -91,8 +91,10 @@ def _parse(path: Path, text: str) -> Any:
             raise ConfigError(f"{path}: not JSON: {error}") from error
     with needs_extra("a budget in YAML", "demo", "PyYAML"):
         import yaml
+
+        from llmtrace.core.yaml_loader import load_yaml
     try:
-        return yaml.safe_load(text)
+        return load_yaml(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not YAML: {explain_error(error)}") from error
 

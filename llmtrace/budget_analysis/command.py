@@ -13,7 +13,7 @@ from llmtrace.budget_analysis.check import as_text
 from llmtrace.budget_analysis.check import check as add_up
 from llmtrace.core.errors import ConfigError, DataError, needs_extra, writes
 from llmtrace.core.row import Row
-from llmtrace.exporters.row_files.read_back import read_rows
+from llmtrace.exporters.row_files.read_back import read_usable_rows
 
 
 def check(file: Path, out: TextIO) -> None:
@@ -132,10 +132,11 @@ def _requests(file: Path) -> tuple[list[Row], list[str]]:
     from llmtrace.dataset.files import unlikely_units
     from llmtrace.dataset.rows_in_order import drawn_by_weight, repeated
 
-    read = sorted(read_rows(file), key=lambda row: (row.start, row.e2e_s))
+    rows, notes = read_usable_rows(file)
+    read = sorted(rows, key=lambda row: (row.start, row.e2e_s))
     columns = from_rows(read)
     again, drawn = repeated(columns), drawn_by_weight(columns.weights)
-    notes = [f"Note: {doubt}" for doubt in unlikely_units(columns)]
+    notes += [f"Note: {doubt}" for doubt in unlikely_units(columns)]
     if again.any():
         notes.append(f"Note: {again.sum()} repeated rows count once.")
     if not drawn.all():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -59,9 +60,7 @@ def _explain(options: argparse.Namespace) -> None:
     )
 
     if options.rows is not None:
-        from llmtrace.exporters.row_files.read_back import read_rows
-
-        rows = read_rows(options.rows)
+        rows = usable_rows(options.rows)
         explanation = explain(choose(rows, options.id, str(options.rows)), rows)
     else:
         from llmtrace.api_clients.collector_client import Collector
@@ -103,6 +102,22 @@ def find(collector: Collector, name: str) -> Row:
 
     found = collector.get(f"requests/{quote(name, safe='')}")["rows"]
     return choose([from_dict(flat) for flat in found], name, collector.url)
+
+
+def usable_rows(path: Path) -> Sequence[Row]:
+    """Read the rows of a file or folder, and note on stderr what in it is no row.
+
+    Raises:
+        SourceError: the file cannot be read.
+        DataError: nothing in it is a row.
+    """
+    from llmtrace.core.sanitize import printable
+    from llmtrace.exporters.row_files.read_back import read_usable_rows
+
+    rows, notes = read_usable_rows(path)
+    for note in notes:
+        print(printable(note), file=sys.stderr)
+    return rows
 
 
 def choose(rows: Sequence[Row], name: str, source: str) -> Row:

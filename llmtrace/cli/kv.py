@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from llmtrace.cli.arguments import Commands, add_command, add_json, positive
+from llmtrace.cli.explain import usable_rows
 from llmtrace.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -179,11 +180,9 @@ def _lengths(options: argparse.Namespace, shape: ModelShape) -> Sequence[int]:
     if options.rows is None:
         length = options.tokens or shape.max_tokens
         return () if length is None else (length,)
-    from llmtrace.exporters.row_files.read_back import read_rows
-
     lengths = [
         row.prompt_tokens + row.output_tokens
-        for row in read_rows(options.rows)
+        for row in usable_rows(options.rows)
         if row.prompt_tokens is not None and row.output_tokens is not None and not row.is_turn
     ]
     if not lengths:

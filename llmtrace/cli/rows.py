@@ -17,7 +17,7 @@ from llmtrace.cli.arguments import (
     point_in_time,
     positive,
 )
-from llmtrace.cli.explain import choose, find
+from llmtrace.cli.explain import choose, find, usable_rows
 from llmtrace.core.errors import ConfigError, DataError
 from llmtrace.exporters.row_files.forms import is_row_file
 
@@ -94,9 +94,7 @@ def redraw(path: Path, request: str | None = None, width: int = 80) -> str:
         SourceError: the file cannot be read.
         DataError: it holds no rows, or not this request.
     """
-    from llmtrace.exporters.row_files.read_back import read_rows
-
-    rows = read_rows(path)
+    rows = usable_rows(path)
     if not rows:
         raise DataError(f"{path}: no rows in it")
     if request is not None:

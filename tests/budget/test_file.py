@@ -185,6 +185,12 @@ def test_a_slip_is_explained(content, expected):
         ("b.yaml", "just words", "a budget is a mapping with the keys name, objective"),
         ("b.yaml", "", "a budget is a mapping"),
         ("b.yaml", "a: [", "not YAML: "),
+        (
+            "b.yaml",
+            "total: 1s\nttft: 1s\ntotal: 2s",
+            "not YAML: line 3: 'total' is given twice",
+        ),
+        ("b.yaml", "stages: {queue: 1s, queue: 1s}", "not YAML: line 1: 'queue' is given twice"),
         ("b.yaml", "total: 2020-13-45", "not YAML: month must be in 1..12"),
         ("b.yaml", "total: !!python/object:os.system x", "not YAML: "),
         ("b.yaml", "[" * 400, "not YAML: "),

@@ -97,6 +97,23 @@ def test_waterfall_says_what_is_wrong(tmp_path, capsys, content, options, words)
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", ["waterfall", "explain", "budget"])
+def test_a_line_that_is_no_row_does_not_hide_the_others(saved, capsys, command):
+    """A line cut off by a crash is left out, and a note says which."""
+    path, some = saved
+    with path.open("a") as file:
+        file.write('{"start": 17')
+    arguments = {
+        "waterfall": ["waterfall", str(path)],
+        "explain": ["explain", "lt-1", "--rows", str(path)],
+        "budget": ["budget", "report", str(path)],
+    }
+
+    assert main(arguments[command]) == 0
+    said = "".join(capsys.readouterr()).replace("\n", "").replace(" ", "")
+    assert f"1lineleftout,thefirst:{path}:{len(some) + 1}:notarow" in said
+
+
 def test_a_terminal_without_bars_still_gets_the_figures(saved):
     """An ASCII terminal shows question marks for what it cannot draw."""
     path, _ = saved

@@ -127,6 +127,7 @@ def test_targets_of_every_kind(written, tmp_path):
         ("stop_after: 0", "stop_after: 0 is not a number of seconds from 0.1 to 3600"),
         ("- a", "a configuration is a mapping"),
         ("a: [", "not YAML"),
+        ("listen: {}\nlisten: {}", "line 2: 'listen' is given twice, first in line 1"),
         ("data: 5", "data: 5 is not a text of one line"),
     ],
 )  # fmt: skip

@@ -200,7 +200,7 @@ def test_rows_are_read_one_by_one_too(tmp_path):
     [
         ("noon,2,", r"rows\.csv: row 2: .*start is 'noon', and must be an ISO 8601"),
         ("1,fast,", r"rows\.csv: row 2: .*e2e_s is 'fast', not a number"),
-        ("1,2", r"rows\.csv: lines that are no rows: 1: not as many fields"),
+        ("1,2", r"rows\.csv: a line is no row: not as many fields"),
         ("1,2,{", r"rows\.csv: row 2: not a row"),
     ],
 )

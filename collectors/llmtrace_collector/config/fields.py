@@ -16,6 +16,7 @@ import yaml
 
 from llmtrace.api_clients.http_client import read_token
 from llmtrace.core.errors import ConfigError, explain_error
+from llmtrace.core.yaml_loader import load_yaml
 
 T = TypeVar("T")
 Key = tuple[str, ...]
@@ -94,7 +95,7 @@ def from_file(file: Path) -> dict[Key, Given]:
         if file.stat().st_size > _MAX_BYTES:
             raise ConfigError(f"{file}: larger than 1 MiB, which no configuration is")
         written = file.read_text(encoding="utf-8")
-        content = yaml.safe_load(written)
+        content = load_yaml(written)
         root = yaml.compose(written, Loader=yaml.SafeLoader)
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(

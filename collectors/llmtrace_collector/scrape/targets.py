@@ -17,6 +17,7 @@ import aiohttp
 import yaml
 
 from llmtrace.core.errors import ConfigError, explain_error
+from llmtrace.core.yaml_loader import load_yaml
 from llmtrace_collector.scrape.credentials import NONE_NEEDED, Credentials
 from llmtrace_collector.scrape.fetch import checked, fetch, read_json, shown
 
@@ -137,7 +138,7 @@ class FileTargets:
             if path.stat().st_size > _MAX_BYTES:
                 raise ConfigError(f"{where}: larger than 8 MiB, which no list of targets is")
             text = path.read_text(encoding="utf-8")
-            content = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+            content = json.loads(text) if path.suffix == ".json" else load_yaml(text)
         except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
             raise ConfigError(f"{where}: cannot read targets: {explain_error(error)}") from error
         return parse_groups(content, where, self.for_targets)

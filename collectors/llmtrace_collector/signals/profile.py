@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, TypeVar, get_args
 import yaml
 
 from llmtrace.core.errors import ConfigError, explain_error
+from llmtrace.core.yaml_loader import load_yaml
 from llmtrace_collector.signals.definitions import SIGNALS, Signal, suffixes
 
 Evidence = Literal[
@@ -275,7 +276,7 @@ def parse_profile(text: str, where: str) -> Profile:
         ConfigError: it is not a profile; says which file and key, and how to fix it.
     """
     try:
-        content = yaml.safe_load(text)
+        content = load_yaml(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"{where}: not YAML: {explain_error(error)}") from error
     read = _Reader(where)

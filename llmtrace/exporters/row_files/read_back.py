@@ -69,6 +69,7 @@ def read_rows(
     start: datetime | None = None,
     end: datetime | None = None,
     token_file: Path | None = None,
+    left_out: list[DataError] | None = None,
 ) -> Rows:
     """Read rows from a file, a folder, the address of a collector, or any flat rows.
 
@@ -80,6 +81,8 @@ def read_rows(
         start: rows that began at or after it; default: all, of a collector those of the last hour.
         end: rows that began before it; default: all.
         token_file: a file with the collector's token.
+        left_out: gets an error for each line or mapping that is no row; without it, and where
+            none is a row, the first is raised.
 
     Raises:
         SourceError: the source cannot be read.
@@ -100,7 +103,19 @@ def read_rows(
         flats = (found for file in files_of(Path(source)) for found in _from_file(file))
     else:
         flats = ((f"row {number}", flat) for number, flat in enumerate(source, 1))
-    rows = (_row(place, flat) for place, flat in flats)
+    errors: list[DataError] = []
+    rows: list[Row] = []
+    for place, flat in flats:
+        try:
+            rows.append(_row(place, flat))
+        except DataError as error:
+            if left_out is None:
+                raise
+            errors.append(error)
+    if errors and not rows:
+        raise errors[0]
+    if left_out is not None:
+        left_out += errors
     since, until = (None if at is None else round(at.timestamp() * 1e9) for at in (start, end))
     return Rows(
         row
@@ -109,9 +124,24 @@ def read_rows(
     )
 
 
-def _row(place: str, flat: Mapping[str, Any]) -> Row:
+def read_usable_rows(path: Path) -> tuple[Rows, list[str]]:
+    """Read the rows of a file or folder, and return notes for people of what is left out.
+
+    Raises:
+        SourceError: the file cannot be read.
+        DataError: nothing in it is a row.
+    """
+    errors: list[DataError] = []
+    rows = read_rows(path, left_out=errors)
+    count = f"{len(errors)} line{'' if len(errors) == 1 else 's'}"
+    return rows, [f"Note: {count} left out, the first: {errors[0]}"] if errors else []
+
+
+def _row(place: str, flat: Mapping[str, Any] | bytes | DataError) -> Row:
+    if isinstance(flat, DataError):
+        raise flat
     try:
-        return from_dict(flat)
+        return from_dict(_flat(flat) if isinstance(flat, bytes) else flat)
     except (DataError, RecursionError) as error:
         raise _no_row(place, error) from error
 
@@ -157,7 +187,7 @@ def files_of(path: Path) -> list[Path]:
     return files
 
 
-def _from_file(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _from_file(path: Path) -> Iterator[tuple[str, Mapping[str, Any] | bytes | DataError]]:
     if form_of(path) == "parquet":
         flats = _from_parquet(path)
     else:
@@ -192,31 +222,31 @@ def _from_parquet(path: Path) -> Iterator[dict[str, Any]]:
     yield from from_arrow(table)
 
 
-def _from_csv(path: Path, content: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+def _from_csv(path: Path, content: Iterable[bytes]) -> Iterator[dict[str, Any] | DataError]:
     kept_out: Counter[str] = Counter()
     for _, raw, typed in csv_tables(path, content, kept_out):
         # A number that cannot be read stays text, and the error quotes it.
         for text, flat in zip(from_arrow(raw), from_arrow(typed), strict=True):
             yield text | flat
-        for why, count in kept_out.items():
-            if why.startswith("line: "):
-                raise DataError(f"{path}: lines that are no rows: {count}: {why[6:]}")
+        for why in [why for why in kept_out if why.startswith("line: ")]:
+            for _ in range(kept_out.pop(why)):
+                yield DataError(f"{path}: a line is no row: {why[6:]}")
 
 
-def _from_lines(path: Path, content: Iterable[bytes]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _from_lines(path: Path, content: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
     lines = (line for block in content for line in block.removesuffix(b"\n").split(b"\n"))
     for number, line in enumerate(lines, 1):
         if line.strip():
-            yield f"{path}:{number}", _flat(f"{path}:{number}", line)
+            yield f"{path}:{number}", line
 
 
-def _flat(place: str, line: bytes) -> Mapping[str, Any]:
+def _flat(line: bytes) -> Mapping[str, Any]:
     try:
         flat = json.loads(line)
     except UnicodeDecodeError as error:
-        raise _no_row(place, "not a row: no text in UTF-8") from error
+        raise DataError("not a row: no text in UTF-8") from error
     except (ValueError, RecursionError) as error:
-        raise _no_row(place, "not a row: no JSON, or cut off") from error
+        raise DataError("not a row: no JSON, or cut off") from error
     if not isinstance(flat, dict):
-        raise _no_row(place, "not a row: no JSON object")
+        raise DataError("not a row: no JSON object")
     return flat
