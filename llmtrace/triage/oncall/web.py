@@ -36,6 +36,8 @@ _STYLE: Final = """a { color: inherit; } td { white-space: normal; overflow-wrap
 @media (max-width: 40rem) { tr:has(th) { display: none; } table, tbody, tr, td { display: block; }
   tr { padding: .6rem 0; } td { border: 0; padding: .1rem 0; } }"""
 _BODY_S: Final = 30.0
+# A sender that is still writing does not see an answer: what is too much is read, and dropped.
+_READ_TO_ANSWER: Final = 32 * MAX_BYTES
 _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
@@ -117,17 +119,21 @@ async def _take(queue: AlertQueue, reports: Reports, request: Request) -> Respon
     # A web page can make a browser send text or forms to any server, but not this type.
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         return JSONResponse({"error": "send Content-Type: application/json"}, 415)
-    body = bytearray()
+    body, size = bytearray(), 0
     try:
         async with asyncio.timeout(_BODY_S):
             async for piece in request.stream():
-                body += piece
-                if len(body) > MAX_BYTES:
-                    return JSONResponse({"error": f"more than {MAX_BYTES} bytes"}, 413)
+                size += len(piece)
+                if size <= MAX_BYTES:
+                    body += piece
+                elif size > _READ_TO_ANSWER:
+                    break
     except ClientDisconnect:
         return Response(status_code=400)
     except TimeoutError:
         return Response(status_code=408)
+    if size > MAX_BYTES:
+        return JSONResponse({"error": f"more than {MAX_BYTES} bytes"}, 413)
     try:
         alerts = read_alerts(bytes(body))
         taken = queue.take(alerts)
