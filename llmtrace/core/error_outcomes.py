@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any, Final
@@ -9,11 +10,14 @@ from typing import Any, Final
 from llmtrace.core.error_codes import code_of
 from llmtrace.core.row import Outcome
 
+_OUT_OF_TIME: Final = re.compile("Timeout|TimeLimit")  # the latter is Celery's
+_MAX_WRAPPED: Final = 8  # exceptions, each raised because of the next
+
 
 def outcome_of(error: BaseException) -> tuple[Outcome, str | None]:
     """Name how a request ended from what was raised: the outcome and the error's type.
 
-    That is the provider's own code for it, if the error carries one, else its class.
+    That is the provider's own code for it, if the error or its cause carries one, else its class.
     """
     kinds = type(error).__mro__
     if isinstance(error, GeneratorExit):
@@ -27,9 +31,19 @@ def outcome_of(error: BaseException) -> tuple[Outcome, str | None]:
         return outcome_of_status(status)
     if "FutureCancelledError" in names:  # gRPC's, of which it is an ordinary exception
         return "cancelled", type_name(error)
-    if isinstance(error, TimeoutError) or any("Timeout" in name for name in names):
+    if isinstance(error, TimeoutError) or any(_OUT_OF_TIME.search(name) for name in names):
         return "timeout", type_name(error)
-    return "error", code_of(error) or type_name(error)
+    return "error", _code(error) or type_name(error)
+
+
+def _code(error: BaseException) -> str | None:
+    """Return the provider's code, of an error that an application's own was raised for as well."""
+    raised: BaseException | None = error
+    for _ in range(_MAX_WRAPPED):
+        if raised is None or (code := code_of(raised)) is not None:
+            return None if raised is None else code
+        raised = raised.__cause__ or (None if raised.__suppress_context__ else raised.__context__)
+    return None
 
 
 def _ran_out_of_time(error: BaseException, kinds: tuple[type, ...]) -> bool:

@@ -92,6 +92,43 @@ def test_an_error_of_any_kind():
     assert code_of(ValueError()) is None
 
 
+@pytest.mark.parametrize("as_cause", [True, False], ids=["from", "during"])
+def test_an_error_of_the_application_has_the_code_of_its_cause(as_cause):
+    """A framework's own exception says why as the SDK's does, however it is raised."""
+    with pytest.raises(LookupError) as caught:
+        try:
+            raise ApiError(OPENAI)
+        except ApiError as error:
+            if as_cause:
+                raise LookupError from error
+            raise LookupError  # noqa: B904
+
+    assert outcome_of(caught.value) == ("error", "context_length_exceeded")
+
+
+def test_an_error_without_a_cause_that_counts():
+    """A cause that is suppressed, or is raised by itself, is no reason."""
+    with pytest.raises(LookupError) as caught:
+        try:
+            raise ApiError(OPENAI)
+        except ApiError:
+            raise LookupError from None
+    assert outcome_of(caught.value) == ("error", "LookupError")
+
+    itself = ValueError()
+    itself.__cause__ = itself
+    assert outcome_of(itself) == ("error", "ValueError")
+
+
+def test_a_time_limit_is_a_timeout():
+    """Celery's is called so."""
+
+    class SoftTimeLimitExceeded(Exception):  # noqa: N818
+        pass
+
+    assert outcome_of(SoftTimeLimitExceeded())[0] == "timeout"
+
+
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: (

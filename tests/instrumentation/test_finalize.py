@@ -7,14 +7,17 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import httpx
+import httpx2
 import pytest
 
 import llmtrace
 from llmtrace.core.row import Row
 from llmtrace.runtime import runtime
 from llmtrace.testing import FakeClock, capture, fake_stream
-from tests.support.sse_server import Server
+from tests.support.sse_server import Answer, Request, Server
 
+from . import answers
 from .reading import client, eventually, method
 
 
@@ -181,3 +184,49 @@ def test_the_time_until_the_exit_is_not_counted() -> None:
         clock.advance(3_600)
         answer()
     assert [(row.outcome, row.e2e_s) for row in rows] == [("cancelled", 1), ("cancelled", 0.1)]
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_an_earlier_response_that_is_collected_does_not_end_the_row(server: Server) -> None:
+    """What a decorated function reads beforehand, to quote it, is not what it answers with."""
+    server.play(answers.events("a document"), answers.chat())
+    with capture() as rows, client("sync", server) as made, httpx.Client() as library:
+
+        @llmtrace.trace
+        def quotes() -> Any:
+            with library.stream("GET", server.root) as document:
+                document.read()
+            document.itself = document  # type: ignore[attr-defined]
+            create, call_options = method(made)
+            return create(**call_options, stream=True)
+
+        chunks = 0
+        for _ in quotes():
+            chunks += 1
+            gc.collect()
+    assert [row.outcome for row in rows] == ["success"]
+    assert rows[0].chunks == len(answers.WORDS) < chunks
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
+def test_a_body_that_is_released_at_its_end_was_read(server: Server, library: Any) -> None:
+    """httpx2 drops a body at once; what a decorated generator yields after it is in its row."""
+
+    def script(_: Request, answer: Answer) -> None:
+        answer.head(headers={"content-type": "text/plain"})
+        answer.data(b"one\n")
+        answer.data(b"two\n")
+
+    server.play(script)
+
+    @llmtrace.trace
+    def lines() -> Iterator[str]:
+        with library.Client() as sender, sender.stream("GET", server.root) as response:
+            yield from response.iter_lines()
+        yield "and a last word"
+
+    with capture() as rows:
+        pieces = len(list(lines()))
+    assert [(row.outcome, row.error_type) for row in rows] == [("success", None)]
+    assert rows[0].chunks == pieces

@@ -463,6 +463,30 @@ def test_messages_in_fragments(how: str) -> None:
     assert row.stages.total == row.e2e_ns
 
 
+def test_an_error_of_the_applications_own_protocol() -> None:
+    """It ends the request, whose connection stays open; the next one is a row of its own."""
+
+    async def answers(connection: ServerConnection, question: str) -> None:
+        await connection.send('{"kind": "text"}')
+        await connection.send(json.dumps({"kind": "error" if question == "1" else "end"}))
+
+    def classify(message: str) -> Any:
+        event = json.loads(message)["kind"]
+        return {"error_type": "engine_dead"} if event == "error" else kind_in(message)
+
+    async def does(connection: Any) -> None:
+        for question in ("1", "2"):
+            await connection.send(question)
+            for _ in range(2):
+                await connection.recv()
+
+    rows = talk(does, answers, classify=classify)
+    assert [(row.outcome, row.error_type) for row in rows] == [
+        ("error", "engine_dead"),
+        ("success", None),
+    ]
+
+
 def test_a_fragmented_message_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not kept to be read; the next one is."""
     monkeypatch.setattr(websocket_session, "_MAX_LENGTH", 1000)

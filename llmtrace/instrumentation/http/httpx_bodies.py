@@ -119,16 +119,32 @@ def _rejected(kind: Any) -> type[Any]:
 
 
 class _WatchedBody(finalize.StreamFinalizer):
-    """A response's byte stream that notes its first chunk, of whatever kinds it is made."""
+    """A response's byte stream that notes its first chunk, of whatever kinds it is made.
+
+    Only the one that answers a client's call ends the row. A decorated function may read others
+    before, such as documents to quote, whose responses are garbage while the answer is read.
+    """
 
     def __init__(self, recording: Recording, response: Any, comments: bool) -> None:
         super().__init__(recording)
+        self._attempt = recording.attempts[-1] if recording.calling else None
         self._stream = response.stream
         self._headers = response.headers
         self._comments = comments
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+    def __del__(self) -> None:
+        if self._answers() and not self._recording.reading:
+            super().__del__()
+
+    def _answers(self) -> bool:
+        return self._attempt is not None and self._recording.attempts[-1] is self._attempt
+
+    def _closed(self) -> None:
+        if self._answers():
+            finalize.closed(self._recording)
 
     def _note(self) -> None:
         try:
@@ -155,7 +171,7 @@ class _WatchedBody(finalize.StreamFinalizer):
         has taken the response from the stream: then the row is that of the bytes.
         """
         recording = self._recording
-        if recording.open and recording.stream and not recording.reading:
+        if recording.open and recording.stream and not recording.reading and self._answers():
             recording.reads_bytes = True
         return recording.reads_bytes
 
@@ -198,13 +214,13 @@ def _body(response: Any, stream: Any) -> type[Any]:
             try:
                 self._stream.close()
             finally:
-                finalize.closed(self._recording)
+                self._closed()
 
         async def aclose(self) -> None:
             try:
                 await self._stream.aclose()
             finally:
-                finalize.closed(self._recording)
+                self._closed()
 
     return Body
 

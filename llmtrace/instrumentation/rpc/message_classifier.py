@@ -28,7 +28,8 @@ _TEXTS: Final = ("finish_reason", "response_id", "model")
 _COUNTS: Final = ("prompt_tokens", "cached_tokens", "output_tokens")
 _ENGINE: Final = ("queue_s", "prefill_s")
 _TIMING: Final = "server_timing"
-_KNOWN: Final = ("kind", *_TEXTS, *_COUNTS, *_ENGINE, _TIMING)
+_ERROR: Final = "error_type"
+_KNOWN: Final = ("kind", *_TEXTS, *_COUNTS, *_ENGINE, _TIMING, _ERROR)
 _NS: Final = 1_000_000_000
 
 
@@ -67,6 +68,8 @@ def _noted(recording: Recording, fields: Any) -> int:
     for name in _COUNTS:
         if (count := chunks.count(fields.get(name))) is not None:
             info[name] = count
+    if (error := chunks.string(fields.get(_ERROR))) is not None:
+        recording.failure = ("error", error)
     if isinstance(timing := fields.get(_TIMING), str):
         propagation.incoming(recording, {"server-timing": timing})
     if any(name in fields for name in _ENGINE):
