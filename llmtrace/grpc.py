@@ -70,8 +70,8 @@ def client_interceptors(
         classify: returns what a response message carries: `"text"`, `"reasoning"`, `"tool_call"`,
             `"other"`, or `None` for nothing; or a mapping with that as `kind`, and any of
             `finish_reason`, `response_id`, `model`, `prompt_tokens`, `cached_tokens`,
-            `output_tokens`, `queue_s`, `prefill_s`, `server_timing`, `error_type`. Default: what is
-            not empty is text.
+            `output_tokens`, `queue_s`, `prefill_s`, `server_timing`, `error_type`. Default: what
+            is not empty is text.
         done: returns whether a message is the last of its response: a stream that ends before,
             even with status `OK`, is `truncated`. Default: the status alone decides.
         model: the model's name.

@@ -70,8 +70,8 @@ def wrap(
         classify: returns what a received message carries: `"text"`, `"reasoning"`, `"tool_call"`,
             `"other"`, or `None` for nothing; or a mapping with that as `kind`, and any of
             `finish_reason`, `response_id`, `model`, `prompt_tokens`, `cached_tokens`,
-            `output_tokens`, `queue_s`, `prefill_s`, `server_timing`, `error_type`. Default: what is
-            not empty is text.
+            `output_tokens`, `queue_s`, `prefill_s`, `server_timing`, `error_type`. Default: what
+            is not empty is text.
         model: the model's name.
         route: the part of the application that sends the request.
         tenant: on whose behalf.

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _HOUR_S: Final = 3600.0
 _MAX_ROWS: Final = 5_000_000
+_Found = tuple[str, Mapping[str, Any] | bytes | DataError]  # the place, and what is there
 # The rows of a saved case; the other files of its folder hold none.
 CASE_ROWS: Final = ("rows.parquet", "rows.jsonl", "rows.jsonl.gz")
 
@@ -94,6 +95,7 @@ def read_rows(
         >>> rows[0].e2e_s
         2.0
     """
+    flats: Iterable[_Found]
     if isinstance(source, str) and source.startswith(("http://", "https://")):
         # Not at the top: it brings HTTP and TLS along, which an application may do without.
         from llmtrace.api_clients.collector_client import Collector
@@ -187,7 +189,8 @@ def files_of(path: Path) -> list[Path]:
     return files
 
 
-def _from_file(path: Path) -> Iterator[tuple[str, Mapping[str, Any] | bytes | DataError]]:
+def _from_file(path: Path) -> Iterator[_Found]:
+    flats: Iterator[dict[str, Any] | DataError]
     if form_of(path) == "parquet":
         flats = _from_parquet(path)
     else:
