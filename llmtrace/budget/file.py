@@ -92,7 +92,7 @@ def _parse(path: Path, text: str) -> Any:
     with needs_extra("a budget in YAML", "demo", "PyYAML"):
         import yaml
 
-        from llmtrace.core.yaml_loader import load_yaml
+        from llmtrace.budget.yaml_loader import load_yaml
     try:
         return load_yaml(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:

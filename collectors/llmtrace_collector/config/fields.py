@@ -15,8 +15,8 @@ from typing import Any, Final, TypeVar, get_type_hints
 import yaml
 
 from llmtrace.api_clients.http_client import read_token
+from llmtrace.budget.yaml_loader import load_yaml
 from llmtrace.core.errors import ConfigError, explain_error
-from llmtrace.core.yaml_loader import load_yaml
 
 T = TypeVar("T")
 Key = tuple[str, ...]

@@ -16,8 +16,8 @@ from typing import Any, Final, Protocol, runtime_checkable
 import aiohttp
 import yaml
 
+from llmtrace.budget.yaml_loader import load_yaml
 from llmtrace.core.errors import ConfigError, explain_error
-from llmtrace.core.yaml_loader import load_yaml
 from llmtrace_collector.scrape.credentials import NONE_NEEDED, Credentials
 from llmtrace_collector.scrape.fetch import checked, fetch, read_json, shown
 

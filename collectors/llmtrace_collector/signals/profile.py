@@ -15,8 +15,8 @@ from typing import Any, Final, Literal, TypeVar, get_args
 
 import yaml
 
+from llmtrace.budget.yaml_loader import load_yaml
 from llmtrace.core.errors import ConfigError, explain_error
-from llmtrace.core.yaml_loader import load_yaml
 from llmtrace_collector.signals.definitions import SIGNALS, Signal, suffixes
 
 Evidence = Literal[
