@@ -1,7 +1,7 @@
 """Triage each incoming alert once, store the report and notify people.
 
-One thread works through a bounded queue, which is also in the folder of the reports and so outlives
-a restart. A report that cannot be delivered is stored anyway, and the failure is logged.
+One thread works through a bounded queue, which outlives a restart: it is in the folder of the
+reports, too. A report that cannot be delivered is stored anyway, and the failure is logged.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -92,7 +93,7 @@ class AlertQueue:
 
     Attributes:
         counts: alerts and reports by what happened to them.
-        problem: why the last write to the folder failed; `None` = it did not.
+        problem: why the folder could not be written to; `None` = a report was written since.
     """
 
     def __init__(
@@ -142,7 +143,7 @@ class AlertQueue:
             room = max(0, self._settings.max_waiting - len(self._waiting))
             taken = dict(islice(new.items(), room))
             for name, alert in taken.items():
-                if not self._written(lambda n=name, a=alert: self._reports.enqueue(n, a)):
+                if not self._written(partial(self._reports.enqueue, name, alert)):
                     raise Full(self.problem)
             self._known.update(dict.fromkeys(taken))
             while len(self._known) > _MAX_KNOWN:
@@ -222,8 +223,9 @@ class AlertQueue:
         result = replace(result, similar=similar_reports(self._reports, result, alert, name))
         report = as_report(name, alert, result, time.time())
         html = page(result, case, self._links)
-        if not self._written(lambda: self._reports.keep(name, report, html)):
+        if not self._written(partial(self._reports.keep, name, report, html)):
             return False
+        self.problem = None
         self.counts["triaged"] += 1
         logger.info("alert %s: %s", alert.id, result.verdict)
         link = None if self._link is None else self._link(name)
@@ -243,7 +245,6 @@ class AlertQueue:
             self.problem = f"reports cannot be written: {error}"
             logger.warning("%s", self.problem)
             return False
-        self.problem = None
         return True
 
     def _failed(self, alert: Alert) -> None:
@@ -252,7 +253,7 @@ class AlertQueue:
         name = self._reports.named(alert)
         with self._changed:
             self._known.pop(name, None)
-        self._written(lambda: self._reports.dequeue(name))
+        self._written(partial(self._reports.dequeue, name))
 
 
 def triage_alert(case: Case, alert: Alert, now: float) -> Result:
