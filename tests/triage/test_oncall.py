@@ -411,6 +411,18 @@ def test_an_alert_of_another_day_is_said_to_be_of_none(slow, at):
         assert said in triage_alert(slow, alert, at).about
 
 
+@pytest.mark.parametrize("away_s", [-40_000, -2_400, 100_000])
+def test_an_alert_outside_the_data_is_triaged(slow, away_s):
+    """Of a few requests, which all began long after it, or before."""
+    few = slow.rows.take(slow.rows.start < slow.rows.start[101])
+    case = Case(rows=few, signals=slow.signals)
+    [alert] = read_alerts(notification(firing(few.start[0] / 1e9 + away_s, slo="ttft")))
+    result = triage_alert(case, alert, alert.started + 86_400)
+    assert (result.verdict, result.about[1]) == (
+        "not_enough_data", "no request began within a minute of it",
+    )  # fmt: skip
+
+
 def test_an_alert_of_an_instance_names_it(slow, at):
     """Of two engines that are down there are two alerts, which nothing else tells apart."""
     down = firing(at, alertname="LlmtraceEngineDown", instance="gpu-7:8000")
