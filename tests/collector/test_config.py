@@ -129,6 +129,14 @@ def test_targets_of_every_kind(written, tmp_path):
         ("a: [", "not YAML"),
         ("listen: {}\nlisten: {}", "line 2: 'listen' is given twice, first in line 1"),
         ("data: 5", "data: 5 is not a text of one line"),
+        ("data: '${DATA_DIR}'", r"data: \$\{DATA_DIR\}: variables are not expanded here"),
+        ("listen: {web: '::1:4319'}", r"an IPv6 address is in brackets, such as \[::1\]:4319"),
+        ("store: {disk_bytes: 1MB}", "store.disk_bytes: '1MB' is less than the minimum"),
+        ("receive: {body_bytes: 0}", "receive.body_bytes: 0 is less than the minimum, 1 byte"),
+        (
+            "scrape: {targets: ['http://a/m', {targets: ['http://a/m'], labels: {b: c}}]}",
+            "scrape.targets: http://a/m is listed twice with different settings",
+        ),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_reported(written, text, words):
@@ -164,10 +172,36 @@ def test_a_variable_that_names_nothing(written):
 
 
 def test_a_variable_that_is_not_yaml(written):
-    """Also where YAML takes it for a date, and no calendar has that date."""
-    for text in ("[", "2026-13-01"):
-        with pytest.raises(ConfigError, match="LLMTRACE_COLLECT_STORE_URL: its value is not YAML"):
-            written("", {"LLMTRACE_COLLECT_STORE_URL": text})
+    """It is text, which a shell has freed of its quotes; also one that YAML takes for a date."""
+    made = written("", {
+        "LLMTRACE_COLLECT_LISTEN_WEB": "[::1]:4319", "LLMTRACE_COLLECT_DATA": "2026-13-01",
+    })  # fmt: skip
+
+    assert made.listen.web == Address("::1", 4319)
+    assert made.data.name == "2026-13-01"
+
+
+def test_an_empty_variable_is_as_if_it_was_not_set(written, tmp_path):
+    """The folder of the data is not the one in which the collector happens to start."""
+    for text in ("data: there", "data:"):
+        made = written(text, {"LLMTRACE_COLLECT_DATA": ""})
+        assert made.data == (tmp_path / "there" if "there" in text else load(environment={}).data)
+
+
+def test_a_user_without_a_home_folder(written, monkeypatch):
+    """Who says where the data are needs none; else the error says what to write."""
+    for name in ("HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda _: {}[0])
+
+    assert written("data: /there").data == Path("/there")
+    with pytest.raises(ConfigError, match=r"data: .*this user has no home folder; write"):
+        written("")
+
+
+def test_the_spool_may_leave_no_space_free(written):
+    """Nought is a size, where there need be none."""
+    assert written("spool: {free_bytes: 0}").spool.free_bytes == 0
 
 
 def test_a_short_token_is_none(written, tmp_path):
@@ -175,6 +209,8 @@ def test_a_short_token_is_none(written, tmp_path):
     (tmp_path / "token").write_text("abc\n")
     with pytest.raises(ConfigError, match="16 characters at least"):
         written("access: {token_file: token}")
+    target = "{targets: [a:1], token_file: token}"  # its engine's, which has chosen it
+    assert written(f"scrape: {{targets: [{target}]}}").scrape.targets[0][0].credentials.token_file
 
 
 def test_listening_beyond_this_machine_without_a_token_is_said(written, tmp_path):

@@ -375,6 +375,18 @@ def test_a_collector_says_what_is_in_quarantine(count, status, capsys):
     assert ("3 requests are in quarantine" in said.err) == bool(count)
 
 
+def test_a_collector_that_is_not_ready_says_why(capsys):
+    """It is still a collector, and no engine that lacks a page."""
+    pages_of = {
+        "/healthz": (200, json.dumps({"status": "alive"})),
+        "/readyz": (503, json.dumps({"status": "not ready", "reason": "the disk is full"})),
+    }
+    with web.serving(pages_of) as url:
+        assert cli.main(["doctor", url]) == 1
+
+    assert "llmtrace collector, not ready: the disk is full" in capsys.readouterr().out
+
+
 def test_what_a_server_says_of_itself_moves_no_cursor(capsys):
     """It may be anyone's."""
     pages_of = {

@@ -12,7 +12,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Sp
 
 from llmtrace import cli
 from llmtrace.core.errors import DataError
+from llmtrace_collector.commands import collect
 from llmtrace_collector.metrics import request_metrics
+from tests.support.internal_errors import reset_internal_errors
 
 from .collecting import collecting, post, wait_for
 
@@ -95,3 +97,18 @@ def test_rows_that_cannot_be_read_are_a_problem_on_the_live_page(tmp_path, monke
         post(one.otlp, body_of(plain_span(0)))
         problems = wait_for(lambda: one.json("/api/v1/live")["collector"]["problems"], "a problem")
     assert problems == ["1 stored row cannot be read, and is in no metric"]
+
+
+def test_too_many_label_sets_are_a_problem_on_the_live_page(tmp_path, monkeypatch):
+    """Else a new model would be missing on dashboards without a word."""
+    monkeypatch.setattr(collect, "_MAX_LABEL_SETS", 1)
+    reset_internal_errors()
+    more = {"gen_ai.request.model": "n"}
+    with collecting(tmp_path / "data", metrics_settle="0.2") as one:
+        post(one.otlp, body_of(plain_span(0), plain_span(1, more.items())))
+        problems = wait_for(
+            lambda: one.get("/metrics") and one.json("/api/v1/live")["collector"]["problems"],
+            "a problem, once the rows are counted",
+        )
+    reset_internal_errors()
+    assert problems == ["1 request is in /metrics under `other`: there are too many label sets"]

@@ -227,3 +227,17 @@ def test_what_cannot_be_applied_keeps_nothing_else_from_it(caplog):
     assert not asyncio.run(reloader.reload())
     assert len(applied) == 1
     assert "a setting stays as it was: no such certificate" in caplog.text
+
+
+def test_what_needs_a_restart_is_named(tmp_path, caplog):
+    """Until it is had, or the setting is as it was; what is applied at once is not named."""
+    made = [
+        load(environment={"LLMTRACE_COLLECT_STORE_ROWS_DAYS": "91"}),
+        load(environment={"LLMTRACE_COLLECT_STORE_ROWS_DAYS": "91"}),
+        load(environment={"LLMTRACE_COLLECT_SPOOL_DISK_BYTES": "1GB"}),
+    ]
+    reloader = Reloader(load(environment={}), lambda: made.pop(0))
+    for _ in range(3):
+        assert asyncio.run(reloader.reload())
+    named = [line for line in caplog.messages if "only after a restart" in line]
+    assert named == ["changed, but applied only after a restart: store.rows_days"] * 2

@@ -120,7 +120,7 @@ def test_a_redirect_is_not_followed_and_says_where_to():
 
 
 def test_an_engine_that_no_longer_serves_its_metrics(caplog):
-    """Behind HTML it is down, and still an engine; other metrics come from something else."""
+    """Behind HTML, an empty or damaged page, or others' metrics it is down, and an engine."""
     page = good()
 
     async def changing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -133,17 +133,46 @@ def test_an_engine_that_no_longer_serves_its_metrics(caplog):
         async with web.listening(changing) as url, Scraper(static(url), QUICK) as scraper:
             await until(lambda: any(s.up for s in scraper.states()), "a page")
             (state,) = scraper.states()
-            page = web.answer("<html>Welcome to nginx!</html>")
-            await until(lambda: state.up is False, "that it is down")
-            assert state.kind == "engine"
-            assert state.reading is None
-            page = web.answer("process_cpu_seconds_total 3\n")
-            await until(lambda: state.up, "that it is up")
-            assert state.kind is None
+            whole = page
+            for broken, problem in (
+                ("<html>Welcome to nginx!</html>", "not a metrics page"),
+                ("", "the page has none of its engine's metrics"),
+                (
+                    "vllm:num_requests_running{ 3\n\0 nan",
+                    "the page has none of its engine's metrics",
+                ),
+                ("process_cpu_seconds_total 3\n", "the page has none of its engine's metrics"),
+            ):
+                page = web.answer(broken)
+                await until(lambda: state.up is False, "that it is down")
+                assert state.kind == "engine"
+                assert state.reading is None
+                assert (state.problem or "").endswith(problem)
+                page = whole
+                await until(lambda: state.up, "that it is up")
 
     with caplog.at_level(logging.WARNING, "llmtrace.collector"):
         asyncio.run(main())
-    assert sum("no profile knows" in line for line in caplog.messages) == 1
+    assert sum("none of its engine's metrics" in line for line in caplog.messages) == 3
+
+
+def test_another_reason_is_logged_too(caplog):
+    """The first one alone would name a cause that is over."""
+    statuses = ["401 Unauthorized", "500 Error", "500 Error", "401 Unauthorized"]
+
+    async def changing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.readuntil(b"\r\n\r\n"):
+            writer.write(web.answer("", statuses.pop(0) if statuses else "200 OK"))
+            await writer.drain()
+
+    async def main() -> None:
+        async with web.listening(changing) as url, Scraper(static(url), QUICK) as scraper:
+            await until(lambda: any(s.up for s in scraper.states()), "a page")
+
+    with caplog.at_level(logging.WARNING, "llmtrace.collector"):
+        asyncio.run(main())
+    failed = [line[-3:] for line in caplog.messages if "a target is not read" in line]
+    assert failed == ["401", "500", "401"]
 
 
 def test_nothing_listens_there():

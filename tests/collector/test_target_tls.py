@@ -125,6 +125,7 @@ def test_what_a_name_finds_is_read_with_the_files_for_it(made, tmp_path, named):
 
     assert state.up is named
     assert dict(state.failures) == ({} if named else {"tls": 1})
+    assert named or "set `server_name`" in state.problem
 
 
 def settings(tmp_path, **files):

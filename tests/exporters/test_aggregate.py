@@ -142,7 +142,7 @@ def test_gap_thresholds_that_are_bounds_already():
 
 
 def test_label_sets_are_bounded():
-    """Above the limit, new label sets are counted as `other`, by outcome; nothing is lost."""
+    """Above the limit, new ones are counted as `other`, by service and outcome; none is lost."""
     aggregate = Aggregate(max_label_sets=3)
     for number in range(10):
         aggregate.add(typical(route=f"/{number}"))
@@ -158,6 +158,21 @@ def test_label_sets_are_bounded():
         ("other", "other", "timeout"): 1,
     }
     assert internal_errors() == {"export.metrics.label_sets": 8}
+
+
+def test_random_models_hide_no_later_service():
+    """A new service is counted by its name, until services are what there is too much of."""
+    aggregate = Aggregate(max_label_sets=3)
+    for number in range(10):
+        aggregate.add(typical(model=f"m{number}", service="noisy"))
+    for service in ("shop", "shop", "search", "a", "b"):
+        aggregate.add(typical(service=service))
+    cells = aggregate.by(attrgetter("service", "model"))
+
+    assert {key: cell.requests for key, cell in cells.items()} == {
+        ("noisy", "m0"): 1, ("noisy", "m1"): 1, ("noisy", "m2"): 1, ("noisy", "other"): 7,
+        ("shop", "other"): 2, ("search", "other"): 1, ("other", "other"): 2,
+    }  # fmt: skip
 
 
 def test_half_a_character_in_a_label():

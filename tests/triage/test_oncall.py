@@ -220,7 +220,7 @@ def test_an_alert_whose_data_cannot_be_read_is_tried_again(slow, at, tmp_path, c
 
     def load(_window: Window, _progress: Any) -> Case:
         tries.append(1)
-        if len(tries) < 6:
+        if len(tries) < 8:  # three of the first alert, in turn with the others'
             raise SourceError("the collector is away")
         return Case(rows=slow.rows, signals=slow.signals)
 
@@ -268,6 +268,65 @@ def test_what_failed_is_taken_on_again(slow, at, tmp_path):
         away[0] = False
         until(lambda: desk.take(alerts) == 1)
         until(lambda: desk.counts["triaged"])
+
+
+def test_what_was_queued_is_triaged_after_a_restart(slow, at, tmp_path, caplog):
+    """An alert that was accepted is not sent again; one that cannot be kept is not accepted."""
+
+    def load(_window: Window, _progress: Any) -> Case:
+        return Case(rows=slow.rows, signals=slow.signals)
+
+    alerts = read_alerts(notification(firing(at), firing(at + 1)))
+    with working(load, tmp_path, settle_s=60.0) as desk:
+        assert desk.take(alerts) == 2
+    assert "2 alerts are still queued" in caplog.text
+    (tmp_path / "20010909T014640Z-Half-0123456789abcdef.queued").write_text("")
+    with working(load, tmp_path) as desk:
+        assert desk.take(alerts) == 0
+        until(lambda: desk.counts["triaged"] == 2)
+    assert sorted(Reports(tmp_path).names()) == sorted(map(Reports(tmp_path).named, alerts))
+    assert "Half-0123456789abcdef.queued is no queued alert" in caplog.text
+    assert len(list(tmp_path.glob("*.queued"))) == 1
+
+
+def test_a_folder_that_cannot_be_written_is_said(slow, at, tmp_path):
+    """Of /healthz, until it can be; what was accepted is kept, other alerts are not accepted."""
+
+    def load(_window: Window, _progress: Any) -> Case:
+        return Case(rows=slow.rows, signals=slow.signals)
+
+    folder, aside = tmp_path / "reports", tmp_path / "aside"
+    with (
+        working(load, folder, settle_s=0.2, retry_s=0.1, attempts=1) as desk,
+        TestClient(make_app(desk, Reports(folder), None), base_url="http://127.0.0.1") as web,
+    ):
+        desk.take(read_alerts(notification(firing(at))))
+        assert web.get("/healthz").json() == {"ok": True, "queued": 1, "taken": 1}
+        folder.rename(aside)
+        until(lambda: desk.problem)
+        answer = web.get("/healthz")
+        assert answer.status_code == 503
+        assert answer.json()["ok"] is False
+        assert "reports cannot be written" in answer.json()["error"]
+        refused = web.post("/alerts", json=json.loads(notification(firing(at + 1))))
+        assert refused.status_code == 503
+        assert "reports cannot be written" in refused.json()["error"]
+        aside.rename(folder)
+        until(lambda: desk.counts["triaged"])
+        assert web.get("/healthz").json()["ok"] is True
+
+
+def test_an_alert_that_is_too_early_does_not_hold_up_the_next(slow, at, tmp_path):
+    """It is tried again when it is due; the others are triaged meanwhile."""
+    looks = [slow.rows.take(slow.rows.start < 0)]
+
+    def load(_window: Window, _progress: Any) -> Case:
+        return Case(rows=looks.pop() if looks else slow.rows, signals=slow.signals)
+
+    with working(load, tmp_path, retry_s=60.0) as desk:
+        desk.take(read_alerts(notification(firing(at), firing(at + 1))))
+        until(lambda: desk.counts["triaged"])
+        assert [alert.started for alert in desk.unfinished()] == [at]
 
 
 def test_odd_alerts_do_not_hide_the_others(slow, at):
@@ -350,6 +409,18 @@ def test_an_alert_of_another_day_is_said_to_be_of_none(slow, at):
     for said, started in times.items():
         [alert] = read_alerts(notification(firing(started)))
         assert said in triage_alert(slow, alert, at).about
+
+
+@pytest.mark.parametrize("away_s", [-40_000, -2_400, 100_000])
+def test_an_alert_outside_the_data_is_triaged(slow, away_s):
+    """Of a few requests, which all began long after it, or before."""
+    few = slow.rows.take(slow.rows.start < slow.rows.start[101])
+    case = Case(rows=few, signals=slow.signals)
+    [alert] = read_alerts(notification(firing(few.start[0] / 1e9 + away_s, slo="ttft")))
+    result = triage_alert(case, alert, alert.started + 86_400)
+    assert (result.verdict, result.about[1]) == (
+        "not_enough_data", "no request began within a minute of it",
+    )  # fmt: skip
 
 
 def test_an_alert_of_an_instance_names_it(slow, at):

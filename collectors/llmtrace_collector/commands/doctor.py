@@ -187,7 +187,7 @@ async def examine(
 
 
 async def _collector(url: str, timeout_s: float) -> Mapping[str, Any] | None:
-    """Return the status of an llmtrace collector; `None` = it is not one, or not ready."""
+    """Return the status of an llmtrace collector; `None` = it is not one."""
     parts = urlsplit(checked(url, "URL"))
     if parts.path not in _BASES | {"/metrics", "/readyz"}:
         return None
@@ -196,7 +196,9 @@ async def _collector(url: str, timeout_s: float) -> Mapping[str, Any] | None:
         for path in ("/healthz", "/readyz"):
             page = urlunsplit((parts.scheme, parts.netloc, path, "", ""))
             try:
-                text = await fetch(session, page, timeout_s=timeout_s, size=_SMALL)
+                text = await fetch(
+                    session, page, timeout_s=timeout_s, size=_SMALL, statuses=(200, 503)
+                )
                 found.append(read_json(text, page))
             except FetchError:
                 return None
@@ -209,13 +211,15 @@ def _show_collector(url: str, found: Mapping[str, Any], *, as_json: bool) -> Non
     """Print the status of a collector.
 
     Raises:
-        SourceError: requests are in quarantine.
+        SourceError: it is not ready, or requests are in quarantine.
     """
     count, console = found.get("quarantined_requests", 0), Console()
     if as_json:
         console.out(json.dumps({"url": shown(url), **found}, indent=2), highlight=False)
     else:
-        status = printable(str(found.get("status")))
+        status = ": ".join(
+            printable(str(found[name])) for name in ("status", "reason") if name in found
+        )
         console.out(f"{shown(url)}: llmtrace collector, {status}", highlight=False)
         if words := found.get("clock"):
             console.out(f"  {printable(str(words))}", highlight=False)
@@ -224,6 +228,8 @@ def _show_collector(url: str, found: Mapping[str, Any], *, as_json: bool) -> Non
             f"{count} {'request is' if count == 1 else 'requests are'} in quarantine: the store "
             "did not take them; `llmtrace quarantine` says why, and replays them"
         )
+    if "reason" in found:
+        raise SourceError("the collector takes no requests now")
 
 
 @dataclass(frozen=True, slots=True)

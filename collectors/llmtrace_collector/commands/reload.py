@@ -9,12 +9,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from operator import attrgetter
+from typing import Final
 
 from llmtrace.api_clients.http_client import read_token
 from llmtrace.core.errors import LlmtraceError
+from llmtrace_collector.config.fields import leaves
 from llmtrace_collector.config.schema import Config
 
 logger = logging.getLogger("llmtrace.collector")
+
+# Settings that are applied while the collector runs; the others need a restart.
+_APPLIED: Final = frozenset(
+    {
+        "links", "access.certificate", "access.key", "access.token_file", "receive.token_file",
+        "receive.body_bytes", "receive.inflated_bytes", "receive.expanded_bytes",
+        "receive.memory_bytes", "spool.sync", "spool.disk_bytes", "spool.free_bytes",
+        "spool.quarantine_bytes", "scrape.targets", "scrape.files", "scrape.http", "scrape.dns",
+        "scrape.kubernetes",
+    }
+)  # fmt: skip
 
 
 class Reloader:
@@ -26,7 +40,7 @@ class Reloader:
     """
 
     def __init__(self, config: Config, read: Callable[[], Config] | None = None) -> None:
-        self.config = config
+        self.config = self._began = config
         self._read = read
         self._apply: list[Callable[[Config], None]] = []
         self._tokens = _tokens(config)
@@ -66,6 +80,10 @@ class Reloader:
                 is_applied = False
         if is_applied:
             logger.info("settings reloaded")
+        names = {".".join(key) for key, _, _ in leaves(Config)} - _APPLIED
+        changed = [n for n in sorted(names) if attrgetter(n)(config) != attrgetter(n)(self._began)]
+        if changed:
+            logger.warning("changed, but applied only after a restart: %s", ", ".join(changed))
         return is_applied
 
 

@@ -7,7 +7,9 @@ line, the key, and what would be valid.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_type_hints
@@ -127,10 +129,10 @@ def _walk(content: Any, node: Any, file: Path, above: Key) -> Iterator[tuple[Key
 def from_environment(
     kind: type[Any], prefix: str, environment: Mapping[str, str]
 ) -> dict[Key, Given]:
-    """Return the values in the environment: each is YAML, as it would be in the file.
+    """Return the values in the environment: YAML, as in the file, or else the text itself.
 
     Raises:
-        ConfigError: a variable that begins with the prefix names no setting, or is not YAML.
+        ConfigError: a variable that begins with the prefix names no setting.
     """
     named = {variable(prefix, key): key for key, _, _ in leaves(kind)}
     found = {}
@@ -140,10 +142,11 @@ def from_environment(
         where = Where(name, Path())
         if name not in named:
             raise where.wrong(f"no such setting{_nearest(name, named)}")
-        try:
-            found[named[name]] = Given(yaml.safe_load(written), where)
-        except (yaml.YAMLError, ValueError, RecursionError):
-            raise where.wrong("its value is not YAML") from None
+        value: Any = written
+        # Text such as `[::]:4319` is not YAML without quotes, which the shell has removed.
+        with suppress(yaml.YAMLError, ValueError, RecursionError):
+            value = yaml.safe_load(written)
+        found[named[name]] = Given(value, where)
     return found
 
 
@@ -175,8 +178,9 @@ def _build(kind: type[T], above: Key, given: tuple[Mapping[Key, Given], ...]) ->
         if "read" not in one.metadata:
             values[one.name] = _build(hints[one.name], key, given)
             continue
-        found = next((layer[key] for layer in given if key in layer), None)
-        if found is not None and found.value is not None:
+        # An empty value is none: the next layer's is taken.
+        layers = (layer[key] for layer in given if key in layer)
+        if found := next((one for one in layers if one.value is not None), None):
             values[one.name] = one.metadata["read"](found.value, found.where)
         elif one.default is MISSING:
             raise ConfigError(f"{'.'.join(key)} must be given")
@@ -243,12 +247,24 @@ def one_of(*words: str) -> Read[str]:
 
 def path(value: Any, where: Where) -> Path:
     """Read a path; a relative one starts from the folder of the file it is in."""
-    said = Path(text(value, where)).expanduser()
+    if re.search(r"\$[{\w]", text(value, where)):
+        raise where.wrong(f"{value}: variables are not expanded here; write the path itself")
+    try:
+        said = Path(value).expanduser()
+    except RuntimeError:
+        raise where.wrong(f"{value}: this user has no home folder; write a whole path") from None
     return said if said.is_absolute() else where.base / said
 
 
+def token_there(value: Any, where: Where) -> Path:
+    """Read the path of a file, and check that it holds a token, however short: another's."""
+    found = path(value, where)
+    read_token(found, where.text)
+    return found
+
+
 def token_file(value: Any, where: Where) -> Path:
-    """Read the path of a file, and check that it holds a token."""
+    """Read the path of a file, and check that it holds a token that cannot be guessed."""
     found = path(value, where)
     if len(read_token(found, where.text)) < _MIN_TOKEN:
         raise where.wrong(

@@ -26,6 +26,7 @@ from llmtrace_collector.config import target_fields
 from llmtrace_collector.config.fields import (
     Given,
     Key,
+    Read,
     Where,
     build,
     each,
@@ -98,19 +99,27 @@ def address(value: Any, where: Where) -> Address | None:
         return None
     said = str(value) if isinstance(value, int | str) and value is not True else ""
     host, colon, port = said.rpartition(":")
+    if ":" in host and not host.startswith("["):
+        raise where.wrong(f"{value!r}: an IPv6 address is in brackets, such as [::1]:4319")
     host = host.removeprefix("[").removesuffix("]") if colon else "127.0.0.1"
     if port.isdecimal() and int(port) <= _MAX_PORT and host:
         return Address(host, int(port))
     raise where.wrong(f"{value!r} is not an address such as 127.0.0.1:4319, a port, or off")
 
 
-def size(value: Any, where: Where) -> int:
-    """Read bytes: a number, or 512MB, 20GiB (both in powers of 1024)."""
-    match = _SIZE.fullmatch(str(value)) if not isinstance(value, bool) else None
-    found = float(match[1]) * _SIZES[match[2].lower()] if match else 0.0
-    if not 1 <= found < float("inf"):
-        raise where.wrong(f"{value!r} is not a size such as 512MB or 20GB")
-    return round(found)
+def size(least: int = 1) -> Read[int]:
+    """Return a reader of bytes: a number, or 512MB, 20GiB (both in powers of 1024)."""
+
+    def read(value: Any, where: Where) -> int:
+        match = _SIZE.fullmatch(str(value)) if not isinstance(value, bool) else None
+        found = float(match[1]) * _SIZES[match[2].lower()] if match else float("inf")
+        if found == float("inf"):
+            raise where.wrong(f"{value!r} is not a size such as 512MB or 20GB")
+        if found < least:
+            raise where.wrong(f"{value!r} is less than the minimum, {least} bytes")
+        return round(found)
+
+    return read
 
 
 def duration(value: Any, where: Where) -> float:
@@ -173,7 +182,7 @@ def budgets(value: Any, where: Where) -> Budgets:
 def data_folder() -> Path:
     """Return the default folder of the data."""
     state = os.environ.get("XDG_STATE_HOME")
-    return (Path(state) if state else Path.home() / ".local" / "state") / "llmtrace"
+    return Path(state or "~/.local/state") / "llmtrace"
 
 
 def _with_settings(limits: Limits, settings: Receive | Spooling) -> Limits:
@@ -220,16 +229,16 @@ class Receive:
     origins: tuple[str, ...] = setting(
         (), each(origin), "origins of web pages that may send beacons; `*` = any"
     )
-    body_bytes: int = setting(_TAKEN.body_bytes, size, "maximum size of a request as received")
+    body_bytes: int = setting(_TAKEN.body_bytes, size(), "maximum size of a request as received")
     inflated_bytes: int = setting(
-        _TAKEN.inflated_bytes, size, "maximum size of a request after decompression"
+        _TAKEN.inflated_bytes, size(), "maximum size of a request after decompression"
     )
     expanded_bytes: int = setting(
         _TAKEN.expanded_bytes,
-        size,
+        size(),
         "maximum size of a request as stored, with a copy of resource and scope in each span",
     )
-    memory_bytes: int = setting(_TAKEN.memory_bytes, size, "for all requests in progress")
+    memory_bytes: int = setting(_TAKEN.memory_bytes, size(), "for all requests in progress")
     connections: int = setting(
         _TAKEN.connections, whole(1, 1_000_000, "a number of connections"), "maximum open at once"
     )
@@ -252,10 +261,10 @@ class Spooling:
         "when to `fsync`: `always` = before the acknowledgement, `interval` = once a second, "
         "`never` = left to the operating system. It matters only in a power failure",
     )
-    disk_bytes: int = setting(_KEPT.disk_bytes, size, "maximum size; above it senders retry")
-    free_bytes: int = setting(_KEPT.free_bytes, size, "space to leave free on the disk")
+    disk_bytes: int = setting(_KEPT.disk_bytes, size(), "maximum size; above it senders retry")
+    free_bytes: int = setting(_KEPT.free_bytes, size(0), "space to leave free on the disk")
     quarantine_bytes: int = setting(
-        _KEPT.quarantine_bytes, size, "for rejected requests; above it the oldest are deleted"
+        _KEPT.quarantine_bytes, size(), "for rejected requests; above it the oldest are deleted"
     )
 
     def limits(self) -> SpoolLimits:
@@ -284,7 +293,7 @@ class StoreSettings:
         _KEEP.signals, whole(1, 36_500, "a number of days"), "days to keep signals of engines"
     )
     disk_bytes: int | None = setting(
-        None, size, "embedded: maximum size; the oldest days are deleted first"
+        None, size(100 << 20), "embedded: maximum size; the oldest days are deleted first"
     )
     wait: float = setting(
         30.0, duration, "embedded: how long less than 1 MiB may wait before it is stored"
@@ -475,6 +484,13 @@ def check(config: Config) -> None:
     config.spool.limits()
     for one in config.scrape.files:
         one.read()
+    listed: dict[str, Target] = {}
+    for target in (target for group in config.scrape.targets for target in group):
+        if listed.setdefault(target.url, target) != target:
+            raise ConfigError(
+                f"scrape.targets: {shown(target.url)} is listed twice with different settings; a "
+                "target is read once"
+            )
     taken: dict[tuple[str, int], str] = {}
     for name, at in listen.addresses.items():
         other = taken.setdefault((at.host, at.port), name) if at.port else name

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from llmtrace.core.errors import ConfigError
-from llmtrace_collector.config.fields import Where, file_there, one_of, path, text, token_file
+from llmtrace_collector.config.fields import Where, file_there, one_of, path, text, token_there
 from llmtrace_collector.scrape.credentials import NONE_NEEDED, Credentials
 from llmtrace_collector.scrape.discovery import DnsTargets, KubernetesPods
 from llmtrace_collector.scrape.dns_srv import SrvTargets, is_srv
@@ -64,7 +64,7 @@ def _credentials(value: Mapping[str, Any], where: Where, others: set[str]) -> Cr
     if "token_file" in given and "username" in given:
         raise where.wrong("token_file and username: a request can send only one of them")
     read: Mapping[str, Callable[[Any, Where], Any]] = {
-        "token_file": token_file, "username": text, "password_file": file_there,
+        "token_file": token_there, "username": text, "password_file": file_there,
     }  # fmt: skip
     return Credentials(
         **{name: read[name](one, where.at(f".{name}")) for name, one in given.items()},

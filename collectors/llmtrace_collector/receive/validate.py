@@ -31,7 +31,7 @@ _NO_SPAN: Final = bytes(_SPAN_ID)
 _WORDS: Final = {
     "ids": "a trace id is 16 bytes, a span id 8, and neither all zero",
     "text": "text that is not UTF-8, or a span that cannot be read",
-    "attributes": "more attributes than the collector accepts",
+    "attributes": f"more than {ReceiveLimits().attributes} attributes",
     "span_bytes": "a span is larger than the collector accepts",
     "expanded_bytes": "stored with a copy of resource and scope in each, these spans are larger "
     "than the collector accepts (receive.expanded_bytes)",

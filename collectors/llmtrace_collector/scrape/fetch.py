@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import ssl
+from collections.abc import Collection
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit, urlunsplit
 
@@ -103,6 +104,7 @@ async def fetch(
     server_name: str | None = None,
     large: asyncio.Semaphore | None = None,
     first_line: bool = False,
+    statuses: Collection[int] = (200,),
 ) -> str:
     """Return a page's text.
 
@@ -116,23 +118,23 @@ async def fetch(
         server_name: the name that the certificate must have; `None` = the host in the address.
         large: bounds how many large bodies are in memory at once; ordinary pages do not wait.
         first_line: whether to stop reading after the first line.
+        statuses: of responses whose body is the page.
 
     Raises:
         FetchError: it could not be fetched; the message holds no secret.
     """
-    headers = {"Authorization": authorization} if authorization else None
     try:
         async with (
             asyncio.timeout(timeout_s),
             session.get(
                 url,
-                headers=headers,
+                headers={"Authorization": authorization} if authorization else None,
                 allow_redirects=False,
                 ssl=True if tls is None else tls,
                 server_hostname=server_name,
             ) as answer,
         ):
-            if answer.status != 200:  # noqa: PLR2004
+            if answer.status not in statuses:
                 words = f"{shown(url)} answered {answer.status}"
                 if (moved := answer.headers.get("Location")) is not None:
                     words += f": name the page itself, {shown(printable(moved))[:_MAX_SHOWN]}"
@@ -143,8 +145,10 @@ async def fetch(
     except TimeoutError:
         raise FetchError("timeout", f"{shown(url)} took longer than {timeout_s:g} s") from None
     except (aiohttp.ClientSSLError, ssl.SSLError) as error:
-        why = f"{unreachable(error)} ({OWN_AUTHORITY})"
-        raise FetchError("tls", f"{shown(url)}: TLS failed: {why}") from error
+        why, hint = unreachable(error), OWN_AUTHORITY if tls is None else "see its `ca_file`"
+        if "mismatch" in why:
+            hint = "if that is the right server, set `server_name` to a name in its certificate"
+        raise FetchError("tls", f"{shown(url)}: TLS failed: {why} ({hint})") from error
     except (aiohttp.ClientConnectorError, ConnectionRefusedError) as error:
         raise FetchError("connect", f"{shown(url)}: {how_broken(error)}") from error
     except (aiohttp.ClientError, OSError, ValueError) as error:

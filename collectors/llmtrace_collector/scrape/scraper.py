@@ -273,7 +273,7 @@ class Scraper:
 
     def _failed(self, state: TargetState, reason: str, words: str) -> None:
         state.failures[reason] += 1
-        if state.up is not False or state.failures[reason] == 1:
+        if state.problem != words:
             logger.warning("a target is not read: %s", words)
         state.up, state.problem, state.reading, state.intervals = False, words, None, ()
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from llmtrace import __version__
 from llmtrace.budget import Budget, Budgets
+from llmtrace.core.failopen import internal_errors
 from llmtrace_collector.receive import Admission, Ingest, Spool
 from llmtrace_collector.scrape.scraper import Scraper, TargetState
 from llmtrace_collector.serve import live_model, live_queries
@@ -156,6 +157,9 @@ class LiveView:
         if count := self._unread():
             rows = "row cannot be read, and is" if count == 1 else "rows cannot be read, and are"
             yield f"{count:,} stored {rows} in no metric"
+        if count := internal_errors().get("export.metrics.label_sets", 0):
+            counted = "request is" if count == 1 else "requests are"
+            yield f"{count:,} {counted} in /metrics under `other`: there are too many label sets"
         if count := self._admission.quarantine.count:
             requests = "request is" if count == 1 else "requests are"
             yield f"{count:,} {requests} in quarantine: see `llmtrace quarantine`"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
+from llmtrace.core.errors import DataError
 from llmtrace_collector.signals.definitions import SIGNALS, Signal, suffixes
 from llmtrace_collector.signals.exposition_parser import ExpositionParser, Limits, Series
 from llmtrace_collector.signals.profile import BLOCK_SIZE, Family, Profile, Version, show_version
@@ -180,7 +181,7 @@ class Normaliser:
         """Return the normalised contents of a page.
 
         Raises:
-            DataError: it is not a metrics page.
+            DataError: it is not a metrics page, or has no metric of the engine that it was of.
         """
         reading = self._read(text) if self._until_look > 0 else None
         if reading is None or not reading.measured:
@@ -188,11 +189,15 @@ class Normaliser:
             known = recognise(self._candidates, text)
             if not known:
                 ExpositionParser.check(text)
+                # What was an engine still is one: its metrics are gone.
+                known = tuple(one for one in self.profiles if one.kind == "engine")
             self._until_look = _PAGES_BETWEEN_LOOKS
             if known != self.profiles or self._reader is None:
                 self._begin(known)
                 reading = None
             reading = self._read(text) if reading is None else reading
+            if not reading.measured and any(one.kind == "engine" for one in known):
+                raise DataError("the page has none of its engine's metrics")
         self._until_look -= 1
         return reading
 

@@ -250,7 +250,8 @@ class Aggregate:
         ours: count what OpenTelemetry's GenAI metrics do not have, too: stages, `tpot`, `phases`.
         tenants: keep tenants apart too.
         details: keep operation, provider, server and error type apart too.
-        max_label_sets: beyond these, rows of new label sets are counted together under `other`.
+        max_label_sets: beyond these, rows of new label sets are counted together under `other`, by
+            service; beyond as many again, those of new services, too.
         turns: called with each turn among the rows; turns are not requests.
 
     Raises:
@@ -325,7 +326,11 @@ class Aggregate:
                 "export.metrics.label_sets",
                 f"more than {self._max} label sets; further ones are counted as {OTHER!r}",
             )
-            labels = Labels(*[OTHER] * len(labels))._replace(outcome=labels.outcome)
+            # A client's random model names must not hide the services that come later.
+            others = Labels(*[OTHER] * len(labels))._replace(outcome=labels.outcome)
+            labels = others._replace(service=labels.service)
+            if labels not in self._cells and len(self._cells) >= 2 * self._max:
+                labels = others
         if (cell := self._cells.get(labels)) is None:
             cell = self._cells[labels] = Cell(self._edges, ours=self._ours)
         return cell

@@ -50,8 +50,8 @@ class PrometheusSink:
         thresholds_s: bucket bounds to add; see `Aggregate`.
         budget_seconds: what each budget, by name, allows each stage; shown as a gauge.
         tenants: label by tenant too.
-        max_label_sets: of requests, exposed one by one; further ones are counted as `other`. A
-            page costs about 10 ms and 60 kB for each, in the application's process.
+        max_label_sets: of requests, exposed one by one; further ones are counted as `other`, by
+            service. A page costs about 10 ms and 60 kB for each, in the application's process.
         registry: where to register; llmtrace's collector there before is replaced.
 
     Raises:

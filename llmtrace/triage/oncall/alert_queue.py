@@ -1,7 +1,7 @@
 """Triage each incoming alert once, store the report and notify people.
 
-One thread works through a bounded queue. A report that cannot be delivered is stored anyway, and
-the failure is logged.
+One thread works through a bounded queue, which outlives a restart: it is in the folder of the
+reports, too. A report that cannot be delivered is stored anyway, and the failure is logged.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -67,7 +68,16 @@ class QueueSettings:
 
 
 class Full(Exception):  # noqa: N818 - the state of the queue
-    """Raised if too many alerts are waiting."""
+    """Raised with the reason if alerts cannot be queued; their sender sends them again."""
+
+
+@dataclass(slots=True)
+class _Queued:
+    """An alert in the queue: when it is due, in monotonic seconds, and how often it was tried."""
+
+    alert: Alert
+    due: float
+    attempts: int = 0
 
 
 class AlertQueue:
@@ -80,6 +90,10 @@ class AlertQueue:
         settings: how alerts are processed.
         link: makes the address of a report from its name; `None` = reports have no address.
         links: where traces and runbooks are, for reports to link to.
+
+    Attributes:
+        counts: alerts and reports by what happened to them.
+        problem: why the folder could not be written to; `None` = a report was written since.
     """
 
     def __init__(
@@ -98,12 +112,16 @@ class AlertQueue:
         self._settings = settings or QueueSettings()
         self._link = link
         self._links = links
-        self._waiting: deque[Alert] = deque()
+        self._waiting = [_Queued(alert, time.monotonic()) for alert in reports.queued()]
         self._working: Alert | None = None
-        self._known: dict[str, None] = {}  # names of reports, in order of arrival
+        # Names of reports, in order of arrival.
+        self._known = {reports.named(one.alert): None for one in self._waiting}
         self._changed = threading.Condition()
         self._closing = False
         self.counts: Counter[str] = Counter()
+        self.problem: str | None = None
+        if self._waiting:
+            logger.info("%d alerts were still queued: they are triaged now", len(self._waiting))
         self._thread = threading.Thread(target=self._run, name="llmtrace oncall", daemon=True)
         self._thread.start()
 
@@ -111,8 +129,8 @@ class AlertQueue:
         """Queue the alerts that are firing and new; return how many.
 
         Raises:
-            Full: there was not room for all. As many as there was room for are queued; their
-                sender sends the others again.
+            Full: there was not room for all, and as many as there was room for are queued; or they
+                cannot be written to the folder.
         """
         with self._changed:
             new: dict[str, Alert] = {}
@@ -124,71 +142,90 @@ class AlertQueue:
                     new[name] = alert
             room = max(0, self._settings.max_waiting - len(self._waiting))
             taken = dict(islice(new.items(), room))
+            for name, alert in taken.items():
+                if not self._written(partial(self._reports.enqueue, name, alert)):
+                    raise Full(self.problem)
             self._known.update(dict.fromkeys(taken))
             while len(self._known) > _MAX_KNOWN:
                 del self._known[next(iter(self._known))]
-            self._waiting.extend(taken.values())
+            due = time.monotonic() + self._settings.settle_s
+            self._waiting += [_Queued(alert, due) for alert in taken.values()]
             self.counts["taken"] += len(taken)
             self._changed.notify_all()
             if rejected := len(new) - len(taken):
                 self.counts["rejected"] += rejected
-                raise Full
+                raise Full("busy")
         return len(taken)
 
     def unfinished(self) -> list[Alert]:
         """Return the alert being triaged and those waiting."""
         with self._changed:
-            return [*([] if self._working is None else [self._working]), *self._waiting]
+            waiting = [one.alert for one in self._waiting]
+            return waiting if self._working is None else [self._working, *waiting]
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Finish the current alert, and end the thread."""
+        """Finish the current alert, and end the thread; the others wait for the next start."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         self._thread.join(timeout_s)
+        if left := len(self.unfinished()):
+            logger.warning("%d alerts are still queued; the next start triages them", left)
 
-    def _pause(self, seconds: float) -> bool:
-        """Wait; return whether to go on, which is false when the queue is closing."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closing, seconds)
-            return not self._closing
-
-    def _next(self) -> Alert | None:
+    def _next(self) -> _Queued | None:
+        """Wait until an alert is due, and take it out; `None` = the queue is closing."""
         with self._changed:
             self._working = None
-            self._changed.wait_for(lambda: self._closing or self._waiting)
-            if self._closing:
-                return None
-            # Pages wake people, so they go first.
-            self._working = min(
-                self._waiting, key=lambda one: one.labels.get("severity") != "page"
-            )
-            self._waiting.remove(self._working)
-            return self._working
+            while not self._closing:
+                now = time.monotonic()
+                if due := [one for one in self._waiting if one.due <= now]:
+                    # Pages wake people, so they go first.
+                    chosen = min(due, key=lambda one: one.alert.labels.get("severity") != "page")
+                    self._waiting.remove(chosen)
+                    self._working = chosen.alert
+                    return chosen
+                self._changed.wait(min((one.due - now for one in self._waiting), default=None))
+        return None
 
     def _run(self) -> None:
-        while (alert := self._next()) is not None:
-            if not self._pause(self._settings.settle_s):
-                return
+        while (one := self._next()) is not None:
+            one.attempts += 1
             try:
-                self._work(alert)
+                done = self._work(one.alert, last=one.attempts >= self._settings.attempts)
             except Exception:  # one alert that fails must not end the thread
-                self._failed(alert)
-                logger.exception("alert %s could not be triaged", alert.id)
+                done = True
+                self._failed(one.alert)
+                logger.exception("alert %s could not be triaged", one.alert.id)
+            if not done:  # the others need not wait for it
+                one.due = time.monotonic() + self._settings.retry_s
+                with self._changed:
+                    self._waiting.append(one)
 
-    def _work(self, alert: Alert) -> None:
-        found = self._triaged(alert)
-        if found is None:
-            self._failed(alert)
-            return
-        case, result = found
+    def _work(self, alert: Alert, *, last: bool) -> bool:
+        """Triage an alert; return whether that is finished, or false to try it again later.
+
+        An alert is tried again if the source does not respond, if the data show nothing yet, as
+        an incident that has only begun shows more later, or if the report cannot be written.
+        """
+        window = Window(alert.started - self._settings.back_s, time.time())
+        try:
+            case = self._load(window, lambda _what, _share: None)
+            result = triage_alert(case, alert, time.time())
+        except LlmtraceError as error:
+            logger.warning("alert %s: %s", alert.id, error)
+            if last:
+                self._failed(alert)
+            return last
+        if result.verdict in _TOO_EARLY and not last:
+            logger.info("alert %s: too little to see yet", alert.id)
+            return False
         name = self._reports.named(alert)
         result = replace(result, similar=similar_reports(self._reports, result, alert, name))
-        self._reports.keep(
-            name,
-            as_report(name, alert, result, time.time()),
-            page(result, case, self._links),
-        )
+        report = as_report(name, alert, result, time.time())
+        html = page(result, case, self._links)
+        if not self._written(partial(self._reports.keep, name, report, html)):
+            return False
+        self.problem = None
         self.counts["triaged"] += 1
         logger.info("alert %s: %s", alert.id, result.verdict)
         link = None if self._link is None else self._link(name)
@@ -198,35 +235,25 @@ class AlertQueue:
             except LlmtraceError as error:
                 self.counts["not_delivered"] += 1
                 logger.warning("report %s: %s", name, error)
+        return True
+
+    def _written(self, write: Callable[[], None]) -> bool:
+        """Write to the folder; return whether that was possible."""
+        try:
+            write()
+        except OSError as error:
+            self.problem = f"reports cannot be written: {error}"
+            logger.warning("%s", self.problem)
+            return False
+        return True
 
     def _failed(self, alert: Alert) -> None:
         """Count a failure, and accept the alert again when its sender repeats it."""
         self.counts["failed"] += 1
+        name = self._reports.named(alert)
         with self._changed:
-            self._known.pop(self._reports.named(alert), None)
-
-    def _triaged(self, alert: Alert) -> tuple[Case, Result] | None:
-        """Read the data around an alert, and triage it; `None` = they could not be read.
-
-        Both are tried again, if the source does not respond or if the data show nothing yet: an
-            incident
-        that has only begun shows more later.
-        """
-        found: tuple[Case, Result] | None = None
-        for number in range(self._settings.attempts):
-            if number and not self._pause(self._settings.retry_s):
-                break
-            window = Window(alert.started - self._settings.back_s, time.time())
-            try:
-                case = self._load(window, lambda _what, _share: None)
-                found = case, triage_alert(case, alert, time.time())
-            except LlmtraceError as error:
-                logger.warning("alert %s: %s", alert.id, error)
-                continue
-            if found[1].verdict not in _TOO_EARLY:
-                break
-            logger.info("alert %s: too little to see yet", alert.id)
-        return found
+            self._known.pop(name, None)
+        self._written(partial(self._reports.dequeue, name))
 
 
 def triage_alert(case: Case, alert: Alert, now: float) -> Result:

@@ -1,21 +1,23 @@
 """Store reports in a folder, each as a page and a JSON file named by time and alert.
 
-If there are too many, the oldest are removed.
+If there are too many, the oldest are removed. Alerts that wait for theirs are files there, too.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from llmtrace.core.errors import ConfigError
 from llmtrace.triage.oncall.alert import Alert
 
+logger = logging.getLogger("llmtrace.oncall")
 _NAME: Final = re.compile(r"\d{8}T\d{6}Z-[A-Za-z0-9_]{1,80}-[0-9a-f]{16}")
 _ODD: Final = re.compile(r"[^A-Za-z0-9_]+")
 
@@ -33,13 +35,15 @@ class Reports:
     most: int = 1000
 
     def ready(self) -> None:
-        """Create the folder.
+        """Create the folder, and write to it.
 
         Raises:
             ConfigError: that is not possible.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            self._write(".probe", "a disk that is full takes an empty file\n")
+            (self.folder / ".probe").unlink()
         except OSError as error:
             raise ConfigError(f"--reports {self.folder}: {error.strerror}") from error
 
@@ -53,10 +57,27 @@ class Reports:
         """Return whether a report exists, even from before a restart."""
         return (self.folder / f"{name}.json").exists()
 
+    def enqueue(self, name: str, alert: Alert) -> None:
+        """Write an alert that waits for its report. Raises `OSError`."""
+        self._write(f"{name}.queued", json.dumps(asdict(alert)))
+
+    def dequeue(self, name: str) -> None:
+        """Forget that an alert waits for its report."""
+        (self.folder / f"{name}.queued").unlink(missing_ok=True)
+
+    def queued(self) -> Iterator[Alert]:
+        """Read the alerts that waited for their reports when the last process ended."""
+        for path in sorted(self.folder.glob("*.queued")):
+            try:
+                yield Alert(**json.loads(path.read_bytes()))
+            except (ValueError, TypeError) as error:
+                logger.warning("%s is no queued alert: %s", path, error)
+
     def keep(self, name: str, report: Mapping[str, Any], page: str) -> None:
         """Write a report, each of its files atomically. Raises `OSError`."""
         self._write(f"{name}.html", page)
         self._write(f"{name}.json", json.dumps(report, indent=2, allow_nan=False) + "\n")
+        self.dequeue(name)
         for old in self.names()[self.most :]:
             for kind in ("json", "html"):
                 (self.folder / f"{old}.{kind}").unlink(missing_ok=True)

@@ -81,7 +81,10 @@ def make_app(
         return _none(name)
 
     async def health(_request: Request) -> Response:
-        return JSONResponse({"ok": True, **queue.counts})
+        state = {"ok": queue.problem is None, "queued": len(queue.unfinished()), **queue.counts}
+        if queue.problem is None:
+            return JSONResponse(state)
+        return JSONResponse({**state, "error": queue.problem}, 503)
 
     return Starlette(
         routes=[
@@ -139,8 +142,8 @@ async def _take(queue: AlertQueue, reports: Reports, request: Request) -> Respon
         taken = queue.take(alerts)
     except DataError as error:
         return JSONResponse({"error": str(error)}, 400)
-    except Full:
-        return JSONResponse({"error": "busy"}, 503, {"Retry-After": "30"})
+    except Full as error:
+        return JSONResponse({"error": str(error)}, 503, {"Retry-After": "30"})
     pages = [f"reports/{reports.named(alert)}" for alert in alerts]
     return JSONResponse({"taken": taken, "reports": pages}, 202)
 

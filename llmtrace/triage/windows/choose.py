@@ -359,6 +359,7 @@ def same_hours_earlier(window: Window) -> Iterator[tuple[int, Window]]:
 def _window_around(t: Floats, at: float) -> Window:
     """Return the shortest of a few windows around a time that has enough requests."""
     first, end = (float(t[0]), float(t[-1]) + 1e-3) if len(t) else (-math.inf, math.inf)
+    at = min(max(at, first), end)  # an alert may be older than all rows that its labels select
     for half in _AROUND_S:
         window = Window(max(at - half, first), min(at + half, end))
         if count_in(t, window) >= _ENOUGH:
