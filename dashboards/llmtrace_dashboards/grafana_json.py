@@ -66,10 +66,8 @@ def as_json(
 ) -> dict[str, Any]:
     """Return a board in Grafana's format.
 
-    Args:
-        board: what to build.
-        others: boards to link to; links carry the time and the variables.
-        runbooks: the address of docs/on-call/runbooks, where causes then link to.
+    It links to `others` with the time and the variables, and to the runbooks of causes at
+    `runbooks`, the address of docs/on-call/runbooks.
     """
     made = (
         dashboard.Dashboard(board.title)

@@ -140,10 +140,8 @@ def stage_mean(*by: str) -> str:
 def anatomy(before: str = "") -> str:
     """Query where the time of the p95 request goes, by stage; the stages add up to the p95.
 
-    Each stage's share of the time of the requests in the p95's bucket, over the time shown.
-
-    Args:
-        before: as `1d`: the time shown, so much earlier.
+    Each stage's share of the time of the requests in the p95's bucket, over the time shown, or
+    that time so much earlier as `before` says (`1d`).
     """
     past = partial(total, window=RANGE, before=before)
     cumulated = past(f"llmtrace_e2e_seconds_bucket{{{SUCCEEDED}}}", "le")

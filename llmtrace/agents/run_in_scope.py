@@ -75,11 +75,8 @@ class inside:  # noqa: N801 - reads as what it is: `with inside(run):`
 def scoped(target: Callable[..., Any], begin: Begin) -> Callable[..., Any]:
     """Make a function that runs each call of another in a scope of its own.
 
-    Frameworks inspect the kind of a function, so each kind stays its kind.
-
-    Args:
-        target: a function, coroutine function, generator function or async generator function.
-        begin: begins the scope, or returns `None` where nothing is recorded.
+    Frameworks inspect the kind of a function, so each kind stays its kind: coroutine function,
+    generator function and so on. `begin` returns `None` where nothing is recorded.
     """
     if inspect.isgeneratorfunction(target):
         return _stepped(target, begin)

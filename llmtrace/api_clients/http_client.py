@@ -45,9 +45,7 @@ class _Stay(urllib.request.HTTPRedirectHandler):
 def read_authorization(path: Path, option: str) -> str:
     """Return the `Authorization` header in a file: `Basic ` text as it is, else a bearer token.
 
-    Args:
-        path: of the file.
-        option: that names it, for the error.
+    `option` names the file in errors.
 
     Raises:
         ConfigError: the file holds neither.
@@ -62,13 +60,9 @@ def read_token(
     what: str = "token",
     allowed: re.Pattern[str] = _TOKEN,
 ) -> str:
-    """Return the token in a file.
+    """Return the token in a file, all of which `allowed` matches.
 
-    Args:
-        path: of the file.
-        option: that names it, or a setting, for the error.
-        what: what it is, for the error.
-        allowed: matches all that it may be.
+    `option` and `what` name the file, and what is in it, in errors.
 
     Raises:
         ConfigError: there is none in it.

@@ -58,11 +58,7 @@ _DAY_S: Final = 86_400
 
 @lru_cache(maxsize=2)
 def script(*, module: bool = False) -> str:
-    """Return the page's script, to be served by whatever serves the page.
-
-    Args:
-        module: with `export`s, for `import`; else for `<script src>`. Both set `llmtrace`.
-    """
+    """Return the page's script: for `<script src>`, or with `export`s for `import` if `module`."""
     text = files("llmtrace.browser").joinpath("llmtrace.js").read_text(encoding="utf-8")
     # Comments are half of the file, and a browser needs none of them.
     lines = [line for line in map(str.strip, text.splitlines()) if line[:2] not in {"", "//"}]
@@ -227,10 +223,7 @@ class Middleware:
 def page_span(beacon: Beacon, service: str, ended: int) -> Span:
     """Make the span of a page's own request, the root of its trace, from its beacon.
 
-    Args:
-        beacon: what the page reported.
-        service: the application's.
-        ended: unix nanoseconds at which the response was over, by the server's clock.
+    It ends at `ended`, in unix nanoseconds by the server's clock.
     """
     browser = beacon.browser
     failed = browser.outcome in FAILED

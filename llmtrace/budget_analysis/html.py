@@ -29,13 +29,7 @@ _NARROW: Final = 0.055  # of the bar: below it no name fits
 
 
 def page(reports: Sequence[Report], source: str, about: Sequence[str] = ()) -> str:
-    """Return the page.
-
-    Args:
-        reports: one or several.
-        source: where the requests are from, for the heading.
-        about: notes of how the requests were read.
-    """
+    """Return the page of reports, with the source of requests as a heading, and notes on them."""
     sections = "\n".join(_section(one) for one in reports)
     read = "".join(f'<p class="soft">{escape(note)}</p>\n' for note in about)
     body = (

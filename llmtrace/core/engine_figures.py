@@ -220,12 +220,7 @@ class Reading:
 
 
 def read_answer(report: Report, value: Any) -> Reading | None:
-    """Read a report out of an answer; `None` = this is not one.
-
-    Args:
-        report: which one is looked for.
-        value: what the answer has at `report.key`.
-    """
+    """Read a report out of what an answer has at its key; `None` = this is not one."""
     if not isinstance(value, _MAPPINGS) or (report.type and value.get("type") != report.type):
         return None
     times: dict[str, Any] = dict(_times(report, value))

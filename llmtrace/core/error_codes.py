@@ -30,8 +30,7 @@ _OVERFLOW: Final = re.compile(
 def code_in(body: Any) -> str | None:
     """Return the provider's code for an error, from the answer's body as parsed from JSON.
 
-    Args:
-        body: OpenAI's and vLLM's `{"error": {…}}` or what is inside it, or Anthropic's.
+    Of OpenAI's and vLLM's `{"error": {…}}` or what is inside it, or of Anthropic's.
     """
     if not isinstance(body, Mapping):
         return None

@@ -55,26 +55,14 @@ def internal_error(kind: str, error: BaseException | str) -> None:
 
 
 def rows_dropped(kind: str, rows: int, why: str) -> None:
-    """Count rows that were dropped when an exporter closed, and log how many and why.
-
-    Args:
-        kind: as of `internal_error`.
-        rows: how many.
-        why: in words, without anything secret.
-    """
+    """Count rows dropped when an exporter closed, and log how many and why, without secrets."""
     count_internal(kind, rows)
     with suppress(Exception):  # a broken logging handler
         logger.warning("llmtrace: %s: %d row%s at exit: %s", kind, rows, "s" * (rows != 1), why)
 
 
 def wrong_use(kind: str, name: str, message: str) -> None:
-    """Count a mistake in the application's own marks; log it once for each name.
-
-    Args:
-        kind: as of `internal_error`.
-        name: what is wrong; so many different ones are kept apart.
-        message: what to write instead.
-    """
+    """Count a mistake in the application's own marks; log once a name what to write instead."""
     count_internal(kind)
     with _lock:
         if (kind, name) in _misused or len(_misused) >= _MAX_MISUSED:

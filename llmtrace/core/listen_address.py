@@ -14,12 +14,9 @@ LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def listen(host: str, port: int, setting: str) -> socket.socket:
-    """Return a socket that listens on an address; port 0 takes a free one.
+    """Return a socket that listens on an address of this machine; port 0 takes a free one.
 
-    Args:
-        host: a name or an address of this machine.
-        port: of the host.
-        setting: what chooses another address, for the error.
+    `setting`, which chooses another address, is for the error.
 
     Raises:
         ConfigError: the address is in use, or not of this machine.

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 def covered(intervals: Iterable[tuple[int, int]]) -> int:
     """Return how long any of the intervals lasts: where several do, time counts once.
 
-    Args:
-        intervals: the start, 0 or later, and the end of each, in any order.
+    They have a start, 0 or later, and an end, and are in any order.
 
     Example:
         >>> covered([(0, 10), (5, 12), (20, 21)])

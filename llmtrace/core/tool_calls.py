@@ -107,11 +107,7 @@ def could_run_together(
     """Name the groups of calls that took turns and need not have, the costliest first.
 
     A group holds calls of one round that are equally far down their chains, so that none of them
-    can need another.
-
-    Args:
-        parts: of a turn.
-        least_ns: a smaller loss is not worth naming.
+    can need another. A loss below `least_ns` is not worth naming.
     """
     found = []
     for calls in _by_round(_own_calls(parts)):

@@ -109,10 +109,8 @@ def explain(
 ) -> Explanation:
     """Compare a request with what the same work took in the hour before it.
 
-    Args:
-        row: the request.
-        others: requests of that time; those that did other work, or failed, are left out.
-        samples: of engines, as the collector's `/api/v1/signals` has them.
+    Others that did other work, or failed, are left out. Samples are of engines, as the collector's
+    `/api/v1/signals` has them.
     """
     peers, alike = _peers(row, others)
     stages = [compared for compared in (_compare(row, peers, f"{stage}_s") for stage in PARTITION)

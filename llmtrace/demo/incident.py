@@ -175,8 +175,7 @@ def linger(url: str, out: Console) -> None:
 def room_for_page(html: Path | None) -> Path:
     """Return the file of the triage's page, once it is certain that it can be written.
 
-    Args:
-        html: file to write; `None` = in llmtrace's own folder, which keeps the case in any event.
+    `None` is one in llmtrace's own folder, which keeps the case in any event.
 
     Raises:
         ConfigError: one of them cannot be written.

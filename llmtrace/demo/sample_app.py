@@ -61,12 +61,8 @@ async def drive(
 ) -> None:
     """Let the users of each phase send requests until it is over, and read the last responses.
 
-    Args:
-        target: the endpoint.
-        phases: one after the other.
-        started: called with each phase.
-        jobs_in: returns the jobs of a phase, given the usual ones.
-        trace: whose times and lengths are replayed; `None` = a help desk's.
+    `started` is called with each phase; `jobs_in` makes a phase's jobs out of the usual ones,
+    which are of a help desk or, in their times and lengths, of `trace`.
     """
     longest = target.longest_prompt
     work = jobs(longest_prompt=longest) if trace is None else replayed(trace, longest)
@@ -117,12 +113,7 @@ async def _user(
 
 
 def make_client(target: Target, **options: Any) -> Any:
-    """Make the OpenAI client of a target.
-
-    Args:
-        target: the endpoint.
-        **options: of `openai.AsyncOpenAI`, in place of the demo's.
-    """
+    """Make the OpenAI client of a target; options of `AsyncOpenAI` replace the demo's."""
     if target.ours:  # a proxy named in the environment is not for loopback
         options["http_client"] = openai.DefaultAsyncHttpxClient(trust_env=False)
     options = {"timeout": _TIMEOUT_S, **options}

@@ -75,13 +75,10 @@ class Job:
 
 
 def jobs(seed: int = 0, longest_prompt: int = MAX_PROMPT) -> Iterator[Job]:
-    """Yield jobs without end.
+    """Yield jobs without end, the same for the same seed.
 
-    Every 8th reader draws each chunk on the screen for 12 ms, and every 30th leaves early.
-
-    Args:
-        seed: the same seed gives the same jobs.
-        longest_prompt: characters that the endpoint's context holds; all prompts shrink with it.
+    Every 8th reader draws each chunk on the screen for 12 ms, and every 30th leaves early. All
+    prompts shrink with `longest_prompt`, the characters that the endpoint's context holds.
     """
     draws = random.Random(seed)  # noqa: S311 - no secret
     scale = min(1.0, longest_prompt / MAX_PROMPT)
@@ -106,12 +103,8 @@ def jobs(seed: int = 0, longest_prompt: int = MAX_PROMPT) -> Iterator[Job]:
 def replayed(trace: Arrivals, longest_prompt: int = MAX_PROMPT) -> Iterator[Job]:
     """Yield the requests of a trace, again and again, scaled to what the demo's engine can do.
 
-    When they come keeps its pattern and how long they are its proportions; the longest prompts
-    are cut.
-
-    Args:
-        trace: when requests came, and how long they were.
-        longest_prompt: characters that the endpoint's context holds.
+    When they come keeps its pattern and how long they are its proportions; the longest prompts are
+    cut to `longest_prompt` characters.
     """
     draws = random.Random(0)  # noqa: S311 - no secret
     starts, prompts, outputs = (

@@ -100,10 +100,7 @@ def simulated() -> Iterator[Target]:
 
 @contextmanager
 def real_vllm(tell: Callable[[str], None]) -> Iterator[Target]:
-    """Start a real vLLM with a tiny random model on this machine.
-
-    Args:
-        tell: called every few seconds with the progress.
+    """Start a real vLLM with a tiny random model here; `tell` gets the progress every few seconds.
 
     Raises:
         SourceError: vLLM is not installed, or did not start.
@@ -132,10 +129,7 @@ def real_vllm(tell: Callable[[str], None]) -> Iterator[Target]:
 def named(url: str, model: str, api_key_env: str | None) -> Iterator[Target]:
     """Take the endpoint a user names; nothing is started.
 
-    Args:
-        url: the base URL.
-        model: the model to ask for.
-        api_key_env: the environment variable with the key; no key is sent without one.
+    Its key is in the environment variable `api_key_env`; without one no key is sent.
 
     Raises:
         ConfigError: it is no URL, or the variable is not set.

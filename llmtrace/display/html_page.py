@@ -14,12 +14,9 @@ STYLE: Final = files(__package__).joinpath("html_page.css").read_text(encoding="
 
 
 def document(title: str, body: str, style: str = "") -> str:
-    """Return a whole page.
+    """Return a whole page with a plain title, a body and CSS in addition to `STYLE`.
 
-    Args:
-        title: plain text.
-        body: HTML; what came from outside in it is escaped already.
-        style: CSS in addition to `STYLE`.
+    The body is HTML; what came from outside in it is escaped already.
     """
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'

@@ -146,14 +146,10 @@ class Column:
 
 
 def stage_columns(summary: Summary, width: int) -> tuple[Column, ...]:
-    """Choose what to show of every stage and metric, in milliseconds, as far as there is room.
+    """Choose what to show of every stage and metric, in milliseconds, in `width` characters.
 
     On a narrow terminal the sources go first, then the intervals, then the coverage: a figure that
     is cut off would be worse than one left out.
-
-    Args:
-        summary: what to show.
-        width: of the terminal, in characters.
     """
     high = f"p{100 * summary.objective:g}"
     lines = (*summary.stages, *summary.metrics)

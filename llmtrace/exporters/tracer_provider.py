@@ -64,11 +64,7 @@ def start(
 ) -> Span:
     """Start the span of one request, as a child of what `context` (or the current one) holds.
 
-    Args:
-        tracer: of the application's provider.
-        info: the row fields known so far.
-        start_unix_ns: when it began.
-        context: where it is to lie.
+    `info` has the row fields known so far.
     """
     known = {"operation": "chat", **info}
     span = tracer.start_span(
@@ -86,10 +82,7 @@ def start(
 def finish(span: Span, row: Row, context: Context | None = None) -> None:
     """End a span that `start` made with what the row knows, and lay its stages out as children.
 
-    Args:
-        span: from `start`.
-        row: the finished request; the span ends at its start plus its `e2e`.
-        context: where the span is the current one; made from the span if not given.
+    It ends at its start plus the row's `e2e`. It is the current one of `context`, if given.
     """
     try:
         tracer = _tracers.pop(span, None)
@@ -135,11 +128,7 @@ def write(
 ) -> None:
     """Write a span that is no row, as a child of what `context` (or the current one) holds.
 
-    Args:
-        tracer: of the application's provider.
-        span: what to write.
-        context: where it is to lie.
-        shared: attributes it has with those beside it.
+    `shared` are attributes it has with those beside it.
     """
     written = tracer.start_span(
         span.name,

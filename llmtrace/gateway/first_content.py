@@ -41,9 +41,7 @@ def at_end_of_event(data: bytes) -> bool:
 def before_the_last(data: bytes, *, boundary: bool) -> int | None:
     """Return where the event begins that ends an OpenAI stream, `data: [DONE]`.
 
-    Args:
-        data: the next bytes.
-        boundary: whether an event ends right before them.
+    `boundary` says whether an event ends right before these bytes.
     """
     if not data.endswith(_DONE_ENDS):
         return None

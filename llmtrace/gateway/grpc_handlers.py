@@ -37,13 +37,7 @@ class Methods:
     tell: bool
 
     def wrapped(self, behavior: Any, method: str, *, stream: bool) -> Any:
-        """Return what serves a method in the place of the application's own function.
-
-        Args:
-            behavior: that function, of a request and a context.
-            method: its full name.
-            stream: whether it streams its responses.
-        """
+        """Return what serves a method, given by its full name, in place of the application's."""
         if inspect.isasyncgenfunction(behavior):
             return _astream(self, behavior, method)
         if inspect.iscoroutinefunction(behavior):

@@ -98,11 +98,9 @@ class MessageRequest:
     def entries(
         self, passed_on: Collection[str | None] = (), *, sure: bool = False
     ) -> Iterator[Entry]:
-        """Yield the timing for the client so far.
+        """Yield the timing for the client so far; for `passed_on` see `timing_entries`.
 
-        Args:
-            passed_on: see `timing_entries`.
-            sure: whether the process's own time is known even if no upstream call was seen.
+        `sure`: the process's own time is known even if no upstream call was seen.
         """
         hop, own = self.identity.span_id, self._own(sure)
         return timing_entries(self.relay, self._name, hop, own, passed_on)
@@ -214,9 +212,7 @@ class MessageRequest:
 def carried(*carriers: Any) -> dict[str, str]:
     """Return the headers that carry a request's trace context and its id.
 
-    Args:
-        *carriers: what it came with, the closest first. Mappings, and whatever else came in the
-            place of one.
+    Of what it came with, the closest first: mappings, and whatever else came in the place of one.
     """
     found: dict[str, str] = {}
     for carrier in carriers:

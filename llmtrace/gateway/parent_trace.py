@@ -40,13 +40,9 @@ class Server:
 
 
 def opened(runtime: Runtime, headers: Mapping[str, str], name: str, start: int) -> Server:
-    """Continue the client's trace, or the enclosing server span.
+    """Continue the client's trace, or the enclosing server span, from `start` in unix nanoseconds.
 
-    Args:
-        runtime: what `init` set up.
-        headers: of the request, by lower-case name.
-        name: the span's, for now.
-        start: unix nanoseconds.
+    Headers are by lower-case name; the name is the span's, for now.
     """
     span = otel_trace.get_current_span()
     ids = span.get_span_context()

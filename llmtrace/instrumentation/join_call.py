@@ -52,9 +52,7 @@ def join(runtime: Runtime, info: Mapping[str, Any]) -> tuple[Recording, set[str]
 def enters(runtime: Runtime, *, call: bool) -> None:
     """Make the enclosing decorated function a span of its own, unless this is its first call.
 
-    Args:
-        runtime: what is set up.
-        call: whether a call begins, and not another decorated function.
+    `call`: a call begins, and not another decorated function.
     """
     outer = current.get()
     if outer is None or outer.function is not None or outer.ended:

@@ -140,11 +140,7 @@ def apply_decorator(
 ) -> Any:
     """Apply a decorator to a function, or to the one inside a static or class method.
 
-    Args:
-        decorate: returns the decorated function.
-        target: what is to be decorated.
-        where: the decorator's name, for the error.
-        hint: for the error: how it is used.
+    `where` and `hint` are for the error: the decorator's name, and how it is used.
 
     Raises:
         ConfigError: it is no function.
@@ -271,10 +267,7 @@ async def _awaited(recording: Recording, answer: Any) -> Any:
 def _deliver(recording: Recording, result: Any, *, proxied: bool = True) -> Any:
     """Return a decorated function's result, timed if there is something left to time.
 
-    Args:
-        recording: of the function.
-        result: what it returned.
-        proxied: whether a stream proxy may be handed on in place of it.
+    `proxied`: a stream proxy may be handed on in place of it.
     """
     try:
         if recording.function is not None and isinstance(

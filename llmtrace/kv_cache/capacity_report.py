@@ -30,14 +30,7 @@ def size(count: float) -> str:
 
 
 def lines(shape: ModelShape, dtype: str, holds: Capacity, fits: Fit | None) -> Iterator[str]:
-    """Yield the report, a line each.
-
-    Args:
-        shape: of the model.
-        dtype: type of the cache's elements.
-        holds: what the cache holds.
-        fits: how many requests fit; `None` = not known.
-    """
+    """Yield the report, a line each; without `fits`, how many requests fit is not known."""
     name = f"{shape.name}: " if shape.name else ""
     yield f"model            {name}{_attention(shape)}"
     yield f"a token          {holds.bytes_per_token:,.0f} bytes of {dtype} ({_formula(shape)})"

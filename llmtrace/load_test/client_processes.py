@@ -33,12 +33,10 @@ def shares(plan: Plan) -> list[Plan]:
 
 
 def send_split(plan: Plan, budget: Budget, done: Done) -> Measured:
-    """Send the requests of a plan from its processes.
+    """Send the requests of a plan from its processes; its endpoint was checked.
 
-    Args:
-        plan: what to send; its endpoint was checked.
-        budget: whose limits the rows' histograms are exact at.
-        done: called with each request's `Answered` as it is over.
+    Limits of the budget are exact in the rows' histograms; `done` gets each request's `Answered`
+    as it is over.
 
     Raises:
         SourceError: a process ended before it had reported.

@@ -30,13 +30,7 @@ _STEPS: Final = (1, 2, 2.5, 5, 10)
 
 
 def page(curve: Curve, title: str, verdict: str = "") -> str:
-    """Return curves as one HTML page.
-
-    Args:
-        curve: what was measured.
-        title: plain text.
-        verdict: what it comes to, plain text.
-    """
+    """Return curves as one HTML page, with a title and a verdict in plain text."""
     samples = [point.samples() for point in curve.points]
     rates: list[Line] = [
         ("requests/s", [point.totals.requests_per_s for point in curve.points]),

@@ -17,10 +17,8 @@ from llmtrace.load_test.send_plan import Done, Measured, Plan, send
 def measure(plan: Plan, budget: Budget, done: Done = lambda _answered: None) -> Measured:
     """Send the requests and return what they waited for; Ctrl-C ends it early.
 
-    Args:
-        plan: what to send.
-        budget: whose limits the rows' histograms are exact at.
-        done: called with each request's `Answered` as it is over.
+    Limits of the budget are exact in the rows' histograms; `done` gets each request's `Answered`
+    as it is over.
 
     Raises:
         SourceError: the endpoint does not answer; the message says why.

@@ -89,12 +89,9 @@ def conversation(
     said: Sequence[tuple[tuple[Message, ...], int | None]],
     options: Mapping[str, Any] | None = None,
 ) -> Request:
-    """Return the request of a first turn, with those of later turns behind it.
+    """Return the request of a first turn, with those of later turns, which have the next numbers.
 
-    Args:
-        number: of the first turn; each later one has the next.
-        said: messages and most output tokens of each turn.
-        options: what else the body of each has.
+    `said` has the messages and most output tokens of each turn, `options` the rest of each body.
     """
     first, later = said[0], said[1:]
     return Request(

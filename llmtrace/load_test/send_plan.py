@@ -123,11 +123,9 @@ def send(
 ) -> Measured:
     """Send the requests of a plan from this process; neither checks nor warms up.
 
-    Args:
-        plan: what to send.
-        budget: whose limits the rows' histograms are exact at.
-        done: called with each request's `Answered` as it is over.
-        start_at: called when all is set up; returns when to begin, in monotonic seconds.
+    Limits of the budget are exact in the rows' histograms; `done` gets each request's `Answered`
+    as it is over. `start_at` is called when all is set up, and returns when to begin, in monotonic
+    seconds.
     """
     sink, answered, behind = _Rows(), list[Answered](), list[float]()
 

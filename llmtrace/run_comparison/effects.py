@@ -105,8 +105,7 @@ class Effect:
 def effects(samples: Mapping[str, tuple[Sample, Sample]]) -> list[Effect]:
     """Compare each duration of two runs; together they err in one of twenty comparisons.
 
-    Args:
-        samples: by name, the values of the run before and after.
+    Samples are by name, of the runs before and after.
     """
     found = [_effect(name, *sides, len(samples)) for name, sides in samples.items()]
     return [_shown(effect, p) for effect, p in zip(found, _holm(found), strict=True)]

@@ -52,10 +52,7 @@ def other_answers(
 ) -> Iterator[str]:
     """Yield how the answers of requests that succeeded differ, in words.
 
-    Args:
-        sides: requests that succeeded, before and after.
-        weights: how many requests each stands for.
-        identical: as `identical_answers` returns it.
+    Each request stands for so many as its weight; `identical` is of `identical_answers`.
     """
     if identical is not None and identical[0] < 1:
         share, count = identical

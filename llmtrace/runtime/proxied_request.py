@@ -108,12 +108,9 @@ class SelfTime:
     beside: int = 0
 
     def knowing(self, behind: int) -> SelfTime:
-        """Return the same, knowing how long the upstream worked before its first content.
+        """Return the same, knowing how long the upstream worked before its first content, in ns.
 
         What is missing of that overlapped with the process's own work, and cost no further time.
-
-        Args:
-            behind: nanoseconds of the engine, and of gateways before it.
         """
         hidden = min(self.beside, max(0, behind - self.upstream))
         return SelfTime(

@@ -104,9 +104,7 @@ class Runtime:
     def start(self, info: Mapping[str, Any], *, generation: Span | None = None) -> Recording:
         """Start the recording of one request with the row fields known so far.
 
-        Args:
-            info: those fields.
-            generation: what Langfuse's own SDK records the same call as.
+        `generation` is what Langfuse's own SDK records the same call as.
         """
         around = enclosing()
         surroundings = otel_context.get_current()  # empty in most applications without a tracer

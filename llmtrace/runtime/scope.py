@@ -104,12 +104,7 @@ def live() -> Scope | None:
 
 
 def begins(recording: Recording, clock: Clock) -> None:
-    """Note that a request, or a turn, begins in whatever is around it.
-
-    Args:
-        recording: of the request or turn.
-        clock: what the recording's clock is made of.
-    """
+    """Note that a request, or a turn, begins in what is around it, on the recording's clock."""
     around = live()
     if around is None:
         return

@@ -164,11 +164,7 @@ def child_of(
 ) -> TraceContext:
     """Give a call that has begun already a span of its own, inside the decorated function's.
 
-    Args:
-        around: of the function.
-        tracer: of the application's provider.
-        info: row fields of the call.
-        start: unix nanoseconds, when it began.
+    It began at `start`, in unix nanoseconds; `info` are its row fields.
     """
     if tracer is None:
         return around
@@ -216,9 +212,7 @@ def of_span(
 def inside(identity: TraceContext, context: Context | None = None) -> Context:
     """Return the context in which the span of these ids is the current one.
 
-    Args:
-        identity: its ids.
-        context: what else it contains, where the span has none yet; `None` = the current one.
+    `context`, or the current one, is what else it contains, where the span has none yet.
     """
     if identity.context is not None:
         return identity.context

@@ -69,12 +69,7 @@ class TriageOptions:
 
 
 def main(options: argparse.Namespace, read: Read) -> int:
-    """Run the command; return its exit status.
-
-    Args:
-        options: as parsed.
-        read: reads the source that they name, from `sources.reader`.
-    """
+    """Run the command on the source that `read` reads; return its exit status."""
     now = time.time()
     elsewhere = options.case or options.store or options.rows or options.langfuse
     wanted = TriageOptions(
@@ -134,12 +129,9 @@ def links_of(options: argparse.Namespace, collector: str | None) -> Links:
 
 
 def span(settings: Settings, last: str, now: float) -> Window:
-    """Return the time to read for what is to be compared.
+    """Return the time to read: that of the windows if they are given, else as far back as `last`.
 
-    Args:
-        settings: the windows, if they were given.
-        last: otherwise how far back, such as `6h`.
-        now: unix seconds.
+    `last` is such as `6h`; `now` is in unix seconds.
 
     Raises:
         ConfigError: `last` is not a length of time.

@@ -39,10 +39,6 @@ _AROUND_S: Final = 60.0
 def reader(options: argparse.Namespace, bring: Bring) -> Read:
     """Return a function that reads the source that the options name.
 
-    Args:
-        options: of `llmtrace triage`.
-        bring: imports modules of the collector.
-
     Raises:
         ConfigError: an address is invalid, or a package is not installed.
     """

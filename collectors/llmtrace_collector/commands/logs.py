@@ -66,13 +66,7 @@ def _raised(record: logging.LogRecord) -> str:
 
 @contextmanager
 def logging_to(stream: TextIO | None, form: str, level: str) -> Iterator[None]:
-    """Log to a stream while the block runs.
-
-    Args:
-        stream: stderr if `None`.
-        form: `text` or `json`.
-        level: the lowest that is logged.
-    """
+    """Log to a stream, or stderr, while the block runs: from `level` on, as `text` or `json`."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     root = logging.getLogger()

@@ -106,12 +106,7 @@ def ask(collector: Collector) -> Mapping[str, Any]:
 
 
 def picture(live: Mapping[str, Any], width: int) -> RenderableType:
-    """Lay out the data of the live page.
-
-    Args:
-        live: as `/api/v1/live` returns it.
-        width: of a line, in characters.
-    """
+    """Lay out the data of `/api/v1/live` in lines of `width` characters."""
     parts: list[RenderableType] = [_head(live)]
     parts += [Text(f"✗ {words}", "red") for words in live["collector"]["problems"]]
     parts.append(Text())

@@ -67,10 +67,7 @@ class Watch:
 
 @contextmanager
 def watching(urls: Sequence[str]) -> Iterator[Watch]:
-    """Read targets once per second, in a thread, while the block runs.
-
-    Args:
-        urls: of engines, of their `/v1`, or of their pages.
+    """Read engines, given by the URL of any of their pages, each second, while the block runs.
 
     Raises:
         SourceError: a target cannot be read, or is not recognised.

@@ -39,12 +39,7 @@ class _Part:
 
 
 def rule_groups(profiles: Sequence[Profile], every: str = _EVERY) -> list[dict[str, Any]]:
-    """Return groups of recording rules: one for each profile, and one derived from those.
-
-    Args:
-        profiles: whose metrics are normalised.
-        every: how often they are evaluated, in Prometheus's notation.
-    """
+    """Return groups of recording rules, evaluated `every` so often: one a profile, one derived."""
     engines = [one for one in profiles if one.kind == "engine"]
     groups = [
         _group(f"llmtrace-metrics-{one.engine}", every, _of_profile(one, engines))

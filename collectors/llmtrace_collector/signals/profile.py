@@ -266,11 +266,7 @@ def _in_order(profiles: Sequence[Profile]) -> tuple[Profile, ...]:
 
 
 def parse_profile(text: str, where: str) -> Profile:
-    """Read one profile.
-
-    Args:
-        text: YAML.
-        where: what the file is called, for messages.
+    """Read one profile from YAML; `where` names the file in errors.
 
     Raises:
         ConfigError: it is not a profile; says which file and key, and how to fix it.

@@ -28,9 +28,8 @@ def dashboards(
 ) -> dict[str, dict[str, Any]]:
     """Return each dashboard in Grafana's format, by the name of its file.
 
-    Args:
-        runbooks: the address of docs/on-call/runbooks, where causes then link to.
-        engines_only: only those that need engines' metrics alone; they link to each other.
+    With `engines_only` those that need engines' metrics alone, which link to each other. Causes
+    link to `runbooks`, the address of docs/on-call/runbooks.
     """
     boards = OF_ENGINES if engines_only else BOARDS
     return {f"{board.uid}.json": as_json(board, boards, runbooks=runbooks) for board in boards}

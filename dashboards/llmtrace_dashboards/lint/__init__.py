@@ -21,10 +21,8 @@ def lint(
 ) -> list[Finding]:
     """Return what is wrong with a dashboard in the classic format, errors first.
 
-    Args:
-        dashboard: its JSON.
-        exclude: rules to leave out, by name.
-        optional: run the rules about variables for `job` and `instance` too.
+    Rules named in `exclude` are left out; `optional` ones are about variables for `job` and
+    `instance`.
 
     Raises:
         ConfigError: there is no such rule.

@@ -45,10 +45,7 @@ def empty_panels(
 ) -> Iterator[Empty]:
     """Yield the panels that have no value of the last hour, with everything chosen.
 
-    Args:
-        server: to query.
-        dashboards: in Grafana's format.
-        why: for metrics that may be missing, the reason.
+    `why` has the reason for metrics that may be missing, by their names.
 
     Raises:
         SourceError: it does not answer, or rejects a query.
@@ -109,10 +106,7 @@ def describe(
 ) -> Iterator[str]:
     """Yield lines that say what stays empty, dashboard by dashboard, together where the reason is.
 
-    Args:
-        empty: the panels.
-        total: how many panels each dashboard has, by its title.
-        engines: what is scraped, by instance.
+    `total` counts the panels of each dashboard by its title; `engines` are by instance.
     """
     for instance, title in sorted(engines.items()):
         yield f"{title} at {instance}"

@@ -72,10 +72,8 @@ def engine_file(
 ) -> dict[str, dict[str, Any]]:
     """Return the rule file for a Prometheus that scrapes engines itself, by its name.
 
-    Args:
-        budgets: whose share of the engine is recorded.
-        normalised: groups that normalise engines' metrics, as the collector's profiles make them.
-        settings: how often limits are recorded.
+    It records the engine's share of budgets, and `normalised`: groups of rules that the
+    collector's profiles make.
     """
     return {"engines.yaml": {"groups": [*normalised, _limits(budgets, settings)]}}
 

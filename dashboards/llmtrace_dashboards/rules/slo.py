@@ -72,14 +72,10 @@ class Slo:
         return f"{100 * (1 - self.allowed):g} % of the {counted} {must}"
 
     def bad(self, window: str, by: Sequence[str] = ()) -> str:
-        """Return PromQL for the bad requests a second.
+        """Return PromQL for the bad requests a second, over a window such as `5m`, by labels.
 
-        Subtracted series by series: a process that has no bound at the threshold is left out,
-        and not counted as if all its requests were slow.
-
-        Args:
-            window: of the rate, as in `5m`.
-            by: labels to keep.
+        Subtracted series by series: a process that has no bound at the threshold is left out, and
+        not counted as if all its requests were slow.
         """
         if self.threshold_s is None:
             bad = _sum(self._rate("requests_total", window, FAILED), by)

@@ -165,9 +165,7 @@ def _p95s(base: str) -> Iterator[Recorded]:
 def totals(base: str, interval_s: float) -> Iterator[Recorded]:
     """Yield all rules that record sums over label sets, and percentiles; `totals_by` has the rest.
 
-    Args:
-        base: what the rates are over.
-        interval_s: how often the rules are evaluated.
+    Rates are over `base`, a window; the rules are evaluated every `interval_s` seconds.
     """
     for total in _ALL:
         if total.recorded:

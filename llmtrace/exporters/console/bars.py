@@ -23,11 +23,7 @@ def short_ms(ns: int | None) -> str:
 def bar(start: int, end: int, total: int, width: int) -> str:
     """Draw an interval in eighths of a character, at least one where there is any time at all.
 
-    Args:
-        start: of the interval.
-        end: of the interval.
-        total: what the whole width stands for.
-        width: in characters.
+    `total` is what the whole width, in characters, stands for.
     """
     if end == start:
         return ""

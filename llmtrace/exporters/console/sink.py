@@ -39,11 +39,8 @@ _MORE: Final = len("  and 32 more")
 def console_sink(stream: TextIO | None = None, *, interval_s: float = 0.2) -> QueuedSink[Row]:
     """Make the sink that writes one line a request.
 
-    It writes from a thread of its own: a terminal that is blocked blocks nothing else.
-
-    Args:
-        stream: where to; stderr if not given.
-        interval_s: longest a line waits, in seconds.
+    It writes, to stderr by default and after `interval_s` seconds at most, from a thread of its
+    own: a terminal that is blocked blocks nothing else.
     """
 
     def write_lines(rows: Sequence[Row]) -> None:
@@ -70,9 +67,7 @@ def _write(stream: TextIO | None, text: str) -> None:
 def line(row: Row, zone: tzinfo | None = None) -> str:
     """Write a row as one line: when, what, how it ended, how long, and each stage in ms.
 
-    Args:
-        row: the request.
-        zone: time zone of the clock time shown; the local one if not given.
+    The clock time is in `zone`, or the local one.
     """
     at = datetime.fromtimestamp(row.start / 1e9, zone)
     named = f"turn {row.agent}" if row.is_turn else row.model or "-"
@@ -95,11 +90,8 @@ def waterfall(row: Row, width: int = 80) -> str:
     """Draw where the time of one request went: a bar, ms, share and source for each stage.
 
     `decode` and `render` alternate in reality; they are drawn one after the other. For a turn of
-    an agent, its requests and tool calls come first, each at its time.
-
-    Args:
-        row: the request, or turn.
-        width: of a line, in characters.
+    an agent, its requests and tool calls come first, each at its time. A line has `width`
+    characters.
     """
     head = [span_name(row), row.outcome]
     if row.error_type is not None:

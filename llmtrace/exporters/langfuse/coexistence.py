@@ -33,11 +33,7 @@ _COUNTED: Final = {
 
 
 def projects(provider: Any) -> Iterator[str]:
-    """Yield the public keys of the Langfuse projects that a TracerProvider sends its spans to.
-
-    Args:
-        provider: or a tracer or a span of one.
-    """
+    """Yield the public keys of the Langfuse projects of a provider, or of its tracer or span."""
     # No public way leads from any of them to its processors.
     names = ("_active_span_processor", "span_processor", "_span_processor")
     processor = next(filter(None, (getattr(provider, name, None) for name in names)), None)
@@ -71,8 +67,7 @@ def marked(attributes: Mapping[str, Any]) -> bool:
 def count_ours(ours: Any) -> None:
     """Have Langfuse count a call once whose client has opened a span of its own inside ours.
 
-    Args:
-        ours: the span of the request that the client is about to send.
+    Ours is that of the request that the client is about to send.
     """
     theirs: Any = get_current_span()
     if theirs is not ours and counts(theirs):
@@ -98,13 +93,8 @@ def ended(
 ) -> None:
     """Note on a generation of Langfuse's SDK what it does not know: a failure, the tokens.
 
-    What it says itself stays, and what it says when it ends comes after this.
-
-    Args:
-        generation: the span; nothing is noted once it has ended.
-        info: the row fields known of the request.
-        outcome: how its stream ended.
-        error_type: class of what was raised.
+    What it says itself stays, and what it says when it ends comes after this. Nothing is noted
+    once it has ended. `info` are row fields, and `error_type` is the class of what was raised.
     """
     if not generation.is_recording():
         return

@@ -68,8 +68,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 def dialect(labels: Attributes) -> Dialect:
     """Return how spans are written that go to Langfuse and nowhere else.
 
-    Args:
-        labels: what every span of this process says: environment and release.
+    `labels` is what every span of this process says: environment and release.
     """
 
     def row_attributes(row: Row) -> Attributes:

@@ -63,15 +63,9 @@ def span_sink(
     interval_s: float = 1.0,
     give_up_after_s: float = GIVE_UP_AFTER_S,
 ) -> QueuedSink[Row | Span]:
-    """Make a sink that sends rows and spans to one OTLP endpoint.
+    """Make a sink that sends rows and spans to one OTLP endpoint, in the backend's dialect.
 
-    Args:
-        name: what losses and failures are counted under.
-        settings: where it is.
-        dialect: which attributes the backend reads.
-        left_to: see `SpanSink`.
-        interval_s: longest a row waits for company, in seconds.
-        give_up_after_s: longest a batch is retried, in seconds; then it is dropped and counted.
+    Losses and failures are counted under `name`; the rest is as of `SpanSink` and `otlp_sink`.
     """
     detect()
     send, resources = sender(settings, "traces"), Resources()

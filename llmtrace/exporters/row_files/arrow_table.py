@@ -55,8 +55,7 @@ def from_arrow(table: pa.Table) -> Iterator[dict[str, Any]]:
 def starts_ns(column: Any) -> Any:
     """Return a column of starts in Unix nanoseconds; null where a value is no time after 1970.
 
-    Args:
-        column: an Arrow array of timestamps, dates, numbers, or text as `start_ns` reads it.
+    It has timestamps, dates, numbers, or text as `start_ns` reads it.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -55,14 +55,10 @@ def engine_itself(headers: Mapping[str, str]) -> bool:
 
 
 def hops(headers: Mapping[str, str], timing: Sequence[Entry] = ()) -> Iterator[Hop]:
-    """Yield every gateway that a response's headers report.
+    """Yield every gateway that a response's headers and its `Server-Timing` report.
 
     Each reports its self time and not that of gateways behind it, so that the sum counts nothing
-    twice.
-
-    Args:
-        headers: of the response, by lower-case name.
-        timing: the entries of its `Server-Timing`.
+    twice. Headers are by lower-case name.
     """
     total: int | None = None
     passed_on: set[str | None] = set()  # what a gateway has reported of those behind it

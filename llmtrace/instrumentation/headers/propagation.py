@@ -191,13 +191,7 @@ def commented(recording: Recording, text: str) -> bool:
 
 
 def inside(recording: Recording, name: str, ns: int) -> None:
-    """Note the self time that a gateway reports of itself inside the answer.
-
-    Args:
-        recording: of the request.
-        name: of the gateway.
-        ns: its own time, in nanoseconds.
-    """
+    """Note the self time, in nanoseconds, that a gateway reports of itself inside the answer."""
     before = dict(recording.hops)
     recording.hops[_INSIDE + name] = Hop(name, ns)
     _gateways(recording, before)

@@ -32,10 +32,7 @@ class _Reader:
 def note_prompt(recording: Recording, classify: Classify, body: Any) -> None:
     """Note the prompt of a request, if content is recorded.
 
-    Args:
-        recording: of the request.
-        classify: how the protocol's chunks are classified.
-        body: the request's body, before it is made JSON.
+    `classify` is how the protocol's chunks are; the body is as it was before it was made JSON.
     """
     if recording.content is None:
         return

@@ -103,9 +103,7 @@ def is_instrumented(target: Any) -> bool:
 def bypassed(path: str, version: str) -> bool:
     """Return whether a request should have gone through `request`, and has not.
 
-    Args:
-        path: of the request's URL.
-        version: of the SDK that made it, as its header says.
+    By the path of its URL, and the version of its SDK as its header says.
     """
     for sdk in SDKS:
         base = sys.modules.get(f"{sdk}._base_client")

@@ -38,12 +38,9 @@ _IN_BYTES: Final = re.compile(
 
 
 def note(recording: Recording, body: Mapping[str, Any] | bytes | None) -> None:
-    """Note the settings of a request; what cannot be one is left out.
+    """Note the settings of a request's JSON or its text; what cannot be one is left out.
 
-    Args:
-        recording: of the request.
-        body: the JSON, or its text: of a long one the beginning and the end are looked at, and
-            numbers alone are read.
+    Of a long text the beginning and the end are looked at, and numbers alone are read.
     """
     fields = _numbers_in(body) if isinstance(body, bytes) else body
     if not is_mapping(fields):

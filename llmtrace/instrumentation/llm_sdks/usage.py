@@ -95,12 +95,9 @@ class Altered:
 
 
 def alter(options: Any, host: str, server: str) -> Altered | None:
-    """Return the request with usage requested; `None` where it is to stay as it is.
+    """Return a streamed request with usage requested; `None` where it is to stay as it is.
 
-    Args:
-        options: of a streamed request whose endpoint knows `stream_options`.
-        host: the server's.
-        server: the same with its port, if the URL names one.
+    Its endpoint knows `stream_options`; `server` is the host with its port, if the URL names one.
     """
     body = options.json_data
     if server in _rejects or host in _KNOWN_TO_REJECT or not isinstance(body, dict):

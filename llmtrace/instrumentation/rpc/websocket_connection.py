@@ -39,9 +39,7 @@ def inside(connection: Any) -> Any:
 def look_at(target: Any, make: Callable[[], Conversation]) -> None:
     """Look at the messages of a connection, or of those that an object opens, from here on.
 
-    Args:
-        target: the library's own object.
-        make: makes the conversation of each connection.
+    The target is the library's own object; `make` makes the conversation of each connection.
     """
     if "_llmtrace" in vars(target):
         return

@@ -61,9 +61,7 @@ _CLOCK_MHZ, _IDLE_W, _BUSY_W = 1980.0, 90.0, 610.0
 def gpu_metrics(clock: float, *, is_busy: bool) -> str:
     """Return a page like dcgm-exporter's, of a simulated GPU.
 
-    Args:
-        clock: share of the nominal clock it runs at; what runs slower for heat is hot.
-        is_busy: whether a step is under way.
+    `clock` is the share of the nominal clock it runs at; what runs slower for heat is hot.
     """
     power = _IDLE_W + (_BUSY_W - _IDLE_W) * clock**2 * is_busy
     figures = (

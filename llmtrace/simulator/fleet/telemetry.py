@@ -34,10 +34,7 @@ _ERRORS: Final = {429: "RateLimitError", 502: "InternalServerError", 503: "Inter
 def observe(ran: FleetRun, epoch_s: int, drop: Sequence[str]) -> Case:
     """Return a day as a case: what was seen of it, and nothing of what was done to it.
 
-    Args:
-        ran: the day.
-        epoch_s: unix time of its first second.
-        drop: signals that were not scraped; `*` = all of them.
+    Its first second is `epoch_s` in unix time; signals in `drop` (`*` = all) were not scraped.
     """
     day = ran.day
     return Case(

@@ -136,10 +136,7 @@ def failing_cohorts(
     """Return the cohorts of the failed requests, the clearest first; empty = not localised.
 
     Found like slow ones: a request takes 1 if it failed and 0 if not, and all do the same work.
-
-    Args:
-        rows: of the windows before and after.
-        failed: which of them failed.
+    Rows are of the windows before and after.
     """
     before, after = (
         Values(

@@ -57,10 +57,7 @@ def first_content(rows: Columns) -> Columns:
 
     A client sees the first content of a unary response at its end. That counts as `ttft` if the
     share of streamed requests of the same operation, model and route changed over time; requests
-    that are never streamed have no TTFT.
-
-    Args:
-        rows: by start.
+    that are never streamed have no TTFT. Rows are by start.
     """
     stream = rows.numbers["stream"]
     mine = ~rows.words["operation"].where(TURN) & ~np.isnan(stream)

@@ -49,14 +49,10 @@ class Divided:
 
 
 def divide(sides: tuple[Columns, Columns], both: tuple[Values, Values]) -> Divided:
-    """Divide the change of a metric's quantile.
+    """Divide the change of a metric's quantile between the windows before and after.
 
     Cells are made coarser until the requests, weighted to a common mix, are worth at least a
     hundred equally weighted ones.
-
-    Args:
-        sides: the rows of the windows before and after.
-        both: the metric of those rows.
     """
     fewest = MIN_COUNT
     enough = min(_MIN_EFFECTIVE, _MIN_SHARE * min(len(both[0]), len(both[1])))
@@ -70,13 +66,9 @@ def divide(sides: tuple[Columns, Columns], both: tuple[Values, Values]) -> Divid
 def usual_parts(sides: tuple[Columns, Columns], metric: Metric) -> tuple[float, float]:
     """Return the largest mix and same-work parts between stretches of one window, in seconds.
 
-    Each window is cut into stretches, and neighbours are compared as the windows are. Nothing
-    happened between them, so what is found is chance. Infinite if there are too few requests to
-    cut.
-
-    Args:
-        sides: the rows of the windows before and after, by start.
-        metric: whose change is divided.
+    Each window, before and after, is cut into stretches, and neighbours are compared as the
+    windows are. Nothing happened between them, so what is found is chance. Infinite if there are
+    too few requests to cut. Rows are by start.
     """
     parts = []
     for rows in sides:

@@ -26,12 +26,9 @@ _MIN: Final = 0.01  # rise of the share of requests, at least
 
 
 def compare_outcomes(before: Columns, after: Columns, certain: float = FOUND) -> Outcomes:
-    """Compare how requests ended, without turns of agents.
+    """Compare how requests before and after ended, without turns of agents.
 
-    Args:
-        before: rows of one window,
-        after: and of the other.
-        certain: the chance of a false alarm to stay below, for each of the two endings.
+    The chance of a false alarm stays below `certain`, for each of the two endings.
     """
     sides = [rows.take(~rows.words["operation"].where(TURN)) for rows in (before, after)]
     failed, cancelled = (

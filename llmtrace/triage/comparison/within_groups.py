@@ -50,11 +50,8 @@ def of_kind(rows: Columns, attributes: Mapping[str, str]) -> Columns:
 def clearest_group(rows: Sides, windows: tuple[Window, Window]) -> Group | None:
     """Return the kind of request that rose most clearly by itself; `None` = none beyond chance.
 
-    The chance of a false alarm is divided by the number of kinds.
-
-    Args:
-        rows: of the windows before and after.
-        windows: when those were.
+    The chance of a false alarm is divided by the number of kinds. Rows and windows are before and
+    after.
     """
     kinds = list(_kinds(rows))
     tests = max(len(kinds) * len(STAGED), 1)

@@ -59,13 +59,7 @@ _STYLE: Final = files(__package__).joinpath("report.css").read_text(encoding="ut
 
 
 def write_page(path: Path, result: Result, case: Case, links: Links | None = None) -> None:
-    """Write the page to a file.
-
-    Args:
-        path: of the file.
-        result: of a triage.
-        case: that was triaged.
-        links: where traces and runbooks are; `None` = not known.
+    """Write the page of a triage to a file; without links, traces and runbooks are not linked.
 
     Raises:
         SourceError: it cannot be written.

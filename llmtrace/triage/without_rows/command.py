@@ -25,11 +25,7 @@ _OF_ROWS: Final = ("html", "save")
 
 
 def main(options: argparse.Namespace, prometheus: Any) -> int:
-    """Run the command; return its exit status.
-
-    Args:
-        options: as parsed.
-        prometheus: the collector's module that reads a Prometheus.
+    """Run the command with the collector's module that reads a Prometheus; return its exit status.
 
     Raises:
         ConfigError: an option is invalid, or is about rows.

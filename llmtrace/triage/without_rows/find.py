@@ -127,10 +127,7 @@ class EngineTriage:
 def triage_engines(case: Case, settings: Settings, buckets: Buckets) -> EngineTriage:
     """Find what moved in the signals of a case; its rows are not used.
 
-    Args:
-        case: signals, and `searched`, their time.
-        settings: windows and metric, if given.
-        buckets: counts requests by bucket.
+    Buckets count requests; windows and metric may be in the settings.
 
     Raises:
         DataError: no engine counted a request in that time.

@@ -40,12 +40,7 @@ _MAX_HALTS = 8
 
 
 def engines_screen(result: EngineTriage, *, explain: bool = False) -> RenderableType:
-    """Return the report for `rich` to print.
-
-    Args:
-        result: of `triage_engines`.
-        explain: also show every line of evidence, and all percentiles.
-    """
+    """Return the report for `rich`; `explain` adds every line of evidence and all percentiles."""
     words, style = _VERDICTS[result.verdict]
     head = Text("", "bold").append(words, style)
     head.append(f": {_TITLES[result.metric]}, by the engines' own counts{_when(result)}")
