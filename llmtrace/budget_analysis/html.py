@@ -50,11 +50,12 @@ def _section(report: Report) -> str:
         return f"<section>{head}<p>{escape(report.why_none)}</p></section>"
     whole = report.metrics[0]
     limit = "no total is set" if budget.total_s is None else f"of {ms(budget.total_s)} ms allowed"
+    remarks = "".join(f'<p class="soft">{escape(one)}</p>' for one in notes(report))
     return (
         f"<section>{head}"
         f'<p class="verdict">{high} {ms(whole.line.high_s)} ms <small>{limit}</small> '
         f"{_pill(whole)}</p>"
-        f"{_bars(report, high)}{_table(report, high)}{_remarks(report)}</section>"
+        f"{_bars(report, high)}{_table(report, high)}{remarks}</section>"
     )
 
 
@@ -159,7 +160,3 @@ def _row(one: Comparison) -> str:
         f'<td class="n">{ms(one.line.high_s)}{lies}</td><td>{_pill(one)}</td>'
         f'<td class="n">{share}</td></tr>'
     )
-
-
-def _remarks(report: Report) -> str:
-    return "".join(f'<p class="soft">{escape(one)}</p>' for one in notes(report))

@@ -192,8 +192,11 @@ def in_time(
     mostly = [one for one in stretches if one.metric == "traffic"
               and one.seconds_in(after) >= after.seconds / 2]  # fmt: skip
     traffic = mostly[0] if mostly else None
-    unseen = judged.verdict in ("no_change", "not_enough_data")
-    if traffic is not None and (unseen or _by_less_traffic(judged, traffic)):
+    if traffic is not None and (
+        judged.verdict in ("no_change", "not_enough_data")
+        # Faster because fewer came is no good news.
+        or (judged.verdict == "improvement" and (traffic.direction, traffic.end) == ("down", None))
+    ):
         low, high = (load[name].requests_per_s or 0.0 for name in ("before", "after"))
         ratio = high / low if traffic.direction == "up" and low else low / max(high, 1e-9)
         # Shorter crowds and gaps come by chance. If requests stopped, the window after is short
@@ -210,11 +213,6 @@ def in_time(
     if judged.verdict == "regression" and rise_s >= span_s / 2 > 0:
         return Judged("drift", f"{judged.reason} It rose gradually, over {duration(rise_s)}.")
     return judged
-
-
-def _by_less_traffic(judged: Judged, traffic: Incident) -> bool:
-    """Return whether requests got faster because fewer came, which is no good news."""
-    return judged.verdict == "improvement" and traffic.direction == "down" and traffic.end is None
 
 
 def _kind(found: Attribution, spread: Spread | None) -> Verdict:

@@ -287,7 +287,8 @@ def parse_profile(text: str, where: str) -> Profile:
         prefix=prefix,
         prefix_aliases=(
             *read.texts(top.get("prefix_aliases", []), "prefix_aliases"),
-            *_without_colon(prefix),
+            # As a newer prometheus_client writes it in OpenMetrics, where `:` is `_`.
+            *([f"{prefix[:-1]}_"] if prefix.endswith(":") else []),
         ),
         recognise=read.names(top.get("recognise"), "recognise"),
         unless=read.texts(top.get("unless", []), "unless"),
@@ -303,12 +304,6 @@ def parse_profile(text: str, where: str) -> Profile:
     )
     _check_whole(read, profile)
     return profile
-
-
-def _without_colon(prefix: str) -> Iterator[str]:
-    """Yield a prefix as a newer prometheus_client writes it in OpenMetrics, where `:` is `_`."""
-    if prefix.endswith(":"):
-        yield f"{prefix[:-1]}_"
 
 
 class _Reader:

@@ -55,9 +55,11 @@ def _rule(rule: Mapping[str, Any], folder: str, datasource: str, group: str) -> 
     labels = {key: str(value) for key, value in rule.get("labels", {}).items()}
     identity = " ".join([name, *(f"{key}={labels[key]}" for key in sorted(labels))])
     distinct = " ".join(labels[key] for key in ("budget", "slo", "window") if key in labels)
+    # Uids are unique in the whole organisation.
+    uid = hashlib.sha256(f"{folder} {identity}".encode()).hexdigest()[:16]
     lasting = rule.get("for", "0s")
     return {
-        "uid": _uid(f"{folder} {identity}"),  # uids are unique in the whole organisation
+        "uid": f"llmtrace-{uid}",
         "title": f"{name} {distinct}".strip(),
         "ruleGroup": group,
         "folderUID": folder,
@@ -90,10 +92,6 @@ def _duration(whole: int) -> str:
         if whole and whole % size == 0:
             return f"{whole // size}{unit}"
     return f"{whole}s"
-
-
-def _uid(identity: str) -> str:
-    return f"llmtrace-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
 
 
 def _annotations(texts: Mapping[str, str]) -> dict[str, str]:

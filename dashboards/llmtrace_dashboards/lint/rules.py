@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 from llmtrace_dashboards.lint import grafana_names, queries
@@ -47,16 +48,6 @@ def template_datasource(dashboard: Json) -> Classification:
         wanted = {"Data source", f"{kind.capitalize()} data source"}
         if one.get("label") not in wanted:
             yield _variable(one), f"should have the label {' or '.join(sorted(wanted))!r}"
-
-
-def template_job(dashboard: Json) -> Classification:
-    """People who run one program as several jobs must be able to choose one."""
-    yield from _chooser(dashboard, "job")
-
-
-def template_instance(dashboard: Json) -> Classification:
-    """People must be able to look at one instance."""
-    yield from _chooser(dashboard, "instance")
 
 
 def template_label_promql(dashboard: Json) -> Classification:
@@ -263,16 +254,6 @@ def target_rate_interval(dashboard: Json) -> Classification:
                 yield (_query(panel, target), f"{function}(...[{window}]): use [$__rate_interval]")
 
 
-def target_job(dashboard: Json) -> Classification:
-    """The choice of a job must hold in every panel."""
-    yield from _filtered(dashboard, "job")
-
-
-def target_instance(dashboard: Json) -> Classification:
-    """The choice of an instance must hold in every panel."""
-    yield from _filtered(dashboard, "instance")
-
-
 def target_counter_agg(dashboard: Json) -> Classification:
     """A counter as it stands only grows, and falls to 0 with a restart."""
     for panel, target, selected in _selectors(dashboard):
@@ -302,42 +283,8 @@ def uneditable(dashboard: Json) -> Classification:
         yield "", "can be edited by hand (editable: false says that it comes from code)"
 
 
-RULES: Final[Mapping[str, tuple[Rule, Severity]]] = {
-    "template-datasource-rule": (template_datasource, "error"),
-    "template-job-rule": (template_job, "error"),
-    "template-instance-rule": (template_instance, "error"),
-    "template-label-promql-rule": (template_label_promql, "error"),
-    "template-on-time-change-reload-rule": (template_on_time_change_reload, "error"),
-    "panel-datasource-rule": (panel_datasource, "error"),
-    "panel-title-description-rule": (panel_title_description, "error"),
-    "panel-units-rule": (panel_units, "error"),
-    "panel-no-targets-rule": (panel_no_targets, "error"),
-    "target-promql-rule": (target_promql, "error"),
-    "target-rate-interval-rule": (target_rate_interval, "error"),
-    "target-job-rule": (target_job, "error"),
-    "target-instance-rule": (target_instance, "error"),
-    "target-counter-agg-rule": (target_counter_agg, "error"),
-    "uneditable-dashboard": (uneditable, "warning"),
-    "panel-type": (panel_type, "error"),
-    "panel-ignored": (panel_ignored, "error"),
-    "panel-id": (panel_id, "error"),
-    "panel-grid": (panel_grid, "error"),
-    "panel-bargauge-order": (panel_bargauge_order, "warning"),
-    "panel-legend": (panel_legend, "warning"),
-    "panel-no-data-green": (panel_no_data_green, "warning"),
-    "target-le": (target_le, "warning"),
-}
-
-# Of Grafana's linter, and only of use where people choose by these labels: run if requested.
-OPTIONAL: Final = frozenset(
-    {"template-job-rule", "template-instance-rule", "target-job-rule", "target-instance-rule"}
-)
-
-
-# --- what the rules have in common --------------------------------------------------------------
-
-
-def _chooser(dashboard: Json, label: str) -> Classification:
+def template_chooser(dashboard: Json, label: str) -> Classification:
+    """People must be able to choose a job, of several of one program, or one instance."""
     sources = [one for one in queries.variables(dashboard) if one.get("type") == "datasource"]
     if not any(one.get("query") == "prometheus" for one in sources):
         return
@@ -358,7 +305,8 @@ def _chooser(dashboard: Json, label: str) -> Classification:
         yield _variable(found), 'should have ".+" for all values (allValue)'
 
 
-def _filtered(dashboard: Json, label: str) -> Classification:
+def target_filtered(dashboard: Json, label: str) -> Classification:
+    """The choice of a job or an instance must hold in every panel."""
     if not any(one.get("name") == label for one in queries.variables(dashboard)):
         return
     # With a sample value of its own, so that another label's choice is not taken for this one.
@@ -367,6 +315,41 @@ def _filtered(dashboard: Json, label: str) -> Classification:
         if (label, "=~", f"the-{label}") not in selected.matchers:
             name = selected.metric or "a selector"
             yield _query(panel, target), f'{name} lacks {label}=~"${label}"'
+
+
+RULES: Final[Mapping[str, tuple[Rule, Severity]]] = {
+    "template-datasource-rule": (template_datasource, "error"),
+    "template-job-rule": (partial(template_chooser, label="job"), "error"),
+    "template-instance-rule": (partial(template_chooser, label="instance"), "error"),
+    "template-label-promql-rule": (template_label_promql, "error"),
+    "template-on-time-change-reload-rule": (template_on_time_change_reload, "error"),
+    "panel-datasource-rule": (panel_datasource, "error"),
+    "panel-title-description-rule": (panel_title_description, "error"),
+    "panel-units-rule": (panel_units, "error"),
+    "panel-no-targets-rule": (panel_no_targets, "error"),
+    "target-promql-rule": (target_promql, "error"),
+    "target-rate-interval-rule": (target_rate_interval, "error"),
+    "target-job-rule": (partial(target_filtered, label="job"), "error"),
+    "target-instance-rule": (partial(target_filtered, label="instance"), "error"),
+    "target-counter-agg-rule": (target_counter_agg, "error"),
+    "uneditable-dashboard": (uneditable, "warning"),
+    "panel-type": (panel_type, "error"),
+    "panel-ignored": (panel_ignored, "error"),
+    "panel-id": (panel_id, "error"),
+    "panel-grid": (panel_grid, "error"),
+    "panel-bargauge-order": (panel_bargauge_order, "warning"),
+    "panel-legend": (panel_legend, "warning"),
+    "panel-no-data-green": (panel_no_data_green, "warning"),
+    "target-le": (target_le, "warning"),
+}
+
+# Of Grafana's linter, and only of use where people choose by these labels: run if requested.
+OPTIONAL: Final = frozenset(
+    {"template-job-rule", "template-instance-rule", "target-job-rule", "target-instance-rule"}
+)
+
+
+# --- what the rules have in common --------------------------------------------------------------
 
 
 def _of(dashboard: Json, kinds: frozenset[str]) -> Iterator[Json]:

@@ -98,17 +98,13 @@ def _beside_shared(row: Row) -> Attributes:
     return {**_KEPT, **named, **_of_trace(row.attributes), **_version(row)}
 
 
-def _beside_stage(stage: str, source: str | None) -> Attributes:
-    return {**of_stage(stage, source), **_of_stage(stage, source)}
-
-
-def _beside_span(span: Span) -> Attributes:
-    return {**_KEPT, **span.attributes, **_of_span(span)}
-
-
 # How spans are written that Langfuse gets with others, from the application's own provider.
 BESIDE: Final = Dialect(
-    row=_beside_row, shared=_beside_shared, stage=_beside_stage, span=_beside_span, begun=_KEPT
+    row=_beside_row,
+    shared=_beside_shared,
+    stage=lambda stage, source: {**of_stage(stage, source), **_of_stage(stage, source)},
+    span=lambda span: {**_KEPT, **span.attributes, **_of_span(span)},
+    begun=_KEPT,
 )
 
 

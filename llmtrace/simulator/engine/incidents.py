@@ -89,18 +89,6 @@ def _gpu_throttle(config: ServerConfig, severity: float) -> ServerConfig:
     return replace(config, gpu_clock=min(1.0, 1.05 / slower), engine=slowed(config.engine, slower))
 
 
-def _gateway_overhead(config: ServerConfig, severity: float) -> ServerConfig:
-    return replace(config, gateway_s=config.gateway_s + _between(severity, 0.2, 0.6, 1.5))
-
-
-def _rate_limit_retries(config: ServerConfig, severity: float) -> ServerConfig:
-    return replace(config, reject_share=_between(severity, 0.15, 0.3, 0.5))
-
-
-def _midstream_errors(config: ServerConfig, severity: float) -> ServerConfig:
-    return replace(config, break_share=_between(severity, 0.08, 0.2, 0.4))
-
-
 def _longer_outputs(config: ServerConfig, severity: float) -> ServerConfig:
     longer = round(config.answer_tokens * _between(severity, 1.6, 2.2, 3.0))
     return replace(config, answer_tokens=longer)
@@ -112,8 +100,14 @@ INCIDENTS: Final[Mapping[str, Callable[[ServerConfig, float], ServerConfig]]] = 
     "kv_exhaustion": _kv_exhaustion,
     "prefix_cache_collapse": _prefix_cache_collapse,
     "gpu_throttle": _gpu_throttle,
-    "gateway_overhead": _gateway_overhead,
-    "rate_limit_retries": _rate_limit_retries,
-    "midstream_errors": _midstream_errors,
+    "gateway_overhead": lambda config, severity: replace(
+        config, gateway_s=config.gateway_s + _between(severity, 0.2, 0.6, 1.5)
+    ),
+    "rate_limit_retries": lambda config, severity: replace(
+        config, reject_share=_between(severity, 0.15, 0.3, 0.5)
+    ),
+    "midstream_errors": lambda config, severity: replace(
+        config, break_share=_between(severity, 0.08, 0.2, 0.4)
+    ),
     "longer_outputs": _longer_outputs,
 }
