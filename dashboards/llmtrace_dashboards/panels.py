@@ -14,7 +14,7 @@ Kind = Literal["timeseries", "stat", "bargauge", "table", "heatmap", "text"]
 Step = tuple[float | None, str]  # a colour, and the lowest value that has it; `None` = any
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Query:
     """One query of Prometheus.
 

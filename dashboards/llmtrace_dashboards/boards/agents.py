@@ -35,7 +35,7 @@ _TURNS: Final = Row(
         graph(
             "Turns by outcome",
             "Turns a second, by how they ended. Cancelled turns are users who left.",
-            Query(expr=total(f"{_TURN}_count{{{TURNS}}}", "outcome"), legend="{{outcome}}"),
+            Query(total(f"{_TURN}_count{{{TURNS}}}", "outcome"), "{{outcome}}"),
             unit="ops",
             empty=_NO_TURNS,
             stacked="normal",
@@ -47,7 +47,7 @@ _TURNS: Final = Row(
             "p95 of a turn, by agent",
             "An agent whose p95 grows while its tools' do not calls the model more "
             "often, or for longer outputs: the stage breakdown of its route says which.",
-            Query(expr=quantile(0.95, _TURN, "agent", where=_DONE), legend="{{agent}}"),
+            Query(quantile(0.95, _TURN, "agent", where=_DONE), "{{agent}}"),
             unit="s",
             empty=_NO_TURNS,
             width=9,
@@ -66,7 +66,7 @@ _TURNS: Final = Row(
             "saved, on average. Calls that need each other's results are not in it. Worth fixing "
             "where it is a good part of the turn: ask the model for parallel calls, and await "
             "them together.",
-            Query(expr=mean(_LOSS, "agent", where=_DONE), legend="{{agent}}"),
+            Query(mean(_LOSS, "agent", where=_DONE), "{{agent}}"),
             unit="s",
             empty="No turns that called tools",
         ),
@@ -103,7 +103,7 @@ _TOOLS_ROW: Final = Row(
         graph(
             "p95 of a call, by tool",
             "A tool that grew slower while the others did not: look at what it calls.",
-            Query(expr=quantile(0.95, _TOOL, "tool", where=_CALLED), legend="{{tool}}"),
+            Query(quantile(0.95, _TOOL, "tool", where=_CALLED), "{{tool}}"),
             unit="s",
             empty=_NO_TOOLS,
             height=9,
@@ -113,7 +113,7 @@ _TOOLS_ROW: Final = Row(
             "Calls by tool",
             "Tool calls a second. A tool called far more often than before: the model "
             "repeats itself, often after an error it does not understand.",
-            Query(expr=total(f"{_TOOL}_count{{{TOOLS}}}", "tool"), legend="{{tool}}"),
+            Query(total(f"{_TOOL}_count{{{TOOLS}}}", "tool"), "{{tool}}"),
             unit="ops",
             empty=_NO_TOOLS,
             stacked="normal",
@@ -125,13 +125,13 @@ _TOOLS_ROW: Final = Row(
             "ran: 1 is one after the other, 3 is three at once. A fall while turns get longer: "
             "calls that could run together take turns.",
             Query(
-                expr=promql.share(
+                promql.share(
                     *(
                         total(f"llmtrace_turn_{time}_seconds_total{{{TURNS}}}", "agent")
                         for time in ("tool", "tool_wall")
                     )
                 ),
-                legend="{{agent}}",
+                "{{agent}}",
             ),
             unit="short",
             decimals=2,

@@ -99,8 +99,8 @@ _EATEN: Final = Row(
             "that stage. Above 100 % the stage takes time from the others. Start with the longest "
             "bar; the stage breakdown says since when.",
             Query(
-                expr=f"sort_desc(({promql.anatomy()}) / on (stage) {limit()})",
-                legend="{{stage}}",
+                f"sort_desc(({promql.anatomy()}) / on (stage) {limit()})",
+                "{{stage}}",
                 instant=True,
             ),
             kind="bargauge",
@@ -123,7 +123,7 @@ _LIMITS: Final = Row(
             title="Share of requests within each limit",
             description="Exact shares, from the buckets that end at the limits. A dip in one line "
             "says which promise broke, and when.",
-            queries=tuple(Query(expr=within(name), legend=words) for name, words in _PROMISES),
+            queries=tuple(Query(within(name), words) for name, words in _PROMISES),
             unit=_FRACTION,
             empty=_NO_RULES,
             most=1,
@@ -177,17 +177,17 @@ _BURN: Final = Row(
             *(
                 tuple(
                     Query(
-                        expr=f'max by (slo) ({bad_ratio(window)}{{budget="$budget"}} '
+                        f'max by (slo) ({bad_ratio(window)}{{budget="$budget"}} '
                         f'/ on (budget, slo) {ALLOWED}{{budget="$budget"}})',
-                        legend=f"{{{{slo}}}}, {window}",
+                        f"{{{{slo}}}}, {window}",
                     )
                     for window in ("1h", "6h")
                 )
                 + tuple(
                     Query(
-                        expr=f"max by (slo) (clamp_min(clamp_max({rung.ceiling:g} / "
+                        f"max by (slo) (clamp_min(clamp_max({rung.ceiling:g} / "
                         f'{ALLOWED}{{budget="$budget"}}, {rung.factor:g}), 1))',
-                        legend=f"{{{{slo}}}} pages above, {rung.long}",
+                        f"{{{{slo}}}} pages above, {rung.long}",
                         bound=True,
                     )
                     for rung in LADDER
@@ -213,9 +213,7 @@ _BURN: Final = Row(
             "What is left of the requests that may be bad in thirty days. At 0 every "
             "risk waits: freeze what can be frozen, and fix what burns.",
             Query(
-                expr=f'sort(max by (slo) ({REMAINING}{{budget="$budget"}}))',
-                legend="{{slo}}",
-                instant=True,
+                f'sort(max by (slo) ({REMAINING}{{budget="$budget"}}))', "{{slo}}", instant=True
             ),
             kind="bargauge",
             unit=_FRACTION,
@@ -279,7 +277,7 @@ _COMPARED: Final = Row(
             title="Requests within budget, by $by",
             description="Share that kept whichever promise is kept least. Lines that fall "
             "together have one cause; a line that falls alone has its own.",
-            queries=(Query(expr=promql.least_within(_GROUP), legend="{{$by}}"),),
+            queries=(Query(promql.least_within(_GROUP), "{{$by}}"),),
             unit=_FRACTION,
             empty=_NO_RULES,
             most=1,

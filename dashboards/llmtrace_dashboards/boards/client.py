@@ -20,7 +20,7 @@ _REQUESTS: Final = f"llmtrace_requests_total{{{SUCCEEDED}}}"
 
 
 def _stage(stage: str, q: float, legend: str) -> Query:
-    return Query(expr=quantile(q, _STAGE, where=f'{SUCCEEDED}, stage="{stage}"'), legend=legend)
+    return Query(quantile(q, _STAGE, where=f'{SUCCEEDED}, stage="{stage}"'), legend)
 
 
 _READER: Final = Row(
@@ -44,13 +44,13 @@ _READER: Final = Row(
             "and how much the client was too busy to read what had arrived: inside other stages, "
             "and at least so much. Above a tenth it is worth more to fix the client than the "
             "engine.",
-            Query(expr=promql.stage_share("render"), legend="render"),
+            Query(promql.stage_share("render"), "render"),
             Query(
-                expr=promql.share(
+                promql.share(
                     total(f"llmtrace_client_lag_seconds_total{{{SUCCEEDED}}}"),
                     total(f"llmtrace_e2e_seconds_sum{{{SUCCEEDED}}}"),
                 ),
-                legend="received, not read",
+                "received, not read",
             ),
             unit=_FRACTION,
             decimals=1,
@@ -65,11 +65,8 @@ _READER: Final = Row(
             "One over the time per token: half of all responses come at least this "
             "fast, and 95 % of them at the lower figure. People read about 5 to 10 tokens a "
             "second; much more is for machines.",
-            Query(
-                expr=f"1 / {quantile(0.5, 'llmtrace_tpot_seconds')}",
-                legend="half of responses",
-            ),
-            Query(expr=f"1 / {quantile(0.95, 'llmtrace_tpot_seconds')}", legend="95 %"),
+            Query(f"1 / {quantile(0.5, 'llmtrace_tpot_seconds')}", "half of responses"),
+            Query(f"1 / {quantile(0.95, 'llmtrace_tpot_seconds')}", "95 %"),
             unit="suffix:tok/s",
             empty=shared_panels.NO_REQUESTS,
             width=8,
@@ -87,12 +84,12 @@ _READER: Final = Row(
             "preemptions; regular ones a proxy that buffers.",
             *(
                 Query(
-                    expr="1 - "
+                    "1 - "
                     + promql.share(
                         total(f'{_GAP}_bucket{{{SUCCEEDED}, le="{edge}"}}'),
                         total(f"{_GAP}_count{{{SUCCEEDED}}}"),
                     ),
-                    legend=legend,
+                    legend,
                 )
                 for edge, legend in (("0.5", "> 0.5 s"), ("1.0", "> 1 s"))
             ),
@@ -113,8 +110,7 @@ _NETWORK: Final = Row(
             "`connect` and `tls` above zero all the time = connections are not kept. `rtt` is "
             "distance.",
             Query(
-                expr=f"{total(_PHASES, 'phase')} / on () group_left () {total(_REQUESTS)}",
-                legend="{{phase}}",
+                f"{total(_PHASES, 'phase')} / on () group_left () {total(_REQUESTS)}", "{{phase}}"
             ),
             unit="s",
             empty="No sub-phases: the client's HTTP hooks are not in place",
@@ -137,9 +133,9 @@ _NETWORK: Final = Row(
             "429s and 5xx in latency: their time is in `gateway`, or in `network` if no status "
             "came.",
             Query(
-                expr=f"{total(f'llmtrace_retries_total{{{promql.REQUESTS}}}')} "
+                f"{total(f'llmtrace_retries_total{{{promql.REQUESTS}}}')} "
                 f"/ {total(f'llmtrace_requests_total{{{promql.REQUESTS}}}')}",
-                legend="retries a request",
+                "retries a request",
             ),
             unit="short",
             decimals=2,
@@ -158,10 +154,7 @@ _ENDS: Final = Row(
             "llmtrace's own errors",
             "Things lost or broken inside llmtrace itself, a second. They never reach "
             "the application; they may make these pages incomplete.",
-            Query(
-                expr=f"{total('llmtrace_internal_errors_total', 'kind')} > 0",
-                legend="{{kind}}",
-            ),
+            Query(f"{total('llmtrace_internal_errors_total', 'kind')} > 0", "{{kind}}"),
             unit="ops",
             empty="None: nothing was lost",
             width=7,

@@ -22,7 +22,7 @@ def _gauge(name: str, *by: str, how: str = "sum", where: str = ENGINES) -> str:
 
 def _each(expr: str) -> Query:
     """Query a series of each instance."""
-    return Query(expr=expr, legend="{{instance}}")
+    return Query(expr, "{{instance}}")
 
 
 def _graph(
@@ -53,9 +53,7 @@ _SCHEDULER: Final = Row(
             "Waiting, by reason",
             "What waiting requests wait for, where the engine reports it: `capacity` is a slot or "
             "KV blocks, `deferred` is a transfer or a grammar.",
-            Query(
-                expr=_gauge(f"{_ENGINE}_requests_waiting_by_reason", "reason"), legend="{{reason}}"
-            ),
+            Query(_gauge(f"{_ENGINE}_requests_waiting_by_reason", "reason"), "{{reason}}"),
             unit="short",
             empty=_NOT_REPORTED,
             stacked="normal",
@@ -82,8 +80,7 @@ _SCHEDULER: Final = Row(
             "How requests ended, as the engine sees it. `length` growing = responses are cut at "
             "max_tokens. Aborted requests are counted by few engines: callers' rows know them.",
             Query(
-                expr=total(f"{_ENGINE}_requests_finished_total{{{ENGINES}}}", "reason"),
-                legend="{{reason}}",
+                total(f"{_ENGINE}_requests_finished_total{{{ENGINES}}}", "reason"), "{{reason}}"
             ),
             unit="reqps",
             stacked="normal",
@@ -100,7 +97,7 @@ _REQUEST: Final = Row(
             "Mean time of a request in each of the engine's stages; together, the time it was in "
             "the engine. Compare with the client's stages: what is missing here is outside.",
             *(
-                Query(expr=mean(f"{_ENGINE}_{stage}_seconds", where=ENGINES), legend=stage)
+                Query(mean(f"{_ENGINE}_{stage}_seconds", where=ENGINES), stage)
                 for stage in ("queue", "prefill", "decode")
             ),
             unit="s",
@@ -222,11 +219,11 @@ _WORK: Final = Row(
             "Draft tokens accepted a second, by how far into the draft. Late positions that are "
             "seldom accepted: a shorter draft is cheaper.",
             Query(
-                expr=total(
+                total(
                     f"{_ENGINE}_spec_decode_accepted_tokens_by_position_total{{{ENGINES}}}",
                     "position",
                 ),
-                legend="position {{position}}",
+                "position {{position}}",
             ),
             unit="suffix:tok/s",
             empty="No drafts: speculative decoding is off",
@@ -250,7 +247,7 @@ _GPUS: Final = Row(
         _graph(
             "Multiprocessor clock",
             "A clock that falls under load is a throttled GPU: look at the next panel for why.",
-            Query(expr=_gpu("sm_clock_hertz"), legend=_EACH),
+            Query(_gpu("sm_clock_hertz"), _EACH),
             unit="hertz",
             empty=_NO_GPUS,
             least=None,
@@ -260,11 +257,11 @@ _GPUS: Final = Row(
             "How many GPUs run below their clock, on average. Power: the limit is too low "
             "for the work. Thermal: cooling. A software power cap alone is common under load.",
             Query(
-                expr=promql.either(
+                promql.either(
                     _gauge("llmtrace_gpu_throttled", "reason", where=INSTANCES),
                     total(f"llmtrace_gpu_throttle_seconds_total{{{INSTANCES}}}", "reason"),
                 ),
-                legend="{{reason}}",
+                "{{reason}}",
             ),
             unit="short",
             decimals=0,
@@ -275,7 +272,7 @@ _GPUS: Final = Row(
             "Power",
             "Watts drawn. Flat at the limit = power-bound: then clocks fall, and steps take "
             "longer.",
-            Query(expr=_gpu("power_watts"), legend=_EACH),
+            Query(_gpu("power_watts"), _EACH),
             unit="watt",
             empty=_NO_GPUS,
         ),
@@ -283,7 +280,7 @@ _GPUS: Final = Row(
             "Memory in use",
             "Of all there is. Engines reserve their share at the start: what matters is the KV "
             "cache above. A rise after the start is a leak, or a neighbour.",
-            Query(expr=f"{_gpu('memory_used_bytes')} / ({_MEMORY})", legend=_EACH),
+            Query(f"{_gpu('memory_used_bytes')} / ({_MEMORY})", _EACH),
             unit=_FRACTION,
             empty=_NO_GPUS,
             most=1,
@@ -292,7 +289,7 @@ _GPUS: Final = Row(
             "Utilization",
             "Share of time with a kernel running: 100 % says that the GPU is not idle, not that "
             "it is full.",
-            Query(expr=_gpu("utilization_ratio"), legend=_EACH),
+            Query(_gpu("utilization_ratio"), _EACH),
             unit=_FRACTION,
             empty=_NO_GPUS,
             most=1,
@@ -301,7 +298,7 @@ _GPUS: Final = Row(
             "Temperature",
             "Throttling begins around 85 °C, that of memory later. One GPU hotter than its "
             "neighbours: its cooling, or its work.",
-            Query(expr=_gpu("temperature_celsius", how="max"), legend=_EACH),
+            Query(_gpu("temperature_celsius", how="max"), _EACH),
             unit="celsius",
             empty=_NO_GPUS,
             least=None,
@@ -341,12 +338,12 @@ _TARGETS: Final = Row(
             "Readings that failed or came late",
             "A second, by why. A target that is often late has a page too large for the interval.",
             Query(
-                expr=total(f"llmtrace_target_failures_total{{{INSTANCES}}}", "instance", "reason"),
-                legend="{{instance}}: {{reason}}",
+                total(f"llmtrace_target_failures_total{{{INSTANCES}}}", "instance", "reason"),
+                "{{instance}}: {{reason}}",
             ),
             Query(
-                expr=total(f"llmtrace_target_late_total{{{INSTANCES}}}", "instance"),
-                legend="{{instance}}: late",
+                total(f"llmtrace_target_late_total{{{INSTANCES}}}", "instance"),
+                "{{instance}}: late",
             ),
             unit="ops",
             empty="None",

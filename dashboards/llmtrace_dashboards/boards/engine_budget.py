@@ -82,8 +82,8 @@ _USED: Final = Row(
             "them: 100 % is the limit. TTFT and the whole request are left what the stages "
             f"outside the engine do not take. {_BOUNDED}",
             Query(
-                expr=f"sort_desc(({_P95S}) / on (limit) group_left () {_limit('.+')})",
-                legend="{{limit}}",
+                f"sort_desc(({_P95S}) / on (limit) group_left () {_limit('.+')})",
+                "{{limit}}",
                 instant=True,
             ),
             kind="bargauge",
@@ -116,9 +116,9 @@ def _over_time(which: str, description: str) -> Panel:
     return graph(
         f"{_LIMITED[which]} against its limit",
         f"{description} {_BOUNDED}",
-        *(Query(expr=_quantile(which, q), legend=f"p{100 * q:g}") for q in (0.5, 0.95, 0.99)),
-        Query(expr=_mean(which), legend="mean"),
-        Query(expr=_limit(which), legend="limit", bound=True),
+        *(Query(_quantile(which, q), f"p{100 * q:g}") for q in (0.5, 0.95, 0.99)),
+        Query(_mean(which), "mean"),
+        Query(_limit(which), "limit", bound=True),
         unit="s",
         empty=_SILENT,
         width=8,
@@ -134,7 +134,7 @@ _OVER_TIME: Final = Row(
             "Mean time of a request in each of the engine's stages, over all engines. "
             "The stage that grows is where to "
             "look; what users wait for outside of the engine is not on this page.",
-            *(Query(expr=_mean(stage), legend=stage) for stage in _STAGES),
+            *(Query(_mean(stage), stage) for stage in _STAGES),
             unit="s",
             empty=_SILENT,
             stacked="normal",

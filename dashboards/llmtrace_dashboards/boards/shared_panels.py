@@ -41,9 +41,7 @@ def graph(
 
 def stat(title: str, description: str, values: Mapping[str, str], **more: Any) -> Panel:
     """Make a panel of single values: of expressions by their legends, for the time shown."""
-    queries = tuple(
-        Query(expr=expr, legend=legend, instant=True) for legend, expr in values.items()
-    )
+    queries = tuple(Query(expr, legend, instant=True) for legend, expr in values.items())
     return Panel(kind="stat", title=title, description=description, queries=queries, **more)
 
 
@@ -52,7 +50,7 @@ STAGES_OVER_TIME: Final = graph(
     "The mean time of a request in each stage. Means add up: the top of the pile is "
     "the mean of the whole request. The stage that grows is where to look; `unattributed` is time "
     "on servers that could not be split.",
-    Query(expr=promql.stage_mean(), legend="{{stage}}"),
+    Query(promql.stage_mean(), "{{stage}}"),
     unit="s",
     empty=NO_REQUESTS,
     stacked="normal",
@@ -65,7 +63,7 @@ ANATOMY: Final = graph(
     "Of the requests about as slow as the p95: where their time went. Unlike the "
     "stages' own p95s these add up, to the p95 of the whole request. The longest bar is what a "
     "slow request waits for.",
-    Query(expr=f"sort_desc({promql.anatomy()})", legend="{{stage}}", instant=True),
+    Query(f"sort_desc({promql.anatomy()})", "{{stage}}", instant=True),
     kind="bargauge",
     unit="s",
     empty=NO_REQUESTS,
@@ -77,10 +75,7 @@ RATE: Final = graph(
     "Requests",
     "Requests a second, however they ended. A p95 that moves with this line is load; "
     "one that moves without it is not.",
-    Query(
-        expr=promql.total(f"llmtrace_requests_total{{{REQUESTS}}}", "route"),
-        legend="{{route}}",
-    ),
+    Query(promql.total(f"llmtrace_requests_total{{{REQUESTS}}}", "route"), "{{route}}"),
     unit="reqps",
     empty=NO_REQUESTS,
     stacked="normal",
@@ -92,10 +87,10 @@ OUTCOMES: Final = graph(
     "succeeded: when people give up or streams break, a p95 looks better than it is. Read both "
     "together.",
     Query(
-        expr=promql.total(f'llmtrace_requests_total{{{REQUESTS}, outcome!="success"}}', "outcome")
+        promql.total(f'llmtrace_requests_total{{{REQUESTS}, outcome!="success"}}', "outcome")
         + " / on () group_left () "
         + promql.total(f"llmtrace_requests_total{{{REQUESTS}}}"),
-        legend="{{outcome}}",
+        "{{outcome}}",
     ),
     unit="percentunit",
     decimals=1,
@@ -147,11 +142,7 @@ def heat(
         title=title,
         description=description,
         queries=(
-            Query(
-                expr=promql.total(f"{metric}_bucket{{{where}}}", "le"),
-                legend="{{le}}",
-                form="heatmap",
-            ),
+            Query(promql.total(f"{metric}_bucket{{{where}}}", "le"), "{{le}}", form="heatmap"),
         ),
         unit=unit,
         empty=empty,
@@ -192,7 +183,7 @@ def table(
         kind="table",
         title=title,
         description=description,
-        queries=tuple(Query(expr=expr, instant=True, form="table") for expr in values.values()),
+        queries=tuple(Query(expr, instant=True, form="table") for expr in values.values()),
         transformations=(("merge", {}), ("organize", options), *then),
         **more,
     )

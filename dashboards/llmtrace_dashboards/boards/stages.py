@@ -63,7 +63,7 @@ _TIME: Final = Row(
             "p95 of each stage (do not add)",
             "For seeing which stage's tail moved, and when. A stage that is not "
             "reported has no line here: see the last row.",
-            Query(expr=quantile(0.95, _STAGE, "stage"), legend="{{stage}}"),
+            Query(quantile(0.95, _STAGE, "stage"), "{{stage}}"),
             unit="s",
             empty=shared_panels.NO_REQUESTS,
             colours=STAGE_COLOURS,
@@ -77,7 +77,7 @@ _TIME: Final = Row(
             "few requests: look at which, by an exemplar or in the collector's list; one that "
             "moves with it is everybody's.",
             *(
-                Query(expr=quantile(q, "llmtrace_e2e_seconds"), legend=f"p{100 * q:g}")
+                Query(quantile(q, "llmtrace_e2e_seconds"), f"p{100 * q:g}")
                 for q in (0.5, 0.95, 0.99)
             ),
             unit="s",
@@ -88,7 +88,7 @@ _TIME: Final = Row(
             "Mean time to the first token of the prompts of each length. Flat while "
             "TTFT rises: prompts are longer, and take what their length takes. Rising: the same "
             "prompt takes longer, in a queue, without its cached prefix, or on a slower engine.",
-            Query(expr=_BY_PROMPT, legend="over {{over}} tokens"),
+            Query(_BY_PROMPT, "over {{over}} tokens"),
             unit="s",
             empty="No TTFT, or no prompt tokens: clients must ask for usage",
         ),
@@ -114,8 +114,8 @@ _OUTCOMES: Final = Row(
             "Share of the requests that succeeded whose response came from a cache, "
             "where a gateway or server reports that. A fall makes every percentile worse while "
             "each request that misses is as fast as before: ask why it misses.",
-            Query(expr=_HITS, legend="hit"),
-            Query(expr=f"1 - {_HITS}", legend="miss"),
+            Query(_HITS, "hit"),
+            Query(f"1 - {_HITS}", "miss"),
             unit=_FRACTION,
             decimals=1,
             empty=shared_panels.NO_REQUESTS,
@@ -128,7 +128,7 @@ _OUTCOMES: Final = Row(
             "Share of the requests that succeeded whose response came as a stream. A "
             "response that is not streamed shows nothing before its end: a fall is a longer wait "
             "for the first content, which no histogram of TTFT has.",
-            Query(expr=_share_of("llmtrace_streamed_requests_total"), legend="streamed"),
+            Query(_share_of("llmtrace_streamed_requests_total"), "streamed"),
             unit=_FRACTION,
             decimals=1,
             empty=shared_panels.NO_REQUESTS,
@@ -187,7 +187,7 @@ _SOURCES: Final = Row(
             "Share of requests for which a stage is known. 0 % = not reported by "
             "anybody, which is not 0 s: its time is in `first_chunk` or `unattributed`. The page "
             "on engines says which setting makes an engine report it.",
-            Query(expr=f"sort_desc({_known(RANGE)})", legend="{{stage}}", instant=True),
+            Query(f"sort_desc({_known(RANGE)})", "{{stage}}", instant=True),
             kind="bargauge",
             unit=_FRACTION,
             decimals=0,
@@ -201,7 +201,7 @@ _SOURCES: Final = Row(
             "Requests whose stage is not reported",
             "Requests a second for which a stage is not reported. A line that begins "
             "at a deploy: a header, a flag or the usage chunk got lost on the way.",
-            Query(expr=f"{total(_UNKNOWN, 'stage')} > 0", legend="{{stage}} not reported"),
+            Query(f"{total(_UNKNOWN, 'stage')} > 0", "{{stage}} not reported"),
             unit="reqps",
             empty="Every stage of every request is known",
             colours={f"{stage} not reported": hue for stage, hue in STAGE_COLOURS.items()},
@@ -215,7 +215,7 @@ _SOURCES: Final = Row(
             "scrape and `client_bound` a bound: both are approximate.",
             queries=(
                 Query(
-                    expr=total(
+                    total(
                         f"llmtrace_stage_source_total{{{SUCCEEDED}}}",
                         "stage",
                         "source",
@@ -247,7 +247,7 @@ _SOURCES: Final = Row(
             "Time that could not be split",
             "`unattributed`, as a share of all the time requests took. It grows when "
             "an engine stops telling its queue and prefill. Above a tenth, trust no attribution.",
-            Query(expr=promql.stage_share("unattributed"), legend="unattributed"),
+            Query(promql.stage_share("unattributed"), "unattributed"),
             unit=_FRACTION,
             decimals=1,
             empty=shared_panels.NO_REQUESTS,

@@ -117,8 +117,8 @@ _WHAT_MOVED: Final = Row(
             "The thick line leaves the thin one where the trouble began. Dots are "
             "single requests: click one to open its trace, if the data source knows where traces "
             "are. Blue marks are findings of llmtrace triage, red ones alerts.",
-            Query(expr=quantile(0.95, _E2E), legend="now", exemplar=True),
-            Query(expr=quantile(0.95, _E2E, before=_BEFORE), legend="before"),
+            Query(quantile(0.95, _E2E), "now", exemplar=True),
+            Query(quantile(0.95, _E2E, before=_BEFORE), "before"),
             unit="s",
             empty=shared_panels.NO_REQUESTS,
             colours={"now": "#FF8833", "before": NEUTRAL},
@@ -129,7 +129,7 @@ _WHAT_MOVED: Final = Row(
             "Seconds each stage adds to the p95 request, now less before; the bars "
             "sum to the change of the p95. The longest is the stage to look at. If `queue` grew "
             "because prompts did, it is the workload and not the system: see the next row.",
-            Query(expr=f"sort_desc({_STAGE_CHANGE})", legend="{{stage}}", instant=True),
+            Query(f"sort_desc({_STAGE_CHANGE})", "{{stage}}", instant=True),
             kind="bargauge",
             unit="s",
             empty=_NO_BEFORE,
@@ -269,9 +269,9 @@ _WHO: Final = Row(
             "What TTFT is made of, over time. The stage that widens first is usually "
             "the cause; those that follow are its consequences.",
             Query(
-                expr=f"{total(_WAITS, 'stage')} / on () group_left () "
+                f"{total(_WAITS, 'stage')} / on () group_left () "
                 f"{total(f'llmtrace_requests_total{{{SUCCEEDED}}}')}",
-                legend="{{stage}}",
+                "{{stage}}",
             ),
             unit="s",
             empty=shared_panels.NO_REQUESTS,
