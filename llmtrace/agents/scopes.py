@@ -162,11 +162,8 @@ class TurnScope(Scope):
     def tool_begins(self, name: str, span_id: str, arguments: Any, depth: int) -> ToolSeen:
         """Note that a tool call begins, and find out which earlier ones it needs.
 
-        Args:
-            name: of the tool.
-            span_id: of its span.
-            arguments: all of its values; hashes of them are kept for a while.
-            depth: 1 in the turn itself.
+        Hashes of all values of its arguments are kept for a while. `depth` is 1 in the turn
+        itself.
         """
         own, prints = depth == 1, None
         if own and self._begun < MAX_TOOLS and self._printed < _MAX_PRINTS:

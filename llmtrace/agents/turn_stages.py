@@ -33,16 +33,12 @@ class Inside:
 
 
 def turn_timeline(wall: int, requests: Iterable[Inside], first: int | None = None) -> Timeline:
-    """Make the timeline that `split` cuts into the stages of a turn.
+    """Make the timeline that `split` cuts into the stages of a turn that took `wall` nanoseconds.
 
     Each moment that any request covers goes to one stage of one of them: the one that began first.
     Its stages lie end to end within it. What no request covers is the caller's own, `render`; what
-    a request that is still open covers cannot be split.
-
-    Args:
-        wall: the turn's whole time, in nanoseconds.
-        requests: in any order.
-        first: nanoseconds to the first content that the user saw; it divides nothing.
+    a request that is still open covers cannot be split. `first`, nanoseconds to the first content
+    that the user saw, divides nothing.
     """
     got: dict[str, int] = {}
     sources: dict[str, Source] = {}

@@ -23,13 +23,10 @@ _ROUNDING_NS: Final = 2_000_000
 def with_beacon(row: Row, beacon: Beacon, *, app_ns: int | None = None) -> Row:
     """Return the row as the user of the page experienced it; stages add up to *their* wait.
 
-    A row that has been joined already stays as it is, whatever comes later.
-
-    Args:
-        row: of the request that the application made for the page.
-        beacon: of the page's own request.
-        app_ns: what the application took itself up to its response's first content, which a page
-            sees as a gateway's time. `None` = unknown.
+    The row is of the request that the application made for the page, the beacon of the page's own.
+    A row that has been joined already stays as it is, whatever comes later. `app_ns`, if known, is
+    what the application took up to its response's first content, which a page sees as a gateway's
+    time.
     """
     if row.browser is not None:
         return row

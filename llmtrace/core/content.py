@@ -134,10 +134,7 @@ class Content:
         """Note a conversation; of a long one its end, which is what is new in it.
 
         A second one is a second try: it takes the place of the first, and so does its answer.
-
-        Args:
-            messages: in the shape they are sent in.
-            read: turns one into the conventions' shape.
+        `read` turns a message, in the shape it is sent in, into the conventions' shape.
         """
         self._messages.clear()
         self._choices.clear()
@@ -154,13 +151,9 @@ class Content:
     # --- what is answered -----------------------------------------------------------------------
 
     def said(self, piece: Any, kind: str = "text", *, key: object = None, choice: int = 0) -> None:
-        """Note a piece of an answer's text or reasoning.
+        """Note a piece of an answer's text or reasoning, as `kind` says; nothing if it is no text.
 
-        Args:
-            piece: of it; nothing if it is no text.
-            kind: `text` or `reasoning`.
-            key: what the pieces of one part have in common.
-            choice: of the answer.
+        The pieces of one part have the `key` in common.
         """
         if not isinstance(piece, str) or not piece:
             return
@@ -179,12 +172,8 @@ class Content:
     ) -> None:
         """Note a piece of a tool call that a response asks for.
 
-        Args:
-            key: what its pieces have in common.
-            name: of the tool, in the piece that has it.
-            call_id: in the piece that has it.
-            piece: of its arguments.
-            choice: of the answer.
+        Its pieces have the `key` in common; one has the name and the id, and each some of the
+        arguments.
         """
         new: dict[str, Any] = {"type": "tool_call", "id": None, "name": "", "arguments": []}
         part = self._part(choice, ("call", key), new)
@@ -308,13 +297,9 @@ def _json(value: Any) -> str:
 
 
 def plain(value: Any, characters: int) -> Any:
-    """Copy a value as plain data.
+    """Copy a value as plain data, with at most so many characters of text in all.
 
     What is too deep, too long or too much is replaced by a mark; what is no data, by its type.
-
-    Args:
-        value: anything.
-        characters: most characters of text to copy in all.
     """
     return _Copy(characters).of(value, 0)
 

@@ -42,10 +42,7 @@ def missing_extra(feature: str, extra: str, package: str) -> ConfigError:
 def needs_extra(feature: str, extra: str, package: str | None = None) -> Iterator[None]:
     """Say which extra to install where an import inside the block fails.
 
-    Args:
-        feature: what needs the import.
-        extra: the extra that brings it.
-        package: what is missing, by the name it is installed by; default: the module's.
+    `feature` needs the import of `package`, by the name it is installed by; default: the module's.
     """
     try:
         yield

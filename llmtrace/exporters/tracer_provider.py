@@ -44,11 +44,8 @@ def samples_root(
 ) -> bool | None:
     """Say whether the provider's sampler takes a trace with this root; `None` = it has none.
 
-    Args:
-        provider: the application's.
-        trace_id: 32 hex digits.
-        name: of the root span.
-        attributes: that samplers may decide by.
+    The id is 32 hex digits, the name is the root span's, and samplers may decide by the
+    attributes.
     """
     sampler = getattr(provider, "sampler", None)
     if sampler is None:

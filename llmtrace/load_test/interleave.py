@@ -37,11 +37,9 @@ def run_interleaved(
 ) -> list[Measured]:
     """Return what each plan measured, in their order; the last one runs after all others.
 
-    Args:
-        plans: one for each endpoint, then the one that repeats the first.
-        budget: whose limits the rows' histograms are exact at.
-        blocks: that the requests of each plan but the last are sent in.
-        done: called with each request's `Answered` as it is over.
+    Plans are one for each endpoint, then the one that repeats the first; the requests of each but
+    the last are sent in `blocks`. Limits of the budget are exact in the rows' histograms; `done`
+    gets each request's `Answered` as it is over.
     """
     ready = [prepare(plan, budget) for plan in plans]
     found: list[list[Measured]] = [[] for _ in ready]

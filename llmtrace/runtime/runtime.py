@@ -249,11 +249,8 @@ class Runtime:
     ) -> TraceContext:
         """Give a span its ids now, so that what runs inside `context` become its children.
 
-        Args:
-            name: as far as it is known; `close_span` may change it.
-            kind: as of `Span`.
-            start: unix nanoseconds.
-            context: what holds its parent; default: the current one.
+        It starts at `start`, in unix nanoseconds, in `context` or the current one. `close_span`
+        may change the name.
         """
         return trace_context.of_span(
             name, kind, start, self._tracer, share=self.sample, context=context

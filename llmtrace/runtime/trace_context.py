@@ -185,13 +185,8 @@ def of_span(
 ) -> TraceContext:
     """Give a span that is no row its ids, and a context of its own.
 
-    Args:
-        name: as far as it is known.
-        kind: as of `Span`.
-        start: unix nanoseconds.
-        tracer: of the application's own provider, if it has one.
-        share: of requests whose spans are written out.
-        context: what holds its parent; `None` = the current one.
+    It starts at `start`, in unix nanoseconds, in `context` or the current one. `share` of requests
+    have their spans written out; `tracer` is of the application's own provider, if it has one.
     """
     ids = otel_trace.get_current_span(context).get_span_context()
     parent = _below(ids) if ids.is_valid else _NOTHING

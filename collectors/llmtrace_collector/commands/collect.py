@@ -144,10 +144,6 @@ async def collect(config: Config, read: Callable[[], Config] | None = None) -> N
 async def running(config: Config, reloader: Reloader | None = None) -> AsyncIterator[Places]:
     """Run everything while the block runs, then shut down. Yields the addresses it listens on.
 
-    Args:
-        config: the settings.
-        reloader: of these settings; default: one that never changes them.
-
     Raises:
         ConfigError: a port, folder or certificate cannot be used.
         SourceError: the store does not answer.

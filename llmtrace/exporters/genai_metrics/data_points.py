@@ -37,15 +37,9 @@ def metrics_data(
     *,
     delta: bool,
 ) -> export.MetricsData:
-    """Make the GenAI client metrics out of an aggregate.
+    """Make the GenAI client metrics, under these names, out of what was counted in a time.
 
-    Args:
-        aggregate: what to read; counted anew from here on if `delta`.
-        agents: the same for turns and tool calls.
-        names: which metric is called what.
-        since_unix_ns: when counting began.
-        now_unix_ns: until when it went.
-        delta: give differences rather than running totals.
+    With `delta` they are differences, and the aggregates are counted anew from here on.
     """
     kind = (
         export.AggregationTemporality.DELTA if delta else export.AggregationTemporality.CUMULATIVE

@@ -103,13 +103,10 @@ class Attribution:
 def attribute(
     before: Requests, after: Requests, q: float, drawn: tuple[Floats, Floats] | None = None
 ) -> Attribution | None:
-    """Divide the change of a quantile; `None` = the windows have no work in common.
+    """Divide the change of the quantile `q`, 0 to 1; `None` = the windows have no work in common.
 
-    Args:
-        before: requests.
-        after: the requests to compare them with, in the same cells.
-        q: between 0 and 1.
-        drawn: how many times each request of either counts; once, if not given.
+    Both sides are in the same cells. `drawn` says how many times each request of either counts;
+    once, if not given.
     """
     sides = (before, after)
     weights = [

@@ -64,13 +64,9 @@ class Swap:
 
 
 def swap(before: Staged, after: Staged, drawn: tuple[Index, Index], q: float) -> Swap:
-    """Attribute the change of the quantile `q` of the requests' sums to the stages.
+    """Attribute the change of the quantile `q`, 0 to 1, of the requests' sums to the stages.
 
-    Args:
-        before: requests.
-        after: the requests to compare them with.
-        drawn: indices into each; an index may occur many times.
-        q: between 0 and 1.
+    `drawn` are indices into each side; an index may occur many times.
     """
     b, a = (_Drawn(one, index) for one, index in zip((before, after), drawn, strict=True))
     stages = np.zeros(before.parts.shape[1])

@@ -51,13 +51,10 @@ _RULE: Final = 80  # characters of a horizontal line, at most
 
 
 def screen(result: Result, *, explain: bool = False, links: Links | None = None) -> RenderableType:
-    """Return the report for `rich` to print.
+    """Return the report for `rich` to print; without links, traces and runbooks are not linked.
 
-    Args:
-        result: of `triage`.
-        explain: also every point of every cause, the stages of a request, all metrics, and what
-            would settle the rest.
-        links: where traces and runbooks are; `None` = not known.
+    `explain` adds every point of every cause, the stages of a request, all metrics, and what would
+    settle the rest.
     """
     links = links or Links()
     parts: list[RenderableType] = [_head(result), *_split(result, explain=explain)]
