@@ -276,12 +276,17 @@ def _best_of(others: Iterable[Analysis], found: Analysis) -> Analysis | None:
             possible.append((slower, one))
     if dated is not None and (not_worse or found.came_again or not found.names_a_cause):
         return dated
+    if found.names_a_cause:
+        if not found.nothing_moved:
+            return None
+        possible.append((False, found))
     named = Counter(one.causes[0].id for _, one in possible)
-    if found.names_a_cause or not possible:
-        return None
-    return max(
-        possible, key=lambda one: (one[0], named[one[1].causes[0].id], one[1].causes[0].score)
+    best = max(
+        possible,
+        key=lambda one: (one[0], named[one[1].causes[0].id], one[1].causes[0].score),
+        default=(False, found),
     )[1]
+    return None if best is found else best
 
 
 def _at_most_possible(other: Analysis, found: Analysis) -> Analysis:

@@ -10,9 +10,10 @@ from llmtrace.triage.evidence import gone_engines
 from llmtrace.triage.evidence.changes import shift, shift_of_samples
 from llmtrace.triage.evidence.counter_ratios import ratio_of
 from llmtrace.triage.evidence.signals import Series, moved
+from llmtrace.triage.result import NAMED
 
 from . import hand_made
-from .incidents import AFTER, REPLICAS, quiet
+from .incidents import AFTER, BEFORE, REPLICAS, quiet
 from .test_engines_means import SURE, count, late
 
 T = np.arange(0.0, 120.0, 15.0)
@@ -178,6 +179,21 @@ def test_loads_of_blocks_from_another_tier_are_what_requests_wait_for():
 
     assert next(iter(found)) == "kv_transfer"
     assert any("loading KV blocks takes" in one.text for one in found["kv_transfer"].evidence)
+
+
+def test_a_new_job_that_no_cache_knows_is_no_miss_of_the_others():
+    """With few requests before, too, kinds are compared with themselves, and new ones are new."""
+    made = quiet(rate=100 / BEFORE.seconds, after_rate=250 / AFTER.seconds)
+    for i, row in enumerate(made.rows):
+        late = row["start"] >= AFTER.start * 1e9
+        kinds = ["faq", "faq", "plan", "next", "say", *(["job", "job2"] * 4 if late else [])]
+        row["route"] = kinds[i % len(kinds)]
+        row["cache_hit"] = row["route"] == "faq"
+        if row["cache_hit"]:
+            row.update(queue_s=0.0, prefill_s=0.001, first_chunk_s=0.001, decode_s=0.002)
+    found = made.findings(metric="e2e_s")
+
+    assert found["response_cache_misses"].status not in NAMED
 
 
 def test_misses_are_named_where_there_was_hardly_one_before():

@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from llmtrace.triage.evidence.engine_halts import engine_gaps, usual_gap_s
+from llmtrace.triage.evidence import engine_halts
+from llmtrace.triage.evidence.engine_halts import Gap, engine_gaps, usual_gap_s
 
 from .hand_made import report
 from .incidents import AFTER, BEFORE, REPLICAS, Incident, quiet
@@ -97,10 +98,21 @@ def test_a_halt_is_held_against_the_longest_before():
         stand_still(made, BEFORE.start + begin, 3.0, all_of_them=False)
     stand_still(made, AFTER.start + 100, 6.0)
 
-    before, after = engine_gaps(evidence := made.evidence())
+    before, _ = engine_gaps(evidence := made.evidence())
 
     assert not before.whole
-    assert usual_gap_s(evidence, after) == before.seconds > 2
+    assert usual_gap_s(evidence) == before.seconds > 2
+
+
+def test_a_gap_before_counts_if_nothing_shows_that_responses_went_on(monkeypatch):
+    """Too few were in progress in it to know: as long a gap after is no halt then."""
+    gap = Gap(
+        None, 0.0, 2.0, seconds=2.0, arrivals=2, streams=1, stalled=0, bunched=2, prompt=None
+    )
+    monkeypatch.setattr(engine_halts, "_gaps_before", lambda _: iter([gap]))
+
+    assert gap.whole is None
+    assert usual_gap_s(quiet().evidence()) == 2
 
 
 @pytest.mark.parametrize(("seconds", "status"), [(0.03, "likely"), (0.8, "ruled_out")])

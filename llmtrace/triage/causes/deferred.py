@@ -324,7 +324,8 @@ def grammar_compilation(e: Evidence) -> Finding:
     fetches, routes = _fetches_kv_blocks(e), _slow_and_calm_routes(e)
     by_route = bool(routes[0]) and bool(routes[1])
     deferred, one_engine = (share or 0.0) >= HALF, e.local("replica", "queue_s")
-    room = one_engine is None and _wait_though_slots_free(e) and _no_kv_reason(e)
+    # If the engine says why they wait, that counts: scrapes miss seats that are taken in between.
+    room = share is None and one_engine is None and _wait_though_slots_free(e) and _no_kv_reason(e)
     # Exclude waits for a longer step, for a stopped engine, or on one engine only.
     together = _scheduled_together(e) if room else None
     computes = not e.up("prefill_s") and e.up("max_gap_s") is False and together is not True

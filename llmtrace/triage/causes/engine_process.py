@@ -301,7 +301,7 @@ def _stood_still(e: Evidence) -> bool | None:
     not_seen = False if _replicas_known(e) else None
     if quiet is None:
         return not_seen
-    usual = engine_halts.usual_gap_s(e, quiet)
+    usual = engine_halts.usual_gap_s(e)
     far = quiet.seconds >= engine_halts.FAR * usual or (
         quiet.seconds > usual and engine_halts.halts(e).rose(0.0, _SEVERAL))  # fmt: skip
     far &= quiet.seconds >= _LONGER * (engine_halts.longest_wait(e) or 0.0)  # normal gaps

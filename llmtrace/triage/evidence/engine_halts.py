@@ -83,15 +83,12 @@ def engine_gaps(e: Evidence) -> tuple[Gap | None, Gap | None]:
     return _longest(_gaps_before(e)), _longest(_gaps(e.after))
 
 
-def usual_gap_s(e: Evidence, like: Gap) -> float:
-    """Return the longest gap before in which responses stood still, one by one or in gaps alike.
-
-    If none is in progress in one `like` it, neither need they be: an idle engine sends nothing.
-    """
+def usual_gap_s(e: Evidence) -> float:
+    """Return the longest gap before in which responses may have stood still, or of gaps alike."""
     gaps = [*_gaps_before(e)]
     together = _longest(gaps)
     every = [one for one in gaps if one.prompt is None] + ([together] if together else [])
-    stood = (one for one in every if one.whole or (one.whole is None and not like.streams))
+    stood = (one for one in every if one.whole is not False)
     return max((one.seconds for one in stood), default=0.0)
 
 

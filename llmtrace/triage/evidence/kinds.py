@@ -93,8 +93,9 @@ def _kinds(
             continue
         size = max(int(one.max()) for one in codes) + 1
         finer = [kind * size + one for kind, one in zip(found, codes, strict=True)]
-        every, numbers = np.unique(np.concatenate(finer), return_inverse=True)
-        if len(every) > min(_MAX_KINDS, max(len(before) // 20, 1)):
+        _, numbers = np.unique(np.concatenate(finer), return_inverse=True)
+        # New kinds have no mean that few requests would make uncertain.
+        if len(np.unique(finer[0])) > min(_MAX_KINDS, max(len(before) // 20, 1)):
             continue
         found = [numbers[: len(before)], numbers[len(before) :]]
         used += 1
