@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import tarfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +14,7 @@ from llmtrace.core.errors import ConfigError
 from llmtrace_collector.store import Event, Facts, SignalSample, ddl, open_store, upgrade
 from llmtrace_collector.store.migrate import migrate
 from llmtrace_collector.store.open_store import open_to_read
+from llmtrace_collector.store.records import StoreError
 from llmtrace_collector.store.tables import Keep
 from tests.collector.store.sent import fetch, join, send
 from tests.collector.store.test_join import differences, engine_span, plugin_span, row
@@ -157,3 +160,45 @@ def test_numbers_that_are_none_are_refused():
     """`--from` of something else."""
     with pytest.raises(ConfigError, match="--from 99"):
         ddl.schema(since=99)
+
+
+def test_opening_a_store_again_writes_no_definition(tmp_path):
+    """On a full disk the engine cuts off what it writes: the next opening would fail."""
+    open_store(tmp_path).close()
+    definitions = tmp_path / "clickhouse" / "metadata" / "default"
+    before = definitions.stat().st_mtime_ns
+    open_store(tmp_path).close()
+    assert definitions.stat().st_mtime_ns == before
+
+
+def test_a_full_disk_gets_no_definition_and_a_store_on_it_opens(tmp_path, monkeypatch):
+    """A new store is not begun there; one that needs no change opens."""
+    made = tmp_path / "made"
+    open_store(made).close()
+    full = SimpleNamespace(f_bavail=0, f_frsize=4096)
+    monkeypatch.setattr("os.statvfs", lambda _: full)
+    open_store(made).close()
+    with pytest.raises(StoreError, match="its disk is full"):
+        open_store(tmp_path / "new")
+
+
+@pytest.mark.parametrize(
+    ("view", "left"), [("reporting_of_spans", 0), ("request_parts_of_spans", 4096)]
+)
+def test_a_view_that_a_full_disk_cut_off_is_made_again(view, left, tmp_path):
+    """The engine itself would not open the store."""
+    open_store(tmp_path).close()
+    os.truncate(tmp_path / "clickhouse" / "metadata" / "default" / f"{view}.sql", left)
+    store = open_store(tmp_path)
+    send(store, [row()])
+    join(store)
+    assert len(fetch(store, [])) == 1
+    store.close()
+
+
+def test_the_definition_of_a_table_that_is_cut_off_is_named(tmp_path):
+    """Its data needs it: it is not made again."""
+    open_store(tmp_path).close()
+    os.truncate(tmp_path / "clickhouse" / "metadata" / "default" / "requests.sql", 0)
+    with pytest.raises(ConfigError, match=r"requests\.sql is cut off, as by a full disk"):
+        open_store(tmp_path)
