@@ -132,7 +132,6 @@ async def collect(config: Config, read: Callable[[], Config] | None = None) -> N
     with _signals(stop, reloader):
         async with running(config, reloader) as places:
             banner.show(config, places, sys.stderr)
-            logger.info("ready")
             await stop.wait()
             logger.info(
                 "stopping: storing what is spooled first; press Ctrl-C again to end at once"
@@ -190,13 +189,15 @@ async def running(config: Config, reloader: Reloader | None = None) -> AsyncIter
         places = live_view.places
         places.gpus, places.tls = 0 if gpus is None else gpus.count, context_of is not None
         api = Api(store, live_view, admission=admission, catch_up=ingest.catch_up)
-        places.web = await _serve(reloader, registry, api, state=state, spool=spool, last=last)
+        places.web = await _serve(
+            reloader, registry, api, state=state, spool=spool, ingest=ingest, last=last
+        )
         # The order of shutdown matters from here on: first stop receiving, then store the spool.
         last.push_async_callback(_drain, ingest, config)
         ingest.start()
         await _receive(reloader, admission, discard, places, last)
         reloader.applies(partial(_follow, admission, spool, scraper))
-        for job in _jobs(config, store, recorder, tally, state.clock):
+        for job in _jobs(config, store, recorder, tally, _watch(state, spool)):
             last.push_async_callback(_end, asyncio.create_task(job))
         state.ready = True
         last.callback(state.stop)
@@ -208,11 +209,11 @@ def _jobs(
     store: Store,
     recorder: Recorder,
     tally: RequestMetrics,
-    clock: ClockWatch,
+    watch: Coroutine[Any, Any, None],
 ) -> Iterator[Coroutine[Any, Any, None]]:
     """Yield the tasks that run until the end."""
     yield recorder.run()
-    yield _watch(clock)
+    yield watch
     if config.metrics.requests:
         yield tally.run()
     if config.store.disk_bytes is not None:
@@ -314,11 +315,18 @@ async def _keep_small(store: Store, most_bytes: int) -> None:
         await asyncio.sleep(_TRIM_EVERY_S)
 
 
-async def _watch(clock: ClockWatch) -> None:
-    """Check the clock often enough to distinguish jumps."""
+async def _watch(state: State, spool: receive.Spool) -> None:
+    """Log when it becomes ready or not, and check the clock often enough to distinguish jumps."""
+    before: str | None = ""
     while True:
+        if (reason := state.why_not(spool)) != before:
+            before = reason
+            if reason is None:
+                logger.info("ready")
+            else:
+                logger.warning("not ready: %s; senders have to retry later", reason)
         await asyncio.sleep(_CLOCK_EVERY_S)
-        clock.look()
+        state.clock.look()
 
 
 async def _end(task: asyncio.Task[None]) -> None:
@@ -383,6 +391,7 @@ async def _serve(
     *,
     state: State,
     spool: receive.Spool,
+    ingest: receive.Ingest,
     last: AsyncExitStack,
 ) -> Address | None:
     """Serve pages, metrics and the API; return the address, if there is one."""
@@ -400,6 +409,7 @@ async def _serve(
         hosts=None if hosts is None else frozenset(hosts),
         quarantined=lambda: spool.quarantine.count,
         clock=state.clock.look,
+        failing=lambda: tuple(ingest.counted.problems),
     )
     limits = receive.ReceiveLimits(connections=_WEB_CONNECTIONS)
     return await _start_http(reloader, app, at, limits=limits, counted=Received(), last=last)

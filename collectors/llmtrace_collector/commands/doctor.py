@@ -209,7 +209,7 @@ def _show_collector(url: str, found: Mapping[str, Any], *, as_json: bool) -> Non
     """Print the status of a collector.
 
     Raises:
-        SourceError: requests are in quarantine.
+        SourceError: requests are in quarantine, or do not become rows now.
     """
     count, console = found.get("quarantined_requests", 0), Console()
     if as_json:
@@ -224,6 +224,8 @@ def _show_collector(url: str, found: Mapping[str, Any], *, as_json: bool) -> Non
             f"{count} {'request is' if count == 1 else 'requests are'} in quarantine: the store "
             "did not take them; `llmtrace quarantine` says why, and replays them"
         )
+    if words := found.get("problem"):
+        raise SourceError(printable(str(words)))
 
 
 @dataclass(frozen=True, slots=True)

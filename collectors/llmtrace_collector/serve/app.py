@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from importlib.resources import files
 from typing import Any, Final
 
@@ -62,6 +62,7 @@ def make_app(
     hosts: frozenset[str] | None = None,
     quarantined: Callable[[], int] = lambda: 0,
     clock: Callable[[], str | None] = lambda: None,
+    failing: Callable[[], Collection[str]] = tuple,
 ) -> ASGIApp:
     """Make the application.
 
@@ -74,6 +75,7 @@ def make_app(
         hosts: host names that requests may use; `None` = any.
         quarantined: returns how many requests are in quarantine.
         clock: returns a warning that the clock was set; `None` = it was not.
+        failing: returns the steps that fail between the spool and the rows.
     """
     page, policy = live_page()
 
@@ -96,6 +98,8 @@ def make_app(
             body["quarantined_requests"] = count
         if words := clock():
             body["clock"] = words
+        if steps := failing():
+            body["problem"] = f"{' and '.join(steps)} fails, and is tried again; the log says why"
         return JSONResponse(body, 200 if reason is None else 503)
 
     app = Starlette(

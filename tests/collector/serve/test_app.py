@@ -83,6 +83,18 @@ def test_not_ready_is_said_with_its_reason():
     assert answer.json() == {"status": "not ready", "reason": "starting"}
 
 
+def test_what_fails_is_said_and_is_no_reason_to_send_elsewhere():
+    """Requests are accepted meanwhile; the reason, which has paths, is in the log alone."""
+    app = make_app(
+        CollectorRegistry(), Mount("/api/v1", routes=[]), lambda: None, failing=lambda: ("join",)
+    )
+    with TestClient(app, base_url="http://127.0.0.1:4319") as one:
+        answer = one.get("/readyz")
+
+    assert answer.status_code == 200
+    assert answer.json()["problem"] == "join fails, and is tried again; the log says why"
+
+
 def test_what_is_in_quarantine_is_said_and_is_no_reason_to_send_elsewhere():
     """The number alone: without a token a client learns no more."""
     app = make_app(
