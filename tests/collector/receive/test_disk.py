@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import shutil
+import subprocess
 import sys
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
