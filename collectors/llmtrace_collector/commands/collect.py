@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -99,6 +99,7 @@ class State:
     """The state of this process, for readiness checks."""
 
     clock: ClockWatch
+    problems: Mapping[str, str] = field(default_factory=dict)  # what fails now, and why
     began: float = 0.0
     ready: bool = False
     stopping: bool = False
@@ -115,6 +116,16 @@ class State:
             return "starting"
         full = spool.why_full()
         return None if full is None else full.words
+
+    def notes(self, spool: receive.Spool) -> dict[str, Any]:
+        """Return what is wrong although it may get requests, by name; without reasons or paths."""
+        steps = " and ".join(tuple(self.problems))
+        found = {
+            "quarantined_requests": spool.quarantine.count,
+            "clock": self.clock.look(),
+            "problem": steps and f"{steps} fails, and is tried again; the log says why",
+        }
+        return {name: value for name, value in found.items() if value}
 
 
 async def collect(config: Config, read: Callable[[], Config] | None = None) -> None:
@@ -169,29 +180,20 @@ async def running(config: Config, reloader: Reloader | None = None) -> AsyncIter
         tally = _request_metrics(config, store, registry, ingest, last)
         registry.register(TargetMetrics(scraper.states, local))
         registry.register(OwnMetrics(lambda: receive.own_metrics(admission, spool, ingest)))
-        state = State(ClockWatch(await asyncio.to_thread(read.joined_until_ns, store)), began)
+        clock = ClockWatch(await asyncio.to_thread(read.joined_until_ns, store))
+        state = State(clock, ingest.counted.problems, began)
         discard = OtlpDiscard(reloader.send_token, admission.limits.body_bytes)
         registry.register(
             OwnMetrics(lambda: _of_collector(state, recorder, tally, discard, scraper))
         )
         live_view = LiveView(
-            store,
-            config.budget,
-            scraper=scraper,
-            local=local,
-            ingest=ingest,
-            spool=spool,
-            admission=admission,
-            machine=machine,
-            began=began,
-            unread=tally.missed.total,
-        )
+            store, config.budget, scraper=scraper, local=local, ingest=ingest, spool=spool,
+            admission=admission, machine=machine, began=began, unread=tally.missed.total,
+        )  # fmt: skip
         places = live_view.places
         places.gpus, places.tls = 0 if gpus is None else gpus.count, context_of is not None
         api = Api(store, live_view, admission=admission, catch_up=ingest.catch_up)
-        places.web = await _serve(
-            reloader, registry, api, state=state, spool=spool, ingest=ingest, last=last
-        )
+        places.web = await _serve(reloader, registry, api, state=state, spool=spool, last=last)
         # The order of shutdown matters from here on: first stop receiving, then store the spool.
         last.push_async_callback(_drain, ingest, config)
         ingest.start()
@@ -391,7 +393,6 @@ async def _serve(
     *,
     state: State,
     spool: receive.Spool,
-    ingest: receive.Ingest,
     last: AsyncExitStack,
 ) -> Address | None:
     """Serve pages, metrics and the API; return the address, if there is one."""
@@ -407,9 +408,7 @@ async def _serve(
         pages=Pages(api.access, lambda: reloader.config.links).routes(),
         token=reloader.read_token,
         hosts=None if hosts is None else frozenset(hosts),
-        quarantined=lambda: spool.quarantine.count,
-        clock=state.clock.look,
-        failing=lambda: tuple(ingest.counted.problems),
+        notes=lambda: state.notes(spool),
     )
     limits = receive.ReceiveLimits(connections=_WEB_CONNECTIONS)
     return await _start_http(reloader, app, at, limits=limits, counted=Received(), last=last)

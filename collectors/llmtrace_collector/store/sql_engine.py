@@ -147,7 +147,7 @@ def failure(text: str, *, inserting: bool, what: str) -> LlmtraceError:
         words = (
             f"part {part[1]} of table {part[2]} is damaged; docs/operate/store.md says what to do"
         )
-        return StoreError(f"{what}: {words} ({text[found.start() : _MAX_LENGTH]})", "damaged")
+        return StoreError(f"{what}: {words} ({text[:_MAX_LENGTH]})", "damaged")
     short = why_no_connection(text) or text.replace("\n", " ")[:_MAX_LENGTH]
     if inserting and code in _UNREADABLE:
         return BadBatch(f"{what}: {short}")

@@ -250,12 +250,13 @@ def _widening(columns: Mapping[str, str]) -> Iterator[str]:
 def _follow_views(engine: Engine) -> None:
     """Give existing views the current text; inserts meanwhile pass through either version.
 
-    They are compared without writing anything, and without the database, which the stored text has
-    before each table.
+    Texts are compared without writing anything, and without the database before each table's name.
     """
-    sql = from_file("view_texts")
+    texts = "[as_select, formatQuerySingleLine({select:String})]"
+    bare = f"arrayMap(text -> replaceRegexpAll(text, '`?' || currentDatabase() || '`?[.]', ''), {texts})"
+    sql = f"SELECT {bare} FROM system.tables WHERE {_HERE} AND name = {{name:String}}"
     for name, select in tables.view_selects().items():
-        [(stored, current)] = query(engine, sql, {"name": name, "select": select})
+        [((stored, current),)] = query(engine, sql, {"name": name, "select": select})
         if stored != current:
             engine.run(f"ALTER TABLE {name} MODIFY QUERY\n{select}")
 
