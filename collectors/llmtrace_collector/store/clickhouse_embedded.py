@@ -187,6 +187,8 @@ class Embedded:
         try:
             return connection.query(sql, form, params=given).bytes()
         except (RuntimeError, ValueError) as error:
+            # What it had of the result would come before that of the connection's next query.
+            self._drop(use)
             raise failure(str(error), inserting=False, what="query") from None
 
     def _connection(self, use: str) -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tarfile
 import time
 from pathlib import Path
@@ -202,3 +204,36 @@ def test_the_definition_of_a_table_that_is_cut_off_is_named(tmp_path):
     os.truncate(tmp_path / "clickhouse" / "metadata" / "default" / "requests.sql", 0)
     with pytest.raises(ConfigError, match=r"requests\.sql is cut off, as by a full disk"):
         open_store(tmp_path)
+
+
+def test_a_damaged_part_is_named_and_can_be_set_aside(tmp_path):
+    """With its table, as docs/operate/store.md says; all other parts are read."""
+    store = open_store(tmp_path)
+    store.engine.run("SYSTEM STOP MERGES requests")
+    for number in range(2):
+        send(store, [row()], f"batch {number}")
+        join(store)
+    [(part, folder), _] = store.query(
+        "SELECT name, path FROM system.parts WHERE table = 'requests' AND active"
+    )
+    store.close()
+    file = Path(folder) / "data.bin"
+    file.write_bytes(file.read_bytes()[:-4] + b"XXXX")
+    store = open_store(tmp_path)
+    with pytest.raises(StoreError, match=rf"part {part} of table requests is damaged"):
+        store.query("SELECT * FROM requests")
+    assert store.query("SELECT 1") == [(1,)]  # and nothing of the query that failed
+    store.engine.run(f"ALTER TABLE requests DETACH PART '{part}'")
+    assert store.query("SELECT count() FROM requests") == [(1,)]
+    store.close()
+
+
+def test_a_folder_for_temporary_files_that_cannot_be_used_is_named():
+    """One line, rather than the engine's stack."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import llmtrace_collector.store.clickhouse_embedded"],
+        env={**os.environ, "TMPDIR": "/proc"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stderr.splitlines()[-1].endswith(
+        "set TMPDIR to a folder that this user may write to"
+    )
