@@ -78,7 +78,7 @@ def _shown(error: BaseException) -> str:
     Any other may quote a prompt or a response, and that must not get into a log.
     """
     kind = type(error)
-    if isinstance(error, OSError) or kind.__module__.partition(".")[0] == logger.name:
+    if isinstance(error, OSError) or kind.__module__.startswith(logger.name):
         return f"{kind.__name__}: {error}"
     frames = traceback.extract_tb(error.__traceback__)
     where = f" in {frames[-1].filename}:{frames[-1].lineno}" if frames else ""

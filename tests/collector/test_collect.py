@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import signal
@@ -13,6 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
+from types import SimpleNamespace
 
 import grpc
 import pyarrow as pa
@@ -23,10 +25,12 @@ from llmtrace.api_clients.collector_client import Collector
 from llmtrace.cli import main
 from llmtrace.core.row import TURN, from_dict
 from llmtrace.core.stages import PARTITION
+from llmtrace_collector.commands import collect
 from llmtrace_collector.commands.collect import State
 from llmtrace_collector.commands.top import ask
 from llmtrace_collector.receive import Spool, SpoolLimits
 from llmtrace_collector.receive.clock_watch import ClockWatch
+from llmtrace_collector.receive.rejections import RejectedError
 
 from . import pages
 from .collecting import (
@@ -443,3 +447,16 @@ def test_settings_without_running(tmp_path, capsys):
     file.write_text("listen: {wep: 4444}\n")
     assert main(["collect", "--config", str(file), "--check"]) == 2
     assert "collect.yaml:1: listen.wep: no such setting" in capsys.readouterr().err
+
+
+def test_the_log_says_when_it_is_ready_and_when_not(monkeypatch, caplog):
+    """With the reason: senders are rejected from then on, and until the next line."""
+    caplog.set_level("INFO", "llmtrace.collector")
+    monkeypatch.setattr(collect, "_CLOCK_EVERY_S", 0.001)
+    reasons = iter([None, RejectedError("disk_full", "the disk is nearly full"), None, None])
+    spool = SimpleNamespace(why_full=lambda: next(reasons))
+    with pytest.raises(RuntimeError):  # there are no more reasons
+        asyncio.run(collect._watch(State(ClockWatch(0), ready=True), spool))
+    assert caplog.messages == [
+        "ready", "not ready: the disk is nearly full; senders have to retry later", "ready",
+    ]  # fmt: skip

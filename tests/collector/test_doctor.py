@@ -387,6 +387,19 @@ def test_a_collector_that_is_not_ready_says_why(capsys):
     assert "llmtrace collector, not ready: the disk is full" in capsys.readouterr().out
 
 
+def test_a_collector_whose_join_fails_is_not_well(capsys):
+    """Its requests do not become rows: exit status 1, for a check in CI or by cron."""
+    ready = {"status": "ready", "problem": "join fails"}
+    pages_of = {
+        "/healthz": (200, json.dumps({"status": "alive"})),
+        "/readyz": (200, json.dumps(ready)),
+    }
+    with web.serving(pages_of) as url:
+        assert cli.main(["doctor", url]) == 1
+
+    assert "join fails" in capsys.readouterr().err
+
+
 def test_what_a_server_says_of_itself_moves_no_cursor(capsys):
     """It may be anyone's."""
     pages_of = {

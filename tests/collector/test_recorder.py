@@ -160,3 +160,18 @@ def test_it_runs_until_it_is_ended():
 
     asyncio.run(asyncio.wait_for(some_rounds(), 30))
     assert len(shelf.samples) >= 2
+
+
+def test_the_log_says_when_samples_begin_and_cease_to_be_dropped(caplog):
+    """With the reason, once; the counter has how many."""
+    caplog.set_level("INFO", "llmtrace.collector")
+    shelf, target = Shelf(), state(pages.LLAMA_CPP)
+    target.up = False  # it is written each time
+    recorder = Recorder(shelf, lambda: (target,), None, machine="m", interval_s=1.0)
+    for shelf.broken in (True, True, False, False):
+        asyncio.run(recorder.write())
+
+    assert caplog.messages == [
+        "signals of engines and GPUs are not stored, and are dropped until this is over: no room",
+        f"signals are stored again; {recorder.dropped} samples were dropped",
+    ]

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -99,6 +99,7 @@ class State:
     """The state of this process, for readiness checks."""
 
     clock: ClockWatch
+    problems: Mapping[str, str] = field(default_factory=dict)  # what fails now, and why
     began: float = 0.0
     ready: bool = False
     stopping: bool = False
@@ -116,6 +117,16 @@ class State:
         full = spool.why_full()
         return None if full is None else full.words
 
+    def notes(self, spool: receive.Spool) -> dict[str, Any]:
+        """Return what is wrong although it may get requests, by name; without reasons or paths."""
+        steps = " and ".join(tuple(self.problems))
+        found = {
+            "quarantined_requests": spool.quarantine.count,
+            "clock": self.clock.look(),
+            "problem": steps and f"{steps} fails, and is tried again; the log says why",
+        }
+        return {name: value for name, value in found.items() if value}
+
 
 async def collect(config: Config, read: Callable[[], Config] | None = None) -> None:
     """Run everything until SIGTERM or SIGINT, then shut down. A second signal ends it at once.
@@ -132,7 +143,6 @@ async def collect(config: Config, read: Callable[[], Config] | None = None) -> N
     with _signals(stop, reloader):
         async with running(config, reloader) as places:
             banner.show(config, places, sys.stderr)
-            logger.info("ready")
             await stop.wait()
             logger.info(
                 "stopping: storing what is spooled first; press Ctrl-C again to end at once"
@@ -166,23 +176,16 @@ async def running(config: Config, reloader: Reloader | None = None) -> AsyncIter
         tally = _request_metrics(config, store, registry, ingest, last)
         registry.register(TargetMetrics(scraper.states, local))
         registry.register(OwnMetrics(lambda: receive.own_metrics(admission, spool, ingest)))
-        state = State(ClockWatch(await asyncio.to_thread(read.joined_until_ns, store)), began)
+        clock = ClockWatch(await asyncio.to_thread(read.joined_until_ns, store))
+        state = State(clock, ingest.counted.problems, began)
         discard = OtlpDiscard(reloader.send_token, admission.limits.body_bytes)
         registry.register(
             OwnMetrics(lambda: _of_collector(state, recorder, tally, discard, scraper))
         )
         live_view = LiveView(
-            store,
-            config.budget,
-            scraper=scraper,
-            local=local,
-            ingest=ingest,
-            spool=spool,
-            admission=admission,
-            machine=machine,
-            began=began,
-            unread=tally.missed.total,
-        )
+            store, config.budget, scraper=scraper, local=local, ingest=ingest, spool=spool,
+            admission=admission, machine=machine, began=began, unread=tally.missed.total,
+        )  # fmt: skip
         places = live_view.places
         places.gpus, places.tls = 0 if gpus is None else gpus.count, context_of is not None
         api = Api(store, live_view, admission=admission, catch_up=ingest.catch_up)
@@ -192,7 +195,7 @@ async def running(config: Config, reloader: Reloader | None = None) -> AsyncIter
         ingest.start()
         await _receive(reloader, admission, discard, places, last)
         reloader.applies(partial(_follow, admission, spool, scraper))
-        for job in _jobs(config, store, recorder, tally, state.clock):
+        for job in _jobs(config, store, recorder, tally, _watch(state, spool)):
             last.push_async_callback(_end, asyncio.create_task(job))
         state.ready = True
         last.callback(state.stop)
@@ -204,11 +207,11 @@ def _jobs(
     store: Store,
     recorder: Recorder,
     tally: RequestMetrics,
-    clock: ClockWatch,
+    watch: Coroutine[Any, Any, None],
 ) -> Iterator[Coroutine[Any, Any, None]]:
     """Yield the tasks that run until the end."""
     yield recorder.run()
-    yield _watch(clock)
+    yield watch
     if config.metrics.requests:
         yield tally.run()
     if config.store.disk_bytes is not None:
@@ -310,11 +313,18 @@ async def _keep_small(store: Store, most_bytes: int) -> None:
         await asyncio.sleep(_TRIM_EVERY_S)
 
 
-async def _watch(clock: ClockWatch) -> None:
-    """Check the clock often enough to distinguish jumps."""
+async def _watch(state: State, spool: receive.Spool) -> None:
+    """Log when it becomes ready or not, and check the clock often enough to distinguish jumps."""
+    before: str | None = ""
     while True:
+        if (reason := state.why_not(spool)) != before:
+            before = reason
+            if reason is None:
+                logger.info("ready")
+            else:
+                logger.warning("not ready: %s; senders have to retry later", reason)
         await asyncio.sleep(_CLOCK_EVERY_S)
-        clock.look()
+        state.clock.look()
 
 
 async def _end(task: asyncio.Task[None]) -> None:
@@ -394,8 +404,7 @@ async def _serve(
         pages=Pages(api.access, lambda: reloader.config.links).routes(),
         token=reloader.read_token,
         hosts=None if hosts is None else frozenset(hosts),
-        quarantined=lambda: spool.quarantine.count,
-        clock=state.clock.look,
+        notes=lambda: state.notes(spool),
     )
     limits = receive.ReceiveLimits(connections=_WEB_CONNECTIONS)
     return await _start_http(reloader, app, at, limits=limits, counted=Received(), last=last)

@@ -211,7 +211,7 @@ def _show_collector(url: str, found: Mapping[str, Any], *, as_json: bool) -> Non
     """Print the status of a collector.
 
     Raises:
-        SourceError: it is not ready, or requests are in quarantine.
+        SourceError: requests are in quarantine, are rejected now, or do not become rows now.
     """
     count, console = found.get("quarantined_requests", 0), Console()
     if as_json:
@@ -230,6 +230,8 @@ def _show_collector(url: str, found: Mapping[str, Any], *, as_json: bool) -> Non
         )
     if "reason" in found:
         raise SourceError("the collector takes no requests now")
+    if words := found.get("problem"):
+        raise SourceError(printable(str(words)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ class Ingested:
         without_row: spans of requests that make no row, by reason.
         insert_s: spent in inserts.
         join_s: spent in joins.
-        problem: what failed last, in words; `None` while all is well.
+        problems: what fails now (`insert`, `join`, `spool`), and why, in words.
     """
 
     spans: int = 0
@@ -80,4 +80,9 @@ class Ingested:
     without_row: Counter[str] = field(default_factory=Counter)
     insert_s: float = 0.0
     join_s: float = 0.0
-    problem: str | None = None
+    problems: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def problem(self) -> str | None:
+        """What fails now, in words; `None` while all is well."""
+        return "; ".join(f"{step}: {why}" for step, why in tuple(self.problems.items())) or None

@@ -137,16 +137,15 @@ class Ingest:
         self._joins_due = 1  # of what the process before left
         self._insert_took = 0.0
         self._worked_at = -inf
-        self._behind_since: float | None = None
+        self._behind_since = self._unjoined_since = inf
         self._round, self._waiting, self._wanted = threading.Condition(), False, False
         self._taken_at = self._complete_at = -inf
         self._thread = threading.Thread(target=self._run, name="llmtrace-ingest", daemon=True)
 
     @property
     def lag_s(self) -> float:
-        """How many seconds spans that could not be stored at once have waited, at most."""
-        since = self._behind_since
-        return 0.0 if since is None else self._monotonic() - since
+        """How many seconds spans that could not be stored or joined have waited, at most."""
+        return max(0.0, self._monotonic() - min(self._behind_since, self._unjoined_since))
 
     @property
     def incomplete_s(self) -> float:
@@ -216,10 +215,9 @@ class Ingest:
                     self._settings.batch_expanded_bytes,
                 )
                 if batch is None:
-                    self._behind_since, self._taken_at = None, taken
+                    self._behind_since, self._taken_at = inf, taken
                     return
-                if self._behind_since is None:
-                    self._behind_since = taken
+                self._behind_since = min(self._behind_since, taken)
                 self._store_batch(batch)
             except OSError as error:
                 self._failed("spool", error)
@@ -228,10 +226,10 @@ class Ingest:
                     logger.exception("storing a batch")
             else:
                 pause = self._settings.backoff_s
-                self.counted.problem = None
+                self._works("insert", "spool")
                 left = self._spool.backlog_bytes
                 if left < leave:  # it came after that, and is not late yet
-                    self._behind_since, self._taken_at = None, taken
+                    self._behind_since, self._taken_at = inf, taken
                     return
                 self._join_if_due()
                 continue
@@ -348,14 +346,15 @@ class Ingest:
             report = self._store.join(self._wall())
         except Exception as error:  # noqa: BLE001 - whatever it is, storing must go on
             self._failed("join", error)
+            self._unjoined_since = min(self._unjoined_since, started)
         else:
+            self._works("join")
+            self._unjoined_since = inf
             self.counted.rows += report.rows
             self.counted.large_traces += report.large_traces
             self.counted.without_row.update(report.without_row)
             self._joins_due -= 1
             self._complete_at = self._taken_at
-            if self.counted.problem is not None and self.counted.problem.startswith("join"):
-                self.counted.problem = None
         ended = self._monotonic()
         pause = self._settings.join_s
         if self._joins_due <= 0:
@@ -366,9 +365,14 @@ class Ingest:
 
     def _failed(self, what: str, error: Exception) -> None:
         self.counted.failures[what] += 1
-        self.counted.problem = f"{what}: {error}"
-        if self.counted.failures[what] == 1:
+        if what not in self.counted.problems:
             logger.warning("%s failed, and is tried again: %s", what, error)
+        self.counted.problems[what] = str(error)
+
+    def _works(self, *steps: str) -> None:
+        for step in self.counted.problems.keys() & {*steps}:
+            del self.counted.problems[step]
+            logger.info("%s works again", step)
 
     def _over(self) -> bool:
         return self._stopping.is_set() and self._monotonic() >= self._until

@@ -93,7 +93,7 @@ def _of_ingest(ingest: Ingest) -> list[Metric]:
                  stored.failures),
         counter("llmtrace_ingest_insert_seconds", "Time spent inserting.", stored.insert_s),
         counter("llmtrace_ingest_join_seconds", "Time spent joining.", stored.join_s),
-        gauge("llmtrace_ingest_lag_seconds", "Time since everything accepted was stored.",
+        gauge("llmtrace_ingest_lag_seconds", "How long spans not stored or joined have waited.",
               ingest.lag_s),
     ]  # fmt: skip
 

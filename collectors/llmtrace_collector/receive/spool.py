@@ -252,13 +252,17 @@ class Spool:
         _answer(group, refusal)
 
     def why_full(self, size: int = 1) -> RejectedError | None:
-        """Return the rejection of a request of this size for lack of space, if there is one."""
+        """Return the rejection of a request of this size, if there is no room or folder for it."""
         if self.disk_bytes + size > self.limits.disk_bytes:
             return RejectedError("spool_full", "this collector's spool is full")
-        if self.limits.free_bytes:
+        try:
             disk = os.statvfs(self.folder)
-            if disk.f_bavail * disk.f_frsize - size < self.limits.free_bytes:
-                return RejectedError("disk_full", "this collector's disk is nearly full")
+        except OSError:
+            return RejectedError("spool_error", "this collector's data folder is gone")
+        if self.limits.free_bytes and (
+            disk.f_bavail * disk.f_frsize - size < self.limits.free_bytes
+        ):
+            return RejectedError("disk_full", "this collector's disk is nearly full")
         return None
 
     def _write(self, pieces: Sequence[bytes], size: int) -> None:

@@ -6,15 +6,18 @@ Samples that the store does not take are dropped and counted: new readings matte
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from llmtrace.core.failopen import internal_error
+from llmtrace.core.failopen import count_internal
 from llmtrace_collector.scrape.samples import facts_of, of_measured, of_targets
 from llmtrace_collector.scrape.scraper import TargetState
 from llmtrace_collector.signals.normalise import Measured
 from llmtrace_collector.store import Store
+
+logger = logging.getLogger("llmtrace.collector")
 
 
 class Recorder:
@@ -43,6 +46,7 @@ class Recorder:
     ) -> None:
         self.written = 0
         self.dropped = 0
+        self._failing = False
         self._store = store
         self._states = states
         self._local = local
@@ -61,7 +65,17 @@ class Recorder:
         try:
             await asyncio.to_thread(self._write, tuple(self._states()))
         except Exception as error:  # noqa: BLE001 - reading and serving go on without it
-            internal_error("collector.signals", error)
+            count_internal("collector.signals")
+            if not self._failing:
+                logger.warning(
+                    "signals of engines and GPUs are not stored, and are dropped until this is "
+                    "over: %s", error,
+                )  # fmt: skip
+            self._failing = True
+        else:
+            if self._failing:
+                logger.info("signals are stored again; %d samples were dropped", self.dropped)
+            self._failing = False
 
     def _write(self, states: Sequence[TargetState]) -> None:
         now = time.time_ns()

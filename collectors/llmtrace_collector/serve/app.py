@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any, Final
 
@@ -60,8 +60,7 @@ def make_app(
     pages: Sequence[BaseRoute] = (),
     token: Secret = None,
     hosts: frozenset[str] | None = None,
-    quarantined: Callable[[], int] = lambda: 0,
-    clock: Callable[[], str | None] = lambda: None,
+    notes: Callable[[], Mapping[str, Any]] = dict,
 ) -> ASGIApp:
     """Make the application.
 
@@ -72,8 +71,7 @@ def make_app(
         pages: the routes of the request list and the request page.
         token: readers must show it; `None` = none is needed.
         hosts: host names that requests may use; `None` = any.
-        quarantined: returns how many requests are in quarantine.
-        clock: returns a warning that the clock was set; `None` = it was not.
+        notes: returns what `/readyz` says besides, by name.
     """
     page, policy = live_page()
 
@@ -88,15 +86,9 @@ def make_app(
     async def readyz(request: Request) -> Response:
         del request
         reason = why_not_ready()
-        status = "ready" if reason is None else "not ready"
-        body: dict[str, Any] = {"status": status}
-        if reason is not None:
-            body["reason"] = reason
-        if count := quarantined():
-            body["quarantined_requests"] = count
-        if words := clock():
-            body["clock"] = words
-        return JSONResponse(body, 200 if reason is None else 503)
+        if reason is None:
+            return JSONResponse({"status": "ready", **notes()})
+        return JSONResponse({"status": "not ready", "reason": reason, **notes()}, 503)
 
     app = Starlette(
         routes=[

@@ -101,7 +101,8 @@ def failure(error: Exception) -> tuple[int, str]:
         return 503, str(error)
     if isinstance(error, StoreError):
         logger.warning("a query failed: %s", error)
-        return 503, "the store does not answer"
+        damaged = error.reason == "damaged"
+        return 503, str(error) if damaged else "the store does not answer"
     if isinstance(error, LlmtraceError):
         return 500, str(error)
     raise error

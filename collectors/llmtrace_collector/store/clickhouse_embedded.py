@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import threading
 import time
 import zlib
@@ -16,14 +17,25 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from llmtrace.core.errors import ConfigError, needs_extra
-from llmtrace_collector.store import query_deadline
+from llmtrace_collector.store import query_deadline, tables
 from llmtrace_collector.store.records import StoreError
 from llmtrace_collector.store.sql_engine import Parameters, Settings, Writes, failure, literal
 
-with needs_extra("the embedded store", "collector", "chdb"):
-    import chdb
+try:
+    with needs_extra("the embedded store", "collector", "chdb"):
+        import chdb
+except RuntimeError:  # the engine makes a folder for temporary files when it is imported
+    raise ConfigError(
+        "store: no temporary files can be made: set TMPDIR to a folder that this user may write to"
+    ) from None
 
 _QUOTE: Final = str.maketrans({"\\": "\\\\", "'": "\\'"})
+# The statements that write a table's definition to disk: all of it, at the first group's name.
+_DEFINES: Final = re.compile(
+    r"CREATE (?:TABLE|MATERIALIZED VIEW) IF NOT EXISTS (\w+)|ALTER TABLE \w+ (?:ADD|MODIFY|RENAME)"
+)
+_ROOM: Final = 1 << 20
+_HOLDING: Final = {*(table.name for table in tables.TABLES), tables.VERSIONS}
 
 
 class Embedded:
@@ -41,6 +53,7 @@ class Embedded:
     def __init__(self, folder: Path) -> None:
         self.name = str(folder)
         self._path = folder.resolve() / "clickhouse"
+        self._definitions = self._path / "metadata" / "default"
         if "?" in str(self._path):
             raise ConfigError(f"store {folder}: a folder with '?' in its name cannot be used")
         self._process = os.getpid()
@@ -55,13 +68,14 @@ class Embedded:
             self._schemas = self._path.parent / "schemas"
             self._schemas.mkdir(exist_ok=True)
             self._check_lock()
+            self._check_definitions()
             self._connection("write")
         except OSError as error:
             raise ConfigError(f"store {folder}: {error.strerror}: give another folder") from error
         except StoreError as error:
             raise ConfigError(
-                f"store {folder}: cannot be opened: one process at a time may have it, and one "
-                f"folder each process ({error})"
+                f"store {folder}: cannot be opened: {error}; the engine's own lines above, if any, "
+                "say more, and docs/operate/store.md what to do"
             ) from error
 
     def _check_lock(self) -> None:
@@ -78,8 +92,30 @@ class Embedded:
                     "address, as of `llmtrace triage`"
                 ) from None
 
+    def _check_definitions(self) -> None:
+        """Remove definitions of views that a full disk cut off: they are made again.
+
+        Raises:
+            ConfigError: that of a table with data is cut off.
+        """
+        for file in self._definitions.glob("*.sql"):
+            if file.read_bytes().endswith(b"\n"):
+                continue
+            if file.stem in _HOLDING:
+                raise ConfigError(
+                    f"store {self.name}: {file} is cut off, as by a full disk: restore the folder "
+                    "from a backup (docs/operate/store.md)"
+                )
+            file.unlink()
+
     def run(self, sql: str, parameters: Parameters | None = None, form: str = "Null") -> bytes:
         """Run a statement in this process."""
+        defines = _DEFINES.match(sql)
+        if defines and not (self._definitions / f"{defines[1]}.sql").exists():
+            # On a full disk the engine cuts definitions off, and reports nothing.
+            disk = os.statvfs(self._path)
+            if disk.f_bavail * disk.f_frsize < _ROOM:
+                raise StoreError(f"store {self.name}: its disk is full", "disk")
         with self._writes.one():
             result: bytes = self._ask("write", sql, form, parameters)
             return result
@@ -151,6 +187,8 @@ class Embedded:
         try:
             return connection.query(sql, form, params=given).bytes()
         except (RuntimeError, ValueError) as error:
+            # What it had of the result would come before that of the connection's next query.
+            self._drop(use)
             raise failure(str(error), inserting=False, what="query") from None
 
     def _connection(self, use: str) -> Any:

@@ -108,6 +108,7 @@ _WRONG: Final = frozenset(
 # The engine ran out of something.
 _REASONS: Final = {75: "disk", 173: "memory", 241: "memory", 243: "disk"}
 _MAX_LENGTH: Final = 400
+_PART: Final = re.compile(r"while reading from part \S*/(\S+?)/? in table \w+\.(\w+)")
 
 
 def why_no_connection(text: str) -> str | None:
@@ -142,6 +143,11 @@ def failure(text: str, *, inserting: bool, what: str) -> LlmtraceError:
     """
     found = _CODE.search(text)
     code = int(found[1]) if found else 0
+    if part := _PART.search(text):
+        words = (
+            f"part {part[1]} of table {part[2]} is damaged; docs/operate/store.md says what to do"
+        )
+        return StoreError(f"{what}: {words} ({text[:_MAX_LENGTH]})", "damaged")
     short = why_no_connection(text) or text.replace("\n", " ")[:_MAX_LENGTH]
     if inserting and code in _UNREADABLE:
         return BadBatch(f"{what}: {short}")

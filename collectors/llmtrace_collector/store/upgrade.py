@@ -59,7 +59,6 @@ def _everywhere(table: Table, cluster: str | None) -> Iterable[str]:
 # is added, and views are updated, in any case.
 STEPS: Final[Mapping[int, Step]] = {2: _keys, 3: _reported_by}
 
-_TRIAL: Final = "llmtrace_view_on_trial"
 _HERE: Final = "database = currentDatabase()"
 
 
@@ -113,8 +112,7 @@ def open_schema(engine: Engine, keep: Keep) -> None:
     for statement in tables.view_statements():
         engine.run(statement)
     if upgrading:
-        for name, select in tables.view_selects("").items():
-            _follow_view(engine, name, select)
+        _follow_views(engine)
     if version != VERSION:
         engine.run(_noting())
 
@@ -249,21 +247,18 @@ def _widening(columns: Mapping[str, str]) -> Iterator[str]:
     )
 
 
-def _follow_view(engine: Engine, name: str, select: str) -> None:
-    """Give an existing view the current text; inserts meanwhile pass through either version."""
-    engine.run(f"CREATE OR REPLACE VIEW {_TRIAL} AS\n{select}")
-    try:
-        texts = dict(
-            query(
-                engine,
-                f"SELECT name, as_select FROM system.tables WHERE {_HERE}"
-                f" AND name IN ('{name}', '{_TRIAL}')",
-            )
-        )
-    finally:
-        engine.run(f"DROP VIEW IF EXISTS {_TRIAL}")
-    if name in texts and texts[name] != texts[_TRIAL]:
-        engine.run(f"ALTER TABLE {name} MODIFY QUERY\n{select}")
+def _follow_views(engine: Engine) -> None:
+    """Give existing views the current text; inserts meanwhile pass through either version.
+
+    Texts are compared without writing anything, and without the database before each table's name.
+    """
+    texts = "[as_select, formatQuerySingleLine({select:String})]"
+    bare = f"arrayMap(text -> replaceRegexpAll(text, '`?' || currentDatabase() || '`?[.]', ''), {texts})"
+    sql = f"SELECT {bare} FROM system.tables WHERE {_HERE} AND name = {{name:String}}"
+    for name, select in tables.view_selects().items():
+        [((stored, current),)] = query(engine, sql, {"name": name, "select": select})
+        if stored != current:
+            engine.run(f"ALTER TABLE {name} MODIFY QUERY\n{select}")
 
 
 def _noting() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import subprocess
 import sys
 from contextlib import closing, contextmanager, suppress
@@ -185,3 +186,12 @@ def test_the_cursor_needs_no_room_on_a_full_disk(tmp_path):
             assert list(range(taken)) == spooled(spool)
         finally:
             spool.close()
+
+
+def test_a_folder_that_is_gone_is_a_reason_to_reject(tmp_path):
+    """Probes and people see it, rather than an error of the collector."""
+    folder = tmp_path / "spool"
+    spool = Spool(folder)
+    shutil.rmtree(folder)
+    assert spool.why_full().words == "this collector's data folder is gone"
+    spool.close()

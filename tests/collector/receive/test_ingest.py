@@ -233,6 +233,32 @@ def test_a_join_that_fails_does_not_hold_up_storing(tmp_path):
         assert ingest.counted.failures["join"] >= 2
 
 
+def test_what_is_not_joined_is_lag_and_the_log_has_begin_and_end(tmp_path, caplog):
+    """Alerts, the live page and doctor go by these; storing in between is no sign of health."""
+    caplog.set_level("INFO", "llmtrace.collector")
+    store, now = MemoryStore(), [0.0]
+    join = store.join
+
+    def fail(_now_ns):
+        raise StoreError("damaged")
+
+    with opened(tmp_path) as spool:
+        ingest = Ingest(spool, store, QUICK, monotonic=lambda: now[0])
+        store.join = fail
+        for now[0] in (10.0, 150.0):
+            append(spool, int(now[0]))
+            ingest.drain()
+            ingest._join_if_due()
+        assert (ingest.lag_s, ingest.counted.problem) == (140.0, "join: damaged")
+        store.join = join
+        now[0] += 100.0
+        ingest._join_if_due()
+        assert (ingest.lag_s, ingest.counted.problem) == (0.0, None)
+    assert caplog.messages == [
+        "join failed, and is tried again: damaged", "join works again",
+    ]  # fmt: skip
+
+
 def test_an_unforeseen_error_does_not_end_the_thread(tmp_path):
     """It is counted as a failure of the insert."""
 

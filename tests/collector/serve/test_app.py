@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -13,8 +14,10 @@ from starlette.testclient import TestClient
 from llmtrace.core.listen_address import host_of
 from llmtrace.core.stages import STAGES
 from llmtrace.display.colours import STAGE_COLOURS
+from llmtrace_collector.commands.collect import State
 from llmtrace_collector.config.schema import Address
 from llmtrace_collector.metrics.endpoint import OwnMetrics
+from llmtrace_collector.receive.clock_watch import ClockWatch
 from llmtrace_collector.receive.receiver_metrics import by_label, gauge
 from llmtrace_collector.serve.app import live_page, make_app
 from llmtrace_collector.serve.auth import Guard, hosts_for
@@ -83,16 +86,25 @@ def test_not_ready_is_said_with_its_reason():
     assert answer.json() == {"status": "not ready", "reason": "starting"}
 
 
-def test_what_is_in_quarantine_is_said_and_is_no_reason_to_send_elsewhere():
-    """The number alone: without a token a client learns no more."""
+def test_what_is_wrong_is_said_and_is_no_reason_to_send_elsewhere():
+    """Numbers and names alone: without a token a client learns no reason and no path."""
+    state = State(ClockWatch(), {"join": "/data/store is damaged"})
+    spool = SimpleNamespace(quarantine=SimpleNamespace(count=2))
     app = make_app(
-        CollectorRegistry(), Mount("/api/v1", routes=[]), lambda: None, quarantined=lambda: 2
+        CollectorRegistry(),
+        Mount("/api/v1", routes=[]),
+        lambda: None,
+        notes=lambda: state.notes(spool),
     )
     with TestClient(app, base_url="http://127.0.0.1:4319") as one:
         answer = one.get("/readyz")
 
     assert answer.status_code == 200
-    assert answer.json() == {"status": "ready", "quarantined_requests": 2}
+    assert answer.json() == {
+        "status": "ready",
+        "quarantined_requests": 2,
+        "problem": "join fails, and is tried again; the log says why",
+    }
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/api/v1/live", "/nothing"])

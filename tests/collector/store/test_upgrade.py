@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tarfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +16,7 @@ from llmtrace.core.errors import ConfigError
 from llmtrace_collector.store import Event, Facts, SignalSample, ddl, open_store, upgrade
 from llmtrace_collector.store.migrate import migrate
 from llmtrace_collector.store.open_store import open_to_read
+from llmtrace_collector.store.records import StoreError
 from llmtrace_collector.store.tables import Keep
 from tests.collector.store.sent import fetch, join, send
 from tests.collector.store.test_join import differences, engine_span, plugin_span, row
@@ -157,3 +162,78 @@ def test_numbers_that_are_none_are_refused():
     """`--from` of something else."""
     with pytest.raises(ConfigError, match="--from 99"):
         ddl.schema(since=99)
+
+
+def test_opening_a_store_again_writes_no_definition(tmp_path):
+    """On a full disk the engine cuts off what it writes: the next opening would fail."""
+    open_store(tmp_path).close()
+    definitions = tmp_path / "clickhouse" / "metadata" / "default"
+    before = definitions.stat().st_mtime_ns
+    open_store(tmp_path).close()
+    assert definitions.stat().st_mtime_ns == before
+
+
+def test_a_full_disk_gets_no_definition_and_a_store_on_it_opens(tmp_path, monkeypatch):
+    """A new store is not begun there; one that needs no change opens."""
+    made = tmp_path / "made"
+    open_store(made).close()
+    full = SimpleNamespace(f_bavail=0, f_frsize=4096)
+    monkeypatch.setattr("os.statvfs", lambda _: full)
+    open_store(made).close()
+    with pytest.raises(StoreError, match="its disk is full"):
+        open_store(tmp_path / "new")
+
+
+@pytest.mark.parametrize(
+    ("view", "left"), [("reporting_of_spans", 0), ("request_parts_of_spans", 4096)]
+)
+def test_a_view_that_a_full_disk_cut_off_is_made_again(view, left, tmp_path):
+    """The engine itself would not open the store."""
+    open_store(tmp_path).close()
+    os.truncate(tmp_path / "clickhouse" / "metadata" / "default" / f"{view}.sql", left)
+    store = open_store(tmp_path)
+    send(store, [row()])
+    join(store)
+    assert len(fetch(store, [])) == 1
+    store.close()
+
+
+def test_the_definition_of_a_table_that_is_cut_off_is_named(tmp_path):
+    """Its data needs it: it is not made again."""
+    open_store(tmp_path).close()
+    os.truncate(tmp_path / "clickhouse" / "metadata" / "default" / "requests.sql", 0)
+    with pytest.raises(ConfigError, match=r"requests\.sql is cut off, as by a full disk"):
+        open_store(tmp_path)
+
+
+def test_a_damaged_part_is_named_and_can_be_set_aside(tmp_path):
+    """With its table, as docs/operate/store.md says; all other parts are read."""
+    store = open_store(tmp_path)
+    store.engine.run("SYSTEM STOP MERGES requests")
+    for number in range(2):
+        send(store, [row()], f"batch {number}")
+        join(store)
+    [(part, folder), _] = store.query(
+        "SELECT name, path FROM system.parts WHERE table = 'requests' AND active"
+    )
+    store.close()
+    file = Path(folder) / "data.bin"
+    file.write_bytes(file.read_bytes()[:-4] + b"XXXX")
+    store = open_store(tmp_path)
+    with pytest.raises(StoreError, match=rf"part {part} of table requests is damaged"):
+        store.query("SELECT * FROM requests")
+    assert store.query("SELECT 1") == [(1,)]  # and nothing of the query that failed
+    store.engine.run(f"ALTER TABLE requests DETACH PART '{part}'")
+    assert store.query("SELECT count() FROM requests") == [(1,)]
+    store.close()
+
+
+def test_a_folder_for_temporary_files_that_cannot_be_used_is_named():
+    """One line, rather than the engine's stack."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import llmtrace_collector.store.clickhouse_embedded"],
+        env={**os.environ, "TMPDIR": "/proc"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stderr.splitlines()[-1].endswith(
+        "set TMPDIR to a folder that this user may write to"
+    )
