@@ -249,9 +249,9 @@ def _best_of(others: Iterable[Analysis], found: Analysis) -> Analysis | None:
 
     The first that explains the incident; if that may be chance, only if no cause was found of what
     moved. Else, if nothing got worse in what was found or it has no cause, the first
-    that is surely dated and has a possible cause. Else, if no cause was found, the one with the
-    strongest evidence, if something moved or the cause would be likely in given windows: the one
-    that most of the others name, too.
+    that is surely dated and has a possible cause. Else, if no cause was found, or one in windows of
+    the search in which nothing moved, the one with the strongest evidence, if something moved or
+    the cause would be likely in given windows: the one that most of the others name, too.
     """
     dated, possible = None, list[tuple[bool, Analysis]]()
     not_worse = found.judged.verdict in _NOT_WORSE
@@ -277,7 +277,7 @@ def _best_of(others: Iterable[Analysis], found: Analysis) -> Analysis | None:
     if dated is not None and (not_worse or found.came_again or not found.names_a_cause):
         return dated
     if found.names_a_cause:
-        if not found.nothing_moved:
+        if not (found.nothing_moved and found.search.chosen.searched):
             return None
         possible.append((False, found))
     named = Counter(one.causes[0].id for _, one in possible)
