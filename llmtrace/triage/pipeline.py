@@ -248,10 +248,10 @@ def _best_of(others: Iterable[Analysis], found: Analysis) -> Analysis | None:
     """Return the other analysis to report instead of what was found; `None` = none is better.
 
     The first that explains the incident; if that may be chance, only if no cause was found of what
-    moved. Else, if nothing got worse in what was found or it has no cause, the first
-    that is surely dated and has a possible cause. Else, if no cause was found, or one in windows of
-    the search in which nothing moved, the one with the strongest evidence, if something moved or
-    the cause would be likely in given windows: the one that most of the others name, too.
+    moved. Else, if nothing got worse in what was found or it has no cause, the first that surely
+    is dated and has a possible cause. Else, if no cause was found, or the search found one where
+    nothing moved, the one with the strongest evidence, if something moved or the cause would be
+    likely in given windows: the one that most of the others name, too.
     """
     dated, possible = None, list[tuple[bool, Analysis]]()
     not_worse = found.judged.verdict in _NOT_WORSE
