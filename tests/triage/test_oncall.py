@@ -305,7 +305,7 @@ def test_a_folder_that_cannot_be_written_is_said(slow, at, tmp_path):
         folder.rename(aside)
         until(lambda: desk.problem)
         answer = web.get("/healthz")
-        assert answer.status_code == 503
+        assert answer.status_code == 200  # a restart would not help
         assert answer.json()["ok"] is False
         assert "reports cannot be written" in answer.json()["error"]
         refused = web.post("/alerts", json=json.loads(notification(firing(at + 1))))

@@ -81,10 +81,9 @@ def make_app(
         return _none(name)
 
     async def health(_request: Request) -> Response:
+        # Always 200: reports can still be read, and a restart would not help.
         state = {"ok": queue.problem is None, "queued": len(queue.unfinished()), **queue.counts}
-        if queue.problem is None:
-            return JSONResponse(state)
-        return JSONResponse({**state, "error": queue.problem}, 503)
+        return JSONResponse(state if state["ok"] else {**state, "error": queue.problem})
 
     return Starlette(
         routes=[
