@@ -14,13 +14,13 @@ class UniqueKeyLoader(yaml.SafeLoader):
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """Compose a mapping, and check its keys before any are merged into it."""
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
-        lines: dict[Any, int] = {}
+        marks: dict[tuple[str, str], yaml.Mark] = {}
         for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in lines:
-                    said = f"{key.value!r} is given twice, first in line {lines[key.value] + 1}"
+            if isinstance(key, yaml.ScalarNode) and not key.tag.endswith(":merge"):
+                first = marks.setdefault((key.tag, key.value), key.start_mark)
+                if first is not key.start_mark:
+                    said = f"{key.value!r} is given twice, first in line {first.line + 1}"
                     raise ComposerError(None, None, said, key.start_mark)
-                lines[key.value] = key.start_mark.line
         return node
 
 

@@ -37,12 +37,15 @@ def outcome_of(error: BaseException) -> tuple[Outcome, str | None]:
 
 
 def _code(error: BaseException) -> str | None:
-    """Return the provider's code, of an error that an application's own was raised for as well."""
+    """Return the provider's code, also of an error that another was raised `from`.
+
+    Not of one that was only being handled: a fallback to another provider fails by itself.
+    """
     raised: BaseException | None = error
     for _ in range(_MAX_WRAPPED):
         if raised is None or (code := code_of(raised)) is not None:
             return None if raised is None else code
-        raised = raised.__cause__ or (None if raised.__suppress_context__ else raised.__context__)
+        raised = raised.__cause__
     return None
 
 

@@ -207,6 +207,18 @@ def test_a_broken_file_is_named(tmp_path, name, text, expected):
     assert refused(path).startswith(f"{path}: {expected}")
 
 
+def test_merged_keys_are_not_given_twice(tmp_path):
+    """What is merged may be overridden, as YAML has it."""
+    text = """budgets:
+  - {name: a, total: 9s, stages: &s {queue: 1s}}
+  - {name: b, total: 9s, stages: {<<: *s, queue: 2s}}
+"""
+
+    found = read_budgets(written(tmp_path, text))
+
+    assert [one.stages_s["queue"] for one in found] == [1, 2]
+
+
 def test_a_file_that_is_not_there(tmp_path):
     """A missing file, a folder and text of no encoding are distinguished by the system's words."""
     odd = tmp_path / "odd.yaml"

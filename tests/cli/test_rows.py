@@ -114,6 +114,24 @@ def test_a_line_that_is_no_row_does_not_hide_the_others(saved, capsys, command):
     assert f"1lineleftout,thefirst:{path}:{len(some) + 1}:notarow" in said
 
 
+def test_a_record_cut_off_inside_a_quote_is_noted(saved, tmp_path, capsys):
+    """Also the last one of CSV, which ends no line."""
+    path = tmp_path / "rows.csv"
+    path.write_text('start,e2e_s,route\n1795873777000000000,1.5,a\n1795873778000000000,1.5,"b')
+
+    assert main(["waterfall", str(path)]) == 0
+    assert "1 line left out" in capsys.readouterr().err
+
+
+def test_another_log_is_not_read_to_its_end(tmp_path, capsys):
+    """Of a thousand lines without a row, the first says what is wrong."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text("GET /\n" * 1_000 + json.dumps(make_row().as_dict()))
+
+    assert main(["waterfall", str(path)]) == 1
+    assert "rows.jsonl:1: not a row" in capsys.readouterr().err
+
+
 def test_a_terminal_without_bars_still_gets_the_figures(saved):
     """An ASCII terminal shows question marks for what it cannot draw."""
     path, _ = saved

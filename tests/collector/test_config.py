@@ -195,7 +195,7 @@ def test_a_user_without_a_home_folder(written, monkeypatch):
     monkeypatch.setattr("pwd.getpwuid", lambda _: {}[0])
 
     assert written("data: /there").data == Path("/there")
-    with pytest.raises(ConfigError, match=r"data: .*this user has no home folder; write"):
+    with pytest.raises(ConfigError, match=r"data: .*no such home folder; write"):
         written("")
 
 

@@ -316,6 +316,24 @@ def test_a_folder_that_cannot_be_written_is_said(slow, at, tmp_path):
         assert web.get("/healthz").json()["ok"] is True
 
 
+@pytest.mark.parametrize(
+    "content",
+    ["", "[" * 9_000, '{"alerts": []}', '{"alerts": [{"labels": [], "startsAt": 1e300}]}', None],
+)
+def test_a_file_that_is_no_queued_alert_is_left_out(at, tmp_path, content):
+    """Whatever lies in the folder, others are triaged; one with a report is not triaged again."""
+    reports = Reports(tmp_path)
+    [alert, done] = read_alerts(notification(firing(at), firing(at + 1)))
+    for one in (alert, done):
+        reports.enqueue(reports.named(one), one)
+    (tmp_path / f"{reports.named(done)}.json").write_text("{}")
+    odd = tmp_path / "odd.queued"
+    odd.mkdir() if content is None else odd.write_text(content)
+
+    assert list(reports.queued()) == [alert]
+    assert not (tmp_path / f"{reports.named(done)}.queued").exists()
+
+
 def test_an_alert_that_is_too_early_does_not_hold_up_the_next(slow, at, tmp_path):
     """It is tried again when it is due; the others are triaged meanwhile."""
     looks = [slow.rows.take(slow.rows.start < 0)]

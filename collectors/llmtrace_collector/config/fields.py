@@ -99,6 +99,7 @@ def from_file(file: Path) -> dict[Key, Given]:
         written = file.read_text(encoding="utf-8")
         content = load_yaml(written)
         root = yaml.compose(written, Loader=yaml.SafeLoader)
+        found = dict(_walk(content, root, file, ()))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"{file}: cannot read this configuration: {explain_error(error)}"
@@ -109,7 +110,7 @@ def from_file(file: Path) -> dict[Key, Given]:
         return {}
     if not isinstance(content, Mapping):
         raise ConfigError(f"{file}: a configuration is a mapping such as {{listen: {{...}}}}")
-    return dict(_walk(content, root, file, ()))
+    return found
 
 
 def _walk(content: Any, node: Any, file: Path, above: Key) -> Iterator[tuple[Key, Given]]:
@@ -252,7 +253,7 @@ def path(value: Any, where: Where) -> Path:
     try:
         said = Path(value).expanduser()
     except RuntimeError:
-        raise where.wrong(f"{value}: this user has no home folder; write a whole path") from None
+        raise where.wrong(f"{value}: no such home folder; write a whole path") from None
     return said if said.is_absolute() else where.base / said
 
 

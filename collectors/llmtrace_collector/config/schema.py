@@ -99,7 +99,7 @@ def address(value: Any, where: Where) -> Address | None:
         return None
     said = str(value) if isinstance(value, int | str) and value is not True else ""
     host, colon, port = said.rpartition(":")
-    if ":" in host and not host.startswith("["):
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
         raise where.wrong(f"{value!r}: an IPv6 address is in brackets, such as [::1]:4319")
     host = host.removeprefix("[").removesuffix("]") if colon else "127.0.0.1"
     if port.isdecimal() and int(port) <= _MAX_PORT and host:

@@ -215,6 +215,7 @@ class Ingest:
                     self._settings.batch_expanded_bytes,
                 )
                 if batch is None:
+                    self._works("spool")
                     self._behind_since, self._taken_at = inf, taken
                     return
                 self._behind_since = min(self._behind_since, taken)

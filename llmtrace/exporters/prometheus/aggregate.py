@@ -251,7 +251,7 @@ class Aggregate:
         tenants: keep tenants apart too.
         details: keep operation, provider, server and error type apart too.
         max_label_sets: beyond these, rows of new label sets are counted together under `other`, by
-            service; beyond as many again, those of new services, too.
+            service; those of more services than that together, too.
         turns: called with each turn among the rows; turns are not requests.
 
     Raises:
@@ -281,6 +281,7 @@ class Aggregate:
         """Count from nothing: what was counted before a fork is the parent's to report."""
         self._lock = threading.Lock()
         self._cells: dict[Labels, Cell] = {}
+        self._services: set[str] = set()  # with rows under `other`
         self._waiting: deque[Row] = deque()
 
     def add(self, row: Row) -> None:
@@ -328,9 +329,10 @@ class Aggregate:
             )
             # A client's random model names must not hide the services that come later.
             others = Labels(*[OTHER] * len(labels))._replace(outcome=labels.outcome)
-            labels = others._replace(service=labels.service)
-            if labels not in self._cells and len(self._cells) >= 2 * self._max:
-                labels = others
+            if labels.service in self._services or len(self._services) < self._max:
+                self._services.add(labels.service)
+                others = others._replace(service=labels.service)
+            labels = others
         if (cell := self._cells.get(labels)) is None:
             cell = self._cells[labels] = Cell(self._edges, ours=self._ours)
         return cell

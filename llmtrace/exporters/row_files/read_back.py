@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _HOUR_S: Final = 3600.0
 _MAX_ROWS: Final = 5_000_000
+_MAX_ODD: Final = 1000  # lines that are no rows, before a first one that is
 _Found = tuple[str, Mapping[str, Any] | bytes | DataError]  # the place, and what is there
 # The rows of a saved case; the other files of its folder hold none.
 CASE_ROWS: Final = ("rows.parquet", "rows.jsonl", "rows.jsonl.gz")
@@ -70,7 +71,6 @@ def read_rows(
     start: datetime | None = None,
     end: datetime | None = None,
     token_file: Path | None = None,
-    left_out: list[DataError] | None = None,
 ) -> Rows:
     """Read rows from a file, a folder, the address of a collector, or any flat rows.
 
@@ -82,8 +82,6 @@ def read_rows(
         start: rows that began at or after it; default: all, of a collector those of the last hour.
         end: rows that began before it; default: all.
         token_file: a file with the collector's token.
-        left_out: gets an error for each line or mapping that is no row; without it, and where
-            none is a row, the first is raised.
 
     Raises:
         SourceError: the source cannot be read.
@@ -102,22 +100,10 @@ def read_rows(
 
         flats = _from_collector(Collector(source, token_file), start, end)
     elif isinstance(source, str | Path):
-        flats = (found for file in files_of(Path(source)) for found in _from_file(file))
+        flats = _from_files(Path(source))
     else:
         flats = ((f"row {number}", flat) for number, flat in enumerate(source, 1))
-    errors: list[DataError] = []
-    rows: list[Row] = []
-    for place, flat in flats:
-        try:
-            rows.append(_row(place, flat))
-        except DataError as error:
-            if left_out is None:
-                raise
-            errors.append(error)
-    if errors and not rows:
-        raise errors[0]
-    if left_out is not None:
-        left_out += errors
+    rows = (_row(place, flat) for place, flat in flats)
     since, until = (None if at is None else round(at.timestamp() * 1e9) for at in (start, end))
     return Rows(
         row
@@ -133,10 +119,19 @@ def read_usable_rows(path: Path) -> tuple[Rows, list[str]]:
         SourceError: the file cannot be read.
         DataError: nothing in it is a row.
     """
-    errors: list[DataError] = []
-    rows = read_rows(path, left_out=errors)
-    count = f"{len(errors)} line{'' if len(errors) == 1 else 's'}"
-    return rows, [f"Note: {count} left out, the first: {errors[0]}"] if errors else []
+    rows: list[Row] = []
+    odd, first = 0, ""
+    for place, flat in _from_files(path):
+        try:
+            rows.append(_row(place, flat))
+        except DataError as error:
+            odd, first = odd + 1, first or str(error)
+            if not rows and odd >= _MAX_ODD:
+                break
+    if odd and not rows:
+        raise DataError(first)
+    count = f"{odd} line{'' if odd == 1 else 's'}"
+    return Rows(rows), [f"Note: {count} left out, the first: {first}"] if odd else []
 
 
 def _row(place: str, flat: Mapping[str, Any] | bytes | DataError) -> Row:
@@ -189,6 +184,10 @@ def files_of(path: Path) -> list[Path]:
     return files
 
 
+def _from_files(path: Path) -> Iterator[_Found]:
+    return (found for file in files_of(path) for found in _from_file(file))
+
+
 def _from_file(path: Path) -> Iterator[_Found]:
     flats: Iterator[dict[str, Any] | DataError]
     if form_of(path) == "parquet":
@@ -231,9 +230,14 @@ def _from_csv(path: Path, content: Iterable[bytes]) -> Iterator[dict[str, Any] |
         # A number that cannot be read stays text, and the error quotes it.
         for text, flat in zip(from_arrow(raw), from_arrow(typed), strict=True):
             yield text | flat
-        for why in [why for why in kept_out if why.startswith("line: ")]:
-            for _ in range(kept_out.pop(why)):
-                yield DataError(f"{path}: a line is no row: {why[6:]}")
+        yield from _odd_lines(path, kept_out)
+    yield from _odd_lines(path, kept_out)
+
+
+def _odd_lines(path: Path, kept_out: Counter[str]) -> Iterator[DataError]:
+    for why in [why for why in kept_out if why.startswith("line: ")]:
+        for _ in range(kept_out.pop(why)):
+            yield DataError(f"{path}: a line is no row: {why[6:]}")
 
 
 def _from_lines(path: Path, content: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:

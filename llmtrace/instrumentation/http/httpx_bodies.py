@@ -125,6 +125,8 @@ class _WatchedBody(finalize.StreamFinalizer):
     before, such as documents to quote, whose responses are garbage while the answer is read.
     """
 
+    _attempt: Any = None
+
     def __init__(self, recording: Recording, response: Any, comments: bool) -> None:
         super().__init__(recording)
         self._attempt = recording.attempts[-1] if recording.calling else None

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Final
 
 import numpy as np
@@ -93,7 +93,7 @@ class AlertQueue:
 
     Attributes:
         counts: alerts and reports by what happened to them.
-        problem: why the folder could not be written to; `None` = a report was written since.
+        problem: why the folder could not be written to; `None` = it could at last.
     """
 
     def __init__(
@@ -141,10 +141,12 @@ class AlertQueue:
                 else:
                     new[name] = alert
             room = max(0, self._settings.max_waiting - len(self._waiting))
-            taken = dict(islice(new.items(), room))
-            for name, alert in taken.items():
-                if not self._written(partial(self._reports.enqueue, name, alert)):
-                    raise Full(self.problem)
+            taken = dict(
+                takewhile(
+                    lambda one: self._written(partial(self._reports.enqueue, *one)),
+                    islice(new.items(), room),
+                )
+            )
             self._known.update(dict.fromkeys(taken))
             while len(self._known) > _MAX_KNOWN:
                 del self._known[next(iter(self._known))]
@@ -154,7 +156,7 @@ class AlertQueue:
             self._changed.notify_all()
             if rejected := len(new) - len(taken):
                 self.counts["rejected"] += rejected
-                raise Full("busy")
+                raise Full("busy" if len(taken) == room else self.problem)
         return len(taken)
 
     def unfinished(self) -> list[Alert]:
@@ -225,7 +227,6 @@ class AlertQueue:
         html = page(result, case, self._links)
         if not self._written(partial(self._reports.keep, name, report, html)):
             return False
-        self.problem = None
         self.counts["triaged"] += 1
         logger.info("alert %s: %s", alert.id, result.verdict)
         link = None if self._link is None else self._link(name)
@@ -245,6 +246,7 @@ class AlertQueue:
             self.problem = f"reports cannot be written: {error}"
             logger.warning("%s", self.problem)
             return False
+        self.problem = None
         return True
 
     def _failed(self, alert: Alert) -> None:
@@ -253,7 +255,7 @@ class AlertQueue:
         name = self._reports.named(alert)
         with self._changed:
             self._known.pop(name, None)
-        self._written(partial(self._reports.dequeue, name))
+        self._reports.dequeue(name)
 
 
 def triage_alert(case: Case, alert: Alert, now: float) -> Result:

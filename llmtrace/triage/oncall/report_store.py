@@ -10,12 +10,14 @@ import logging
 import re
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from llmtrace.core.errors import ConfigError
-from llmtrace.triage.oncall.alert import Alert
+from llmtrace.core.errors import ConfigError, DataError
+from llmtrace.triage.oncall.alert import Alert, read_alerts
 
 logger = logging.getLogger("llmtrace.oncall")
 _NAME: Final = re.compile(r"\d{8}T\d{6}Z-[A-Za-z0-9_]{1,80}-[0-9a-f]{16}")
@@ -58,20 +60,28 @@ class Reports:
         return (self.folder / f"{name}.json").exists()
 
     def enqueue(self, name: str, alert: Alert) -> None:
-        """Write an alert that waits for its report. Raises `OSError`."""
-        self._write(f"{name}.queued", json.dumps(asdict(alert)))
+        """Write an alert that waits for its report, as it came. Raises `OSError`."""
+        started = datetime.fromtimestamp(alert.started, UTC).isoformat()
+        one = {"labels": dict(alert.labels), "startsAt": started}
+        self._write(f"{name}.queued", json.dumps({"alerts": [one]}))
 
     def dequeue(self, name: str) -> None:
         """Forget that an alert waits for its report."""
-        (self.folder / f"{name}.queued").unlink(missing_ok=True)
+        with suppress(OSError):
+            (self.folder / f"{name}.queued").unlink()
 
     def queued(self) -> Iterator[Alert]:
         """Read the alerts that waited for their reports when the last process ended."""
         for path in sorted(self.folder.glob("*.queued")):
             try:
-                yield Alert(**json.loads(path.read_bytes()))
-            except (ValueError, TypeError) as error:
+                [alert] = read_alerts(path.read_bytes())
+            except (OSError, ValueError, DataError) as error:
                 logger.warning("%s is no queued alert: %s", path, error)
+                continue
+            if self.has(path.stem):
+                self.dequeue(path.stem)
+            elif self.named(alert) == path.stem:
+                yield alert
 
     def keep(self, name: str, report: Mapping[str, Any], page: str) -> None:
         """Write a report, each of its files atomically. Raises `OSError`."""
