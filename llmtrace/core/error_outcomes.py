@@ -41,11 +41,10 @@ def _code(error: BaseException) -> str | None:
 
     Not of one that was only being handled: a fallback to another provider fails by itself.
     """
-    raised: BaseException | None = error
     for _ in range(_MAX_WRAPPED):
-        if raised is None or (code := code_of(raised)) is not None:
-            return None if raised is None else code
-        raised = raised.__cause__
+        if (code := code_of(error)) is not None or error.__cause__ is None:
+            return code
+        error = error.__cause__
     return None
 
 

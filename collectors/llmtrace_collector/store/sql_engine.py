@@ -143,12 +143,11 @@ def failure(text: str, *, inserting: bool, what: str) -> LlmtraceError:
     """
     found = _CODE.search(text)
     code = int(found[1]) if found else 0
-    if part := _PART.search(text):
-        words = (
-            f"part {part[1]} of table {part[2]} is damaged; docs/operate/store.md says what to do"
-        )
-        return StoreError(f"{what}: {words} ({text[:_MAX_LENGTH]})", "damaged")
     short = why_no_connection(text) or text.replace("\n", " ")[:_MAX_LENGTH]
+    if part := _PART.search(text):
+        words = f"part {part[1]} of table {part[2]} is damaged"
+        hint = "docs/operate/store.md says what to do"
+        return StoreError(f"{what}: {words}; {hint} ({short})", "damaged")
     if inserting and code in _UNREADABLE:
         return BadBatch(f"{what}: {short}")
     if not inserting and code in _WRONG | _UNREADABLE:
