@@ -65,6 +65,10 @@ WORDS: Final = (
 
 _STAGES: Final = (*(f"{stage}_s" for stage in STAGES), "unattributed_s")
 # Of one clock, and within the request: none is longer than `e2e_s`.
+# Where one of them is known, a row says itself how its response went on.
+_AFTER_FIRST: Final = ("decode_s", "tpot_s", "chunks", "last_content_s")
+_MANY_TOKENS: Final = 8
+_AT_END: Final = 0.01  # of the response
 _WITHIN: Final = ("ttft_s", "tpot_s", "answered_s", "first_byte_s", "last_content_s", *_STAGES)
 _MANY: Final = 0.05  # of the rows: if more values are kept out, the others are in doubt
 _TRUTHS: Final = {"true": 1.0, "false": 0.0}
@@ -289,14 +293,15 @@ class Builder:
                 bad = (column < low) | (column > high)
             self._keep_out(f"{name}: out of bounds", bad, numbers, name)
         self._keep_parts_within(numbers)
-        for name, column in numbers.items():
-            self._numbers[name].append(column)
         for name in WORDS:
             codes, names = word(name)
             if name == "outcome":
                 codes, names = self._outcomes(codes, names), OUTCOMES
                 codes = np.where(codes < 0, _by_status(numbers["http_status"]), codes)
+                numbers |= _after_first(numbers, whole=codes <= OUTCOMES.index("success"))
             self._codes[name].append(_recode(Words(codes, tuple(names)), self._names[name]))
+        for name, column in numbers.items():
+            self._numbers[name].append(column)
         for name in IDS:
             self._ids[name].append(identity(name))
 
@@ -407,6 +412,23 @@ def _by_status(status: Floats) -> NDArray[np.int32]:
     meant = [outcome_of_status(one) for one in distinct.tolist()]
     codes = np.array([-1 if one is None else OUTCOMES.index(one) for one in meant], np.int32)
     return codes[index]
+
+
+def _after_first(numbers: Mapping[str, Floats], *, whole: Mask) -> dict[str, Floats]:
+    """Return `decode_s`, `tpot_s` and `stream`; of rows without them or chunks, from the end.
+
+    Such as a gateway logs, which has `ttft_s`, `e2e_s` and `output_tokens`. A longer response whose
+    first content comes at its end is not streamed.
+    """
+    decode, tpot, stream = (numbers[name] for name in ("decode_s", "tpot_s", "stream"))
+    gaps, rest = numbers["output_tokens"] - 1, numbers["e2e_s"] - numbers["ttft_s"]
+    reported = [np.isfinite(numbers[name]) for name in _AFTER_FIRST]
+    known = whole & ~np.logical_or.reduce(reported) & np.isfinite(rest) & (gaps > 0)
+    tells = known & np.isnan(stream) & (gaps >= _MANY_TOKENS)
+    stream = np.where(tells, rest > _AT_END * numbers["e2e_s"], stream)
+    computed = known & (stream != 0) & (rest > 0)
+    return {"decode_s": np.where(computed, rest, decode), "stream": stream,
+            "tpot_s": np.where(computed, rest / np.maximum(gaps, 1), tpot)}  # fmt: skip
 
 
 def _number_in(text: str, *, flag: bool) -> float:

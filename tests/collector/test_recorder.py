@@ -87,6 +87,16 @@ def test_a_target_that_is_down_says_only_that():
     assert [*facts_of([down], 17)] == []
 
 
+def test_a_sample_has_the_time_of_its_page():
+    """Not that of the write, which may come an interval later."""
+    up, down = state(pages.LLAMA_CPP), state(pages.LLAMA_CPP)
+    up.read_ns = down.read_ns = 5
+    down.up, down.reading = False, None
+
+    assert {one.t_ns for one in of_targets([up], 17)} == {5}
+    assert [one.t_ns for one in of_targets([down], 17)] == [17]
+
+
 def test_facts():
     """What it is, and since when."""
     [facts] = facts_of([state(pages.scrape("vllm-0.32-metrics.txt"))], 17)

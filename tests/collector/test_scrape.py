@@ -15,6 +15,9 @@ from llmtrace_collector.scrape.credentials import Credentials
 from llmtrace_collector.scrape.scraper import Scraper, ScrapeSettings, TargetState
 from llmtrace_collector.scrape.targets import FileTargets, HttpTargets, StaticTargets, Target
 from llmtrace_collector.signals.exposition_parser import Limits
+from llmtrace_collector.signals.interval import Mean
+from llmtrace_collector.signals.normalise import Normaliser
+from llmtrace_collector.signals.profile import builtin_profiles
 from tests.support.waiting import auntil
 
 from . import pages, web
@@ -377,5 +380,37 @@ def test_one_source_that_breaks_does_not_stop_the_others():
         ):
             await until(lambda: any(s.up for s in scraper.states()), "reading")
             assert scraper.source_failures["broken"] >= 1
+
+    asyncio.run(main())
+
+
+def test_an_interval_covers_the_readings_that_failed():
+    """The engine counts on while its page does not come, and none of its work is lost."""
+    steps = iter(["ok", "fails", "ok"])
+    counts = iter([10, 40])
+
+    def page() -> bytes:
+        if next(steps, "ok") == "fails":
+            return web.answer("no", status="503 Busy")
+        count = next(counts, 40)
+        return web.answer(
+            "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 1\n"
+            "# TYPE vllm:request_queue_time_seconds histogram\n"
+            f'vllm:request_queue_time_seconds_bucket{{le="+Inf"}} {count}\n'
+            f"vllm:request_queue_time_seconds_sum {count / 10}\n"
+            f"vllm:request_queue_time_seconds_count {count}\n"
+        )
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.readuntil(b"\r\n\r\n"):
+            writer.write(page())
+
+    async def main() -> None:
+        async with web.listening(handle) as url, Scraper((), QUICK) as scraper:
+            state = TargetState(Target(url), Normaliser(builtin_profiles()))
+            for _ in range(3):
+                await scraper.read(state)
+            assert state.failures["http"] == 1
+            assert state.intervals[0].means["queue"] == Mean(30, pytest.approx(0.1))
 
     asyncio.run(main())

@@ -377,9 +377,12 @@ class Signals:
             interval_s=self._every_s, timeout_s=min(_SCRAPE_S, self._every_s)
         )
         async with Scraper([StaticTargets((target,))], settings) as scraper:
+            pages = 0
             while not self._stop.is_set():
                 await asyncio.sleep(self._every_s)
-                for sample in of_targets(scraper.states(), time.time_ns()):
+                states = [one for one in scraper.states() if not one.up or one.pages != pages]
+                pages = sum(one.pages for one in scraper.states())
+                for sample in of_targets(states, time.time_ns()):
                     self.samples.append(
                         {
                             "t": sample.t_ns / 1e9,

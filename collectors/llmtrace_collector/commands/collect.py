@@ -119,11 +119,11 @@ class State:
 
     def notes(self, spool: receive.Spool) -> dict[str, Any]:
         """Return what is wrong although it may get requests, by name; without reasons or paths."""
-        steps = " and ".join(tuple(self.problems))
+        steps = ", ".join(tuple(self.problems))
         found = {
             "quarantined_requests": spool.quarantine.count,
             "clock": self.clock.look(),
-            "problem": steps and f"{steps} fails, and is tried again; the log says why",
+            "problem": steps and f"failing, and tried again: {steps}; the log says why",
         }
         return {name: value for name, value in found.items() if value}
 

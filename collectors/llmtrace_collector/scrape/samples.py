@@ -17,10 +17,15 @@ from llmtrace_collector.store import Facts, SignalSample
 _MAX_LABEL_TEXT: Final = 200
 
 
-def of_targets(states: Sequence[TargetState], t_ns: int) -> Iterator[SignalSample]:
-    """Yield samples of each target's last reading; of one that is down, only that it is."""
+def of_targets(states: Sequence[TargetState], now_ns: int) -> Iterator[SignalSample]:
+    """Yield samples of each target's last reading; of one that is down, only that it is.
+
+    A sample has the time at which its page arrived, which may be most of an interval ago; that
+    of a target that is down is of now.
+    """
     for state in states:
         instance, reading = state.target.instance, state.reading
+        t_ns = now_ns if reading is None or state.read_ns is None else state.read_ns
         own = state.target.more_labels
         if state.up is not None:
             yield SignalSample(t_ns, instance, "up", float(state.up), own)

@@ -1,7 +1,8 @@
 """Read the metrics page of every target at its interval, and keep the last reading of each.
 
 One task per target, each at its own moment of the interval: a slow target delays no other.
-A failure is counted, and discards the target's last reading, which is no longer true.
+A failure is counted, and discards the target's last reading, which is no longer true; its
+counters are kept, so that the next interval covers the time of the failure too.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ class TargetState:
 
     Attributes:
         reading: the last, if the target is up, else `None`.
-        intervals: what its engines did between the last two readings, if both succeeded.
+        read_ns: when that page arrived, unix nanoseconds; `None` = none has.
+        last: the last reading, also while the target is down: what counters are compared with.
+        intervals: what its engines did between the last two pages; empty while it is down.
         up: whether the last reading succeeded; `None` = none was tried yet.
         pages: read so far.
         failures: failed readings, by reason.
@@ -90,6 +93,8 @@ class TargetState:
     target: Target
     normaliser: Normaliser
     reading: Reading | None = None
+    read_ns: int | None = None
+    last: Reading | None = None
     intervals: tuple[EngineInterval, ...] = ()
     up: bool | None = None
     pages: int = 0
@@ -259,6 +264,7 @@ class Scraper:
                 server_name=target.credentials.server_name,
                 large=self._large,
             )
+            arrived_ns = time.time_ns()
             if len(text) > _LONG_PAGE:
                 reading = await asyncio.to_thread(state.normaliser.read, text)
             else:
@@ -269,6 +275,7 @@ class Scraper:
             self._failed(state, "page", f"{shown(state.target.url)}: {error}")
         else:
             self._succeeded(state, reading)
+            state.read_ns = arrived_ns
         state.took_s = time.monotonic() - begun
 
     def _failed(self, state: TargetState, reason: str, words: str) -> None:
@@ -280,9 +287,10 @@ class Scraper:
     def _succeeded(self, state: TargetState, reading: Reading) -> None:
         if state.up is False:
             logger.info("%s is read again", shown(state.target.url))
-        before = state.reading
+        before = state.last
         state.intervals = engine_intervals(before, reading) if before is not None else ()
-        state.reading, state.up, state.problem = reading, True, None
+        state.reading = state.last = reading
+        state.up, state.problem = True, None
         state.pages += 1
         with suppress(Exception):  # a broken logging handler is no reason to stop
             self._log_missing(state, reading, before)

@@ -183,7 +183,7 @@ def _cut_text(before: Cuts, found: Cuts, *, aged: bool, floor: bool) -> str:
 
 
 def _cut_at_an_age(e: Evidence, found: Cuts) -> bool:
-    """Return whether responses that had begun were cut at one age, however silent.
+    """Return whether responses that had begun were cut at one age, and few got older.
 
     Time-outs are left out: the client's own deadline is no hop's.
     """
@@ -191,4 +191,5 @@ def _cut_at_an_age(e: Evidence, found: Cuts) -> bool:
     begun = np.isfinite(e.after.number("ttft_s")) | e.after.where("outcome", "truncated")
     broke = begun & ~e.after.where("outcome", "timeout")
     alike = found.age_share >= max(0.95 * found.idle_share, _MOSTLY) and not found.closer
-    return alike and bool(broke[ended].mean() > HALF)
+    older = e.after.number("e2e_s")[~ended] > _LONGER * (found.age or np.inf)
+    return alike and bool(broke[ended].mean() > HALF) and bool(older.sum() <= found.n)

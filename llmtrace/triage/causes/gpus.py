@@ -41,6 +41,7 @@ _CONTEXT_BYTES: Final = 0.3e9  # of a CUDA context, which every program on a GPU
 _BUSIER: Final = 1.5
 _LONGER: Final = 1.5  # times the longest prompt before
 _BY_POWER: Final = 0.25  # of its clock, that a GPU loses at most at its power limit
+_LESS_BUSY: Final = 0.8  # of the utilisation before
 _SHARED: Final = 1.5  # times the slowdown that the clock explains
 
 
@@ -69,6 +70,9 @@ def gpu_throttle(e: Evidence) -> Finding:
     throttled, xid = _throttled(e), _new_xid(e)
     # A clock that falls now and then shows only in the mean.
     fell = None if clock is None else clock.fell(0.0, 0.08) or clock.fleet.mean_fell(0.08)
+    util = e.gauge("gpu_util")
+    idle = util is not None and util.fleet.after_mean < _LESS_BUSY * util.fleet.before_mean
+    fell = fell and not idle
     reported = [one for one in (fell, throttled, xid) if one is not None]
     local = e.local("replica", "tpot_s") or e.local("replica", "ttft_s")
     curve, prefill = of_its_own(e, local)
@@ -93,6 +97,8 @@ def gpu_throttle(e: Evidence) -> Finding:
               "the same work takes longer at a lower clock"),
         shared,
         busier,
+        against(idle, "the GPUs have less to do, and lower their clock for that: "
+                + say.gauge("utilisation", util, down=True), strongly=True),
         support(None if curve is None else curve >= _SLOWED,
                 f"time per token is {say.amount(curve or 0)} times what the batch explains"),
         support(None if prefill is None else prefill >= _SLOWED,

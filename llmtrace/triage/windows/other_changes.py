@@ -27,6 +27,7 @@ _SOON: Final = 0.05  # of the time searched
 _ENOUGH: Final = 200  # requests, for a window before
 _MAX_QUIET: Final = 0.5  # of the quiet time before the incident: bursts further apart are separate
 _MOSTLY: Final = 0.5  # of the shorter of two stretches
+_AS_FAR: Final = 0.5  # of the rise of the same metric in the incident
 _SIMILAR_LENGTH: Final = 20.0  # ratio of lengths up to which bursts may be one incident
 
 
@@ -76,9 +77,13 @@ def weightier(incidents: Sequence[Incident], spike: Spike, t: Floats) -> Spike |
 
 def _requests_hit(one: Incident) -> float:
     """Estimate how many requests a rise hit: all of them if the metric has doubled."""
+    return one.requests * min(max(_rise(one), 0.0), 1.0)
+
+
+def _rise(one: Incident) -> float:
+    """Return how far a metric rose, relative to its usual level; of failures, their share."""
     level, usual = one.level or 0.0, one.usual or 0.0
-    share = level - usual if one.metric in ENDINGS else level / max(usual, _SMALLEST) - 1
-    return one.requests * min(max(share, 0.0), 1.0)
+    return level - usual if one.metric in ENDINGS else level / max(usual, _SMALLEST) - 1
 
 
 def since_others_rose(incidents: Sequence[Incident], spike: Spike, t: Floats) -> Spike:
@@ -110,18 +115,22 @@ def with_bursts(incidents: Sequence[Incident], spike: Spike, t: Floats) -> Spike
     A spike within a longer and surer stretch of a metric is a part of that stretch.
 
     A burst belongs to the incident if the quiet time up to it is at most half of the quiet time
-    before the incident: an engine that pauses again and again, a pool that is full now and then.
-    Failures and the slow requests that follow from them belong together as well. A blip followed
-    by a quiet time longer than itself is no part of what lasts.
+    before the incident, and if its metric rose about as far: an engine that pauses again and
+    again, a pool that is full now and then. Failures and the slow requests that follow from them
+    belong together as well. A blip followed by a quiet time longer than itself is no part of what
+    lasts.
     """
     first, last = float(t[0]), float(t[-1])
     start, end = spike.start, last if spike.end is None else spike.end
     seconds = end - start
     steps = [one for one in incidents if one.direction == "up" and one.shape == "step"]
-    metrics = {one.metric for one in steps if one.start < end and (one.end or last) > start}
-    bursts = [one for one in steps if one.metric in metrics - {"traffic"}]
-    around = [one for one in bursts if (one.end or last) >= end and one.p_value < spike.p_value]
+    during = [one for one in steps if one.start < end and (one.end or last) > start]
+    around = [one for one in during if one.metric != "traffic" and one.p_value < spike.p_value
+              and (one.end or last) >= end]  # fmt: skip
     start = min([start, *(one.start for one in around)])
+    bursts = [one for one in steps if one.metric != "traffic" and any(
+                  one.metric == other.metric and _rise(one) >= _AS_FAR * _rise(other)
+                  for other in during)]  # fmt: skip
     for one in steps:
         gap = one.start - end
         recurs = (one in bursts and gap <= _MAX_QUIET * (start - first)

@@ -103,7 +103,7 @@ def test_what_is_wrong_is_said_and_is_no_reason_to_send_elsewhere():
     assert answer.json() == {
         "status": "ready",
         "quarantined_requests": 2,
-        "problem": "join fails, and is tried again; the log says why",
+        "problem": "failing, and tried again: join; the log says why",
     }
 
 
