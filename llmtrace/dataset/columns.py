@@ -417,8 +417,8 @@ def _by_status(status: Floats) -> NDArray[np.int32]:
 def _after_first(numbers: Mapping[str, Floats], *, whole: Mask) -> dict[str, Floats]:
     """Return `decode_s`, `tpot_s` and `stream`; of rows without them or chunks, from the end.
 
-    Such as a gateway logs, which has `ttft_s`, `e2e_s` and `output_tokens`. A longer response whose
-    first content comes at its end is not streamed.
+    Such as a gateway logs, which has `ttft_s`, `e2e_s` and `output_tokens`. A response of several
+    tokens whose first content comes at its end is not streamed.
     """
     decode, tpot, stream = (numbers[name] for name in ("decode_s", "tpot_s", "stream"))
     gaps, rest = numbers["output_tokens"] - 1, numbers["e2e_s"] - numbers["ttft_s"]

@@ -72,7 +72,7 @@ def idle_timeout(e: Evidence) -> Finding:
         f"{limit[1]} requests got no content for {say.seconds(limit[0])} and were cut, and about "
         "as many waited longer before")  # fmt: skip
     lines = [
-        gate(cut.rose(0.002, 4, 2.0 if constant or aged else 2.5),
+        gate(cut.rose(0.002, 4, 1.6 if constant or aged else 2.5),
              f"truncated, timed out or failed: {cut}"),
         required(bool(limited) or (constant or aged if known else None), limited or text,
                  "the longest gap of each stream, the one before its end included"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -43,6 +44,8 @@ _PERCENTILES: Final = (10, 25, 50, 75, 90)
 _ALIKE: Final = (0.6, 1.5)  # range of rises at these percentiles, over the median rise
 _GOOD_PART: Final = 0.3
 _FAR_SLOWER: Final = 4.0  # relative rise
+_FAR_FASTER: Final = 3.0  # times: no engine with less load gets as much faster
+_LATER: Final = 1.3  # times
 _QUARTER: Final = 0.25
 
 
@@ -307,11 +310,13 @@ def proxy_buffering(e: Evidence) -> Finding:
     bursty = None if bursts is None else bursts.mean_rose(0.03, 0.3)
     fewer = None if chunks is None else chunks.mean_fell(0.1)
     # An engine with less load is faster too; buffered chunks arrive together, or merged.
-    marks = (faster,) if bursty is None and not fewer else (bursty, fewer)
+    if held := _held_back(e, per_token):
+        faster = True
+    marks = (faster,) if held or (bursty is None and not fewer) else (bursty, fewer)
     reported = [one for one in marks if one is not None]
     away, away_text = _reader_was_away(e)
     # A little buffering shows in bursts before it shows in the first chunk.
-    gathers = bool(bursty and faster) and not e.up("client_delay_s")
+    gathers = bool((bursty or held) and faster) and not e.up("client_delay_s")
     pace_text = _chunk_pace_text(per_token, bursts, chunks if fewer else None)
     later, longer = first_chunk_later(e)
     local = e.local("gateway", "first_chunk_s") or e.local("region", "first_chunk_s")
@@ -336,6 +341,15 @@ def proxy_buffering(e: Evidence) -> Finding:
         against(e.up("tpot_s"), say.durations("time per token", e.row("tpot_s"))),
     ]  # fmt: skip
     return judge("proxy_buffering", lines, _UNBUFFERED, group=local)
+
+
+def _held_back(e: Evidence, per_token: Shift | None) -> bool:
+    """Return whether tokens come far faster once the first, which comes later, is there."""
+    first = e.row("first_chunk_s") or e.row("ttft_s")
+    if per_token is None or first is None or first.after_p50 < _LATER * first.before_p50:
+        return False
+    far = per_token.before_p50 > _FAR_FASTER * per_token.after_p50
+    return far and replace(per_token, sure=RATHER_SURE).mean_fell(0.2)
 
 
 def _front_end_delays(e: Evidence) -> tuple[bool | None, str]:

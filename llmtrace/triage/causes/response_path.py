@@ -28,6 +28,7 @@ _FELT: Final = 0.05  # share of requests; a smaller one cannot move a p95
 _NO_MODEL: Final = ("route", "tenant")  # a request that a response cache served may name no model
 _AS_BEFORE: Final = 0.25  # relative change of a median, at most
 _FEW: Final = 0.01  # share of requests
+_BEYOND: Final = (_FEW, 5, 2.0)  # requests and standard errors: hardly any failed before
 _FAIL_OVER: Final = (
     "Reroute: fail over to another provider, region or model; read its status page."
 )
@@ -156,19 +157,20 @@ def provider_errors(e: Evidence) -> Finding:
     gone = seen_engines and not (e.has("running") or e.has("started"))
     down = gone or bool(restarted(e)) or bool(gone_engines.vanished(e))
     lines = [
-        required(failed.rose(_FEW) or server_errors_again(e) or (None if silent else False),
+        required(failed.rose(*_BEYOND) or server_errors_again(e)
+                 or (None if silent else False),
                  f"not served: {said or 'none'}", "the rows' `http_status` or `error_type`"),
         support(not seen_engines, "no engine is seen that serves them"),
         support(seen_engines and not down, "every engine goes on: what is before them answers"),
         against(down, "an engine was restarted, or stopped reporting", strongly=True),
-        proof(not seen_engines and answered.rose(_FEW)
+        proof(not seen_engines and answered.rose(*_BEYOND)
               and answered.after_k >= HALF * failed.after_k,
               f"5xx in place of a response: {answered}"),
-        support(seen_engines and answered.rose(_FEW), f"5xx in place of a response: {answered}"),
+        support(seen_engines and answered.rose(*_BEYOND), f"5xx in place of a response: {answered}"),
         support(server_errors_again(e), "what is sent again gets 5xx, and no limit is named"),
         against(cut.together >= HALF and cut.n >= _SEVERAL,
                 "streams ended at one instant: a serving machine died"),
-        against(not answered.rose(_FEW) and begun >= max(HALF * failed.after_k, _SEVERAL),
+        against(not answered.rose(*_BEYOND) and begun >= max(HALF * failed.after_k, _SEVERAL),
                 f"{begun} streams broke after they began, and no status refuses a request"),
     ]  # fmt: skip
     return judge("provider_errors", lines, _BEFORE_ENGINES if seen_engines else _FAIL_OVER)
