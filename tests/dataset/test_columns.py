@@ -501,3 +501,23 @@ def test_of_very_many_rows_a_sample_is_kept(tmp_path, monkeypatch):
     assert columns.weights.sum() == pytest.approx(5000, rel=0.2)
     assert "e2e_s: not a number: 500 values ignored" in columns.warnings
     assert sum("one in" in warning for warning in columns.warnings) == 1
+
+
+@pytest.mark.parametrize(("more", "decode_s", "tpot_s", "stream"), [
+    ({}, 2.0, 0.02, 1),
+    ({"ttft_s": 2.2}, None, None, 0),  # all of it came at its end
+    ({"outcome": "error"}, None, None, None),
+    ({"chunks": 50}, None, None, None),  # a row that says how it went on says all that is known
+    ({"tpot_s": 0.01}, None, 0.01, None),
+    ({"output_tokens": 1}, None, None, None),
+    ({"stream": False}, None, None, 0),
+])  # fmt: skip
+def test_time_after_the_first_content_follows_from_the_end(more, decode_s, tpot_s, stream):
+    """A gateway's log has the first content, the end and the tokens."""
+    row = {"start": 1_795_780_800, "e2e_s": 2.2, "ttft_s": 0.2, "output_tokens": 101}
+
+    [read] = from_dicts([row | more]).to_dicts()
+
+    assert (read.get("decode_s"), read.get("tpot_s"), read.get("stream")) == (
+        decode_s and pytest.approx(decode_s), tpot_s and pytest.approx(tpot_s), stream,
+    )  # fmt: skip

@@ -583,3 +583,37 @@ def test_of_two_proxies_one_may_report_nothing() -> None:
     assert [one.text for one in found["gateway_overhead"].against] == [
         "the gateway that reports its time is as fast as before"
     ]
+
+
+def test_a_gpu_with_less_to_do_has_a_lower_clock_and_no_fault() -> None:
+    """Its clock falls as it idles; the same clock under load is throttled."""
+    found = {}
+    for name, busy in (("idle", 0.1), ("under load", 0.9)):
+        made = hand_made.gpu_throttle()
+        made.forget("gpu_throttle")
+        hand_made.report(made, "gpu_util", 0.9, busy)
+        found[name] = made.findings()["gpu_throttle"].status
+    assert found["under load"] == "confirmed"
+    assert found["idle"] not in SURE
+
+
+def test_what_no_cause_can_reach_is_not_laid_to_it() -> None:
+    """Some adapters wait a little longer for a slot, and it is tokens that come slowly."""
+    made = hand_made.lora_slots()
+    for row in made.after():
+        row["queue_s"] = min(row["queue_s"], 0.03)
+        row["decode_s"] *= 2
+
+    found = made.findings(metric="tpot_s")["lora_slots"]
+
+    assert found.status not in SURE
+
+
+def test_the_rest_of_the_time_is_unattributed_if_no_row_says_so() -> None:
+    """The application measured its own wait, and nothing else is known of the request."""
+    made = hand_made.hosted(hand_made.client_gate())
+    made.forget_rows("gateway_s", "first_chunk_s", "unattributed_s")
+    rows = made.evidence().after
+
+    assert made.findings()["client_gate"].status in SURE
+    assert np.isfinite(rows.number("unattributed_s")).all()

@@ -90,3 +90,13 @@ def test_errors_that_say_nothing_of_themselves_are_no_idle_time_out(error_type, 
             row["error_type"] = error_type
 
     assert (made.findings()["idle_timeout"].status in SURE) is named
+
+
+def test_what_many_outlive_is_no_limit():
+    """Of the responses that did not break, many ran on for twice as long as those that did."""
+    made = cut(at_an_age)
+    for number, row in enumerate(made.after()):
+        if number % 8 and number % 3 == 0:
+            row["decode_s"] = 2 * LIMIT_S
+
+    assert made.findings()["idle_timeout"].status not in SURE

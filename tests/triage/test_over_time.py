@@ -20,8 +20,10 @@ from llmtrace.triage.report.naming import verdict_words
 from llmtrace.triage.report.sentences import event_text, when
 from llmtrace.triage.result import NAMED
 from llmtrace.triage.windows.changepoint import date_change
-from llmtrace.triage.windows.choose import quiet_time, same_hours_earlier
+from llmtrace.triage.windows.choose import Chosen, quiet_time, same_hours_earlier
 from llmtrace.triage.windows.highest_stretch import Spike
+from llmtrace.triage.windows.moved import Moved
+from llmtrace.triage.windows.onset import date_onset
 from llmtrace.triage.windows.other_changes import with_bursts
 from llmtrace.triage.windows.ramp import ramp_of
 from tests.bench.bench_search import noise, searched
@@ -582,6 +584,7 @@ def test_a_spike_within_a_longer_and_surer_stretch_is_a_part_of_it():
     (stretch(2950.0, 3900.0, "e2e"), 2950.0),  # under way when it began
     (stretch(2950.0, 3900.0, "e2e", 9e-3), 3000.0),  # the same incident, dated worse
     (stretch(1000.0, 3020.0, "e2e"), 3000.0),  # over when it began
+    (replace(stretch(2000.0, 2400.0), level=0.4), 3000.0),  # a small rise, as on any day
 ])  # fmt: skip
 def test_a_blip_before_an_incident_is_no_burst_of_it(before, start):
     """Compared together they would be mostly quiet."""
@@ -615,3 +618,16 @@ def test_traffic_that_is_lost_is_no_good_news(given):
     assert (result.verdict, result.state) == ("traffic", "ongoing")
     assert result.after.window.start - START == pytest.approx(600, abs=30)
     assert result.onset.best - START == pytest.approx(600, abs=30)
+
+
+def test_an_onset_is_dated_near_the_window_that_was_found():
+    """A smaller rise long before it, which is surely there, is not when this began."""
+    dice, t = np.random.default_rng(1), np.arange(0.0, 4000.0)
+    shows = dice.random(4000) < np.select([t < 2000, t < 3600], [0.02, 0.1], 0.25)
+    spike = Spike(3600.0, None, 10.0, 5.0)
+    chosen = Chosen(Window(0.0, 3590.0), Window(3600.0, 4000.0), spike, searched=True)
+
+    onset = date_onset([Moved("ttft", True, t, t + 0.1, shows, 20.0)], chosen, (), None)
+
+    assert onset is not None
+    assert abs(onset.best - 3600) <= 60

@@ -12,7 +12,7 @@ import numpy as np
 from llmtrace.stats.arrays import Floats, Mask, finite
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
 from llmtrace.triage.evidence import format_figures as say
-from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, RATHER_SURE, SURE, share
+from llmtrace.triage.evidence.changes import HALF, MIN_COUNT, RATHER_SURE, SURE
 from llmtrace.triage.evidence.client_stalls import stands_still
 from llmtrace.triage.evidence.cut_streams import cut_by_deadline
 from llmtrace.triage.evidence.evidence import METRICS, Evidence
@@ -274,9 +274,12 @@ def _clients_start_per_request(e: Evidence, usual: float) -> bool:
     """
     setup, own, wait = (e.row(f"client_{name}") for name in ("setup_s", "s", "delay_s"))
     busy = (_client_part(e) or 0.0) >= _LITTLE  # a busy client is slow at everything
+    bars = {usual, usual if wait is None or busy else wait.before_p95}
     every = wait is not None and (e.after.number("client_delay_s") > wait.before_p95).all()
-    bars = {usual, usual if wait is None or (busy and not every) else wait.before_p95}
-    if setup is None or own is None or not any(_waiters_open_connections(e, bar) for bar in bars):
+    opened = e.share("opened", lambda side: side.number("network_connect_s") > 0)
+    if setup is None or own is None or not (
+        (every and opened.rose(_LITTLE)) or any(_waiters_open_connections(e, bar) for bar in bars)
+    ):
         return False
     if _let_in_together(e, usual):
         return False
@@ -347,13 +350,10 @@ def _waiters_open_connections(e: Evidence, usual: float) -> bool:
         e.after.number("network_connect_s") > 0,
         e.after.number("client_setup_s") > usual,
     )
-    others, more = opened[~slow], False
-    if len(others) < MIN_COUNT:  # nearly all wait now
-        others = e.before.number("network_connect_s") > 0
-        more = share(others, opened).rose(_LITTLE)
+    others = e.before.number("network_connect_s") > 0 if slow.all() else opened[~slow]
     if min(slow.sum(), len(others)) < MIN_COUNT:
         return False
-    return bool(opened[slow].mean() >= _MOST and (more or others.mean() <= _LITTLE))
+    return bool(opened[slow].mean() >= _MOST and others.mean() <= _LITTLE)
 
 
 def _waits_under_load(e: Evidence, name: str) -> bool | None:
