@@ -131,6 +131,22 @@ class RequestClock:
         if arrival is not None:
             arrival.first_content(now)
 
+    def take_back_unknown(self) -> None:
+        """Take back the content so far if it was of no known kind: now the protocol is known.
+
+        What a gateway sends ahead of a response is none of its chunks. The lists stay the same
+        objects, as `timed_reads` holds them.
+        """
+        if self.ttft is None or any(self.firsts[:OTHER]):
+            return
+        self.ttft = self.firsts[OTHER] = None
+        self.held_before = self.waited_at_content = self.last_content = self.slot_end = 0
+        self.gap_counts[:] = [0] * len(self.gap_counts)
+        self.gap_slots.clear()
+        self.slot_ns = FIRST_SLOT_NS
+        if self.arrival is not None:
+            self.arrival.by = None
+
     def add_content_chunk(self) -> None:
         """Note one more chunk with content. `timed_reads` alone has this inline."""
         gap = self.waited - self.waited_at_content
