@@ -71,6 +71,9 @@ def timed(recording: Recording, response: Any, _classify: object) -> Any:
 
 def watch_error_body(recording: Recording, response: Any) -> None:
     """End a row when the body of an error has been read, is closed or is garbage collected."""
+    kept = _Kept()
+    ended = partial(_error_read, recording, response.status, kept)
+    response.content = Reader(response.content, recording, kept, ended, at_once=True)
     _become(response, recording)
     if not recording.in_decorated_function:  # else the decorated function ends it, which may retry
         response._llmtrace_finalizer = finalize.StreamFinalizer(recording, late=True)  # noqa: SLF001
@@ -126,6 +129,11 @@ class _Kept:
 
 def _whole(post: llm_requests.LlmRequest, kept: _Kept) -> None:
     llm_requests.unary_response(post, bytes(kept.body), events=False)
+
+
+def _error_read(recording: Recording, status: int, kept: _Kept) -> None:
+    llm_requests.rejected_because(recording, status, bytes(kept.body))
+    finalize.closed(recording)
 
 
 class Reader:

@@ -160,14 +160,19 @@ def is_success(status: int) -> bool:
 def opened(post: LlmRequest, *, events: bool) -> None:
     """Note that the application has a response whose body is still to be read."""
     recording = post.recording
+    recording.expects_finish |= recording.stream and not events
     recording.opened()
     recording.stream = events
     recording.reads_bytes = True
 
 
 def unary_response(post: LlmRequest, body: bytes, *, events: bool) -> None:
-    """Note what a unary response reports, and end its row."""
+    """Note what a unary response reports, and end its row.
+
+    In place of a stream that was requested, it must be a completion with a finish reason.
+    """
     recording = post.recording
+    recording.expects_finish |= recording.stream and not events
     recording.stream = events
     try:
         if events:
@@ -182,10 +187,7 @@ def unary_response(post: LlmRequest, body: bytes, *, events: bool) -> None:
             message_content.note_response(recording, post.endpoint.chunk, answer)
     except (TypeError, AttributeError, ValueError):
         pass  # an odd response is still the application's
-    if events:
-        recording.exhausted()
-    else:
-        recording.finish("success")
+    recording.exhausted()
 
 
 def rejected(post: LlmRequest, status: int, body: bytes | None, *, ends: bool) -> None:
