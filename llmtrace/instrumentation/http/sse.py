@@ -350,8 +350,6 @@ class Parsed:
             recording.expects_finish |= self._whole
             if recording.info.get("model") is None:
                 recording.info["model"] = chunks.string(_model(event))
-        if kind is None and event.get("choices") is None:
-            event = {**event, "choices": []}
         carried = classify(recording, View(event))
         return NOTHING if carried == HIDDEN else carried
 

@@ -45,13 +45,10 @@ def chat(recording: Recording, chunk: Any) -> int:
             _identity(recording, chunk)
             _reports(recording, chunk)
         delta = choice.delta
-        try:
-            if delta.content:
-                return TEXT
-        except AttributeError:
-            if delta is None:  # as some gateways send
-                continue
-            raise
+        if delta is None:  # as some gateways send
+            continue
+        if delta.content:
+            return TEXT
         kind = _rare(delta) or kind
     return kind
 

@@ -83,10 +83,8 @@ def body_of(result: Any) -> tuple[Any, Callable[[Any], Any] | None]:
     """
     if type(result) is tuple and result:  # of Flask and Quart: a body, then status and headers
         body, put = body_of(result[0])
-        if put is not None:
-            return body, lambda traced: (put(traced), *result[1:])
-        if isinstance(body, GeneratorType | AsyncGeneratorType):
-            return body, lambda traced: (traced, *result[1:])
+        if put is not None or isinstance(body, GeneratorType | AsyncGeneratorType):
+            return body, lambda traced: (put(traced) if put else traced, *result[1:])
     for module, name, path in _SENT:
         kind = getattr(sys.modules.get(module), name, None)
         if kind is not None and issubclass(type(result), kind):
