@@ -221,13 +221,10 @@ class Recording(AttemptClock):
     def finish(
         self, outcome: Outcome, error_type: str | None = None, defer: Defer | None = None
     ) -> None:
-        """End the request, or only its stream while a decorated function still runs around it.
-
-        A stream whose finish reason has come was delivered whole, however the reading ends.
-        """
+        """End the request, or only its stream while a decorated function still runs around it."""
         self.open = False
         if outcome == "cancelled" and self.stream and self.info.get("finish_reason") is not None:
-            outcome, error_type = "success", None
+            outcome, error_type = "success", None  # delivered whole, however the reading ends
         if not self.in_decorated_function:
             self.end(outcome, error_type, defer)
         elif not self.ended:

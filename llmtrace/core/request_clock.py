@@ -132,16 +132,12 @@ class RequestClock:
             arrival.first_content(now)
 
     def take_back_unknown(self) -> None:
-        """Take back the content so far if it was of no known kind: now the protocol is known.
-
-        What a gateway sends ahead of a response is none of its chunks. The lists stay the same
-        objects, as `timed_reads` holds them.
-        """
+        """Take back content of no known kind, as what a gateway sends ahead of a response."""
         if self.ttft is None or any(self.firsts[:OTHER]):
             return
         self.ttft = self.firsts[OTHER] = None
         self.held_before = self.waited_at_content = self.last_content = self.slot_end = 0
-        self.gap_counts[:] = [0] * len(self.gap_counts)
+        self.gap_counts[:] = [0] * len(self.gap_counts)  # `timed_reads` holds the same list
         self.gap_slots.clear()
         self.slot_ns = FIRST_SLOT_NS
         if self.arrival is not None:

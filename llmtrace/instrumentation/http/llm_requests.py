@@ -166,7 +166,7 @@ def opened(post: LlmRequest, *, events: bool) -> None:
     recording.reads_bytes = True
 
 
-def unary_response(post: LlmRequest, body: bytes, *, events: bool) -> None:
+def unary_response(post: LlmRequest, body: bytes | bytearray, *, events: bool) -> None:
     """Note what a unary response reports, and end its row.
 
     In place of a stream that was requested, it must be a completion with a finish reason.
@@ -176,7 +176,7 @@ def unary_response(post: LlmRequest, body: bytes, *, events: bool) -> None:
     recording.stream = events
     try:
         if events:
-            Events().tell(recording, body)
+            Events().tell(recording, bytes(body))
         elif post.endpoint is not None and isinstance(fields := parsed(body), dict):
             if fields.get("error"):
                 recording.failure = ("error", code_in(fields) or "error")
@@ -212,14 +212,14 @@ def rejected(post: LlmRequest, status: int, body: bytes | None, *, ends: bool) -
 
 
 @fails_open("http.post")
-def rejected_because(recording: Recording, status: int, body: bytes) -> None:
+def rejected_because(recording: Recording, status: int, body: bytes | bytearray) -> None:
     """Note what the body of an error says, which was read later."""
     found = code(body)
     if found is not None and recording.failure == ("error", str(status)):
         recording.failure = ("error", found)
 
 
-def code(body: bytes | None) -> str | None:
+def code(body: bytes | bytearray | None) -> str | None:
     """Return the provider's code in the body of an error."""
     return None if body is None else code_in(parsed(body))
 
@@ -231,7 +231,7 @@ def failed(post: LlmRequest, error: BaseException) -> None:
     join_call.failed(post.recording, post.filled, error)
 
 
-def parsed(body: bytes) -> Any:
+def parsed(body: bytes | bytearray) -> Any:
     """Return a body as parsed from JSON; `None` if it is none, or too long to be worth it."""
     if len(body) > MAX_PARSED:
         return None
