@@ -59,9 +59,9 @@ def wrap(
 
     Args:
         connection: a client connection of the `websockets` library, sync or asyncio, or one of the
-            OpenAI SDK's wrapper of one. Or what opens one, not entered or awaited yet: asyncio's
-            `connect(…)`, threading's `connect(…, legacy=False)`. Then the opening is timed, too,
-            and counts for the first request if that is sent within a second.
+            OpenAI SDK's that is open. Or what opens one, not entered or awaited yet: the library's
+            `connect(…)` for asyncio, `connect(…, legacy=False)` for threads. Then the opening is
+            timed, too, and counts for the first request if that is sent within a second.
         done: returns whether a received message is the last of its answer; `"close"` if the server
             closes the connection after it. A response that ends before is `truncated`. Default:
             the message for which `classify` returns a `finish_reason` is the last.
@@ -88,11 +88,12 @@ def wrap(
     given = {"model": model, "route": route, "tenant": tenant, "tags": tags, **attributes}
     fields, extra = labels(given, _WHERE)
     protocol = _protocol(done, asks, classify)
+    target = _recordable(connection)
     if active() is not None:
         info = {"operation": "chat", "client": "websockets", **fields}
         extra = {"network.protocol.name": "websocket", **extra}
         make = partial(Conversation, protocol, info, extra)
-        websocket_connection.look_at(_recordable(connection), make)
+        websocket_connection.look_at(target, make)
     return connection
 
 
@@ -106,7 +107,8 @@ def _recordable(connection: Any) -> Any:
     if target is None:
         raise ConfigError(
             f"{_WHERE} takes a connection of the websockets library, or what opens one, not "
-            f"{connection!r}; for other streams use llmtrace.wrap or @llmtrace.trace"
+            f"{connection!r}; of the OpenAI SDK's connect() wrap the connection that it opens; "
+            "for other streams use llmtrace.wrap or @llmtrace.trace"
         )
     return target
 

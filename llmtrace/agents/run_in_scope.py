@@ -112,15 +112,13 @@ def scoped(target: Callable[..., Any], begin: Begin) -> Callable[..., Any]:
 
 def _returned(run: Run, result: Any) -> Any:
     """End a run with what its function returned, or with the body that is still to be sent."""
-    body, attribute = body_of(result)
-    if attribute is None:
+    body, put = body_of(result)
+    if put is None:
         run.returned(result)
-    elif hasattr(body, "__anext__"):
-        sent = _astepped(lambda: (each async for each in body), lambda *_: run)()
-        setattr(result, attribute, sent)
-    else:
-        setattr(result, attribute, _steps(run, (each for each in body)))
-    return result
+        return result
+    if hasattr(body, "__anext__"):
+        return put(_astepped(lambda: (each async for each in body), lambda *_: run)())
+    return put(_steps(run, (each for each in body)))
 
 
 def _called(

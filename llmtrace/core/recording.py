@@ -209,11 +209,10 @@ class Recording(AttemptClock):
         """
         if self.in_decorated_function and self.stream and not self.open:
             return  # it has ended; the function around it goes on
-        finished = not self.stream or self.info.get("finish_reason") is not None
-        if finished:
-            self.finish("success", defer=defer)
-        else:
+        if self.stream:
             self.finish("cancelled", error_type, defer)
+        else:
+            self.finish("success", defer=defer)
 
     def failed(self, error: BaseException) -> None:
         """End the request as failed, with the exception that was raised."""
@@ -224,6 +223,8 @@ class Recording(AttemptClock):
     ) -> None:
         """End the request, or only its stream while a decorated function still runs around it."""
         self.open = False
+        if outcome == "cancelled" and self.stream and self.info.get("finish_reason") is not None:
+            outcome, error_type = "success", None  # delivered whole, however the reading ends
         if not self.in_decorated_function:
             self.end(outcome, error_type, defer)
         elif not self.ended:

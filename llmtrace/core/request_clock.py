@@ -131,6 +131,18 @@ class RequestClock:
         if arrival is not None:
             arrival.first_content(now)
 
+    def take_back_unknown(self) -> None:
+        """Take back content of no known kind, as what a gateway sends ahead of a response."""
+        if self.ttft is None or any(self.firsts[:OTHER]):
+            return
+        self.ttft = self.firsts[OTHER] = None
+        self.held_before = self.waited_at_content = self.last_content = self.slot_end = 0
+        self.gap_counts[:] = [0] * len(self.gap_counts)  # `timed_reads` holds the same list
+        self.gap_slots.clear()
+        self.slot_ns = FIRST_SLOT_NS
+        if self.arrival is not None:
+            self.arrival.by = None
+
     def add_content_chunk(self) -> None:
         """Note one more chunk with content. `timed_reads` alone has this inline."""
         gap = self.waited - self.waited_at_content

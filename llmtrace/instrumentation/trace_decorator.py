@@ -281,15 +281,12 @@ def _deliver(recording: Recording, result: Any, *, proxied: bool = True) -> Any:
             recording.in_decorated_function = False
             responses.adopt(recording, result, endpoints.classify_for(result))
             return result
-        body, attribute = generators.body_of(result)
-        if proxied or attribute:
-            whole = False if attribute else None
+        body, put = generators.body_of(result)
+        if proxied or put:
+            whole = False if put else None
             traced = proxy(recording, body, generic_chunks.reader(recording, body, whole=whole))
-            if attribute and traced is not None:
-                setattr(result, attribute, traced)
-                traced = result
             if traced is not None:
-                return traced
+                return traced if put is None else put(traced)
         if recording.open:
             # The stream went somewhere inside what was returned: it ends the row.
             return _handed_over(recording, result)

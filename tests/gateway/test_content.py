@@ -25,7 +25,7 @@ CONTENT = {
     "chat text": delta(content="Hi"),
     "chat reasoning": delta(reasoning_content="Hm"),
     "vllm reasoning": delta(reasoning="Hm"),
-    "tool call": delta(tool_calls=[{"index": 0}]),
+    "tool call": delta(tool_calls=[{"index": 0, "function": {"arguments": "{"}}]),
     "refusal": delta(refusal="No"),
     "completion": event(choices=[{"text": "Hi"}]),
     "responses": event(type="response.output_text.delta", delta="Hi"),

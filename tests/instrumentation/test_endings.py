@@ -17,6 +17,7 @@ import anyio
 import pytest
 
 import llmtrace
+from llmtrace.core.content import ContentPolicy
 from llmtrace.core.row import Row
 from llmtrace.testing import FakeClock, capture
 from tests.support.sse_server import Answer, Request, Server
@@ -36,6 +37,7 @@ from .reading import (
     seconds,
     settled,
 )
+from .test_endpoints import SCRIPTS
 
 
 def started(server: Server, made: Any) -> Any:
@@ -349,11 +351,71 @@ def test_connection_lost_in_the_middle(mode: str, server: Server, how: str) -> N
     assert row.max_gap_s > 0.08
 
 
+@pytest.mark.parametrize("endpoint", CALLS)
+@pytest.mark.parametrize("page", [False, True])
+def test_no_stream_in_place_of_one(mode: str, endpoint: str, page: bool, server: Server) -> None:
+    """A whole response with a finish reason is one; a login page under status 200 is not."""
+
+    def script(request: Request, answer: Answer) -> None:
+        unary = Request(request.method, request.path, request.headers, {"stream": False})
+        if page:
+            answer.whole({"html": "login"})
+        else:
+            SCRIPTS[endpoint](unary, answer)
+
+    server.play(script)
+    row = recorded(lambda: read(mode, server, endpoint))
+    assert row.outcome == ("truncated" if page else "success")
+    assert row.output_tokens == (None if page else 5)
+
+
 def test_stream_without_finish_reason(mode: str, server: Server) -> None:
     """A stream that just stops is truncated, not a success."""
     server.play(chat(finish=None))
     row = recorded(lambda: read(mode, server))
     assert (row.outcome, row.finish_reason, row.chunks) == ("truncated", None, len(WORDS))
+
+
+@pytest.mark.parametrize("endpoint", ["chat", "completions", "messages"])
+def test_an_empty_finish_reason(mode: str, endpoint: str, server: Server) -> None:
+    """It is none: some gateways send one with every chunk."""
+    choice = {"index": 0, "delta": {"content": "a"}, "text": "a", "finish_reason": ""}
+    stop = {"type": "message_delta", "delta": {"stop_reason": ""}, "usage": {}}
+    server.play(events(stop if endpoint == "messages" else {"choices": [choice]}, done=False))
+    row = recorded(lambda: read(mode, server, endpoint))
+    assert (row.outcome, row.finish_reason) == ("truncated", None)
+
+
+@pytest.mark.parametrize("endpoint", ["chat", "completions"])
+def test_chunks_without_a_list_of_choices(mode: str, endpoint: str, server: Server) -> None:
+    """They are read, and report nothing."""
+    end = {"index": 0, "delta": {}, "text": "", "finish_reason": "stop"}
+    server.play(events({"choices": None}, {"hook_results": {}}, {"choices": [end]}))
+    row = recorded(lambda: read(mode, server, endpoint), content=ContentPolicy())
+    assert (row.outcome, row.chunks) == ("success", 0)
+
+
+@pytest.mark.parametrize("finish", ["stop", None])
+def test_cancelled_after_the_finish_reason(finish: str | None, server: Server) -> None:
+    """Who is cancelled before the body ends has the whole response, as who closes it."""
+
+    def script(_request: Request, answer: Answer) -> None:
+        answer.head()
+        answer.event(delta("a", finish=finish))
+        answer.wait(30)
+
+    server.play(script)
+
+    async def act(made: Any) -> None:
+        read: list[Any] = []
+        task = asyncio.create_task(_reads_all(server, made, read))
+        await auntil(lambda: read)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    [row] = async_run(server, act)
+    assert row.outcome == ("cancelled" if finish is None else "success")
 
 
 def test_error_inside_the_stream(mode: str, server: Server) -> None:

@@ -204,29 +204,57 @@ def test_a_future_of_a_thread_ends_the_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "attribute"),
+    "place",
     [
         ("werkzeug.wrappers", "Response", "response"),
         ("django.http", "StreamingHttpResponse", "streaming_content"),
+        ("quart", "Response", "response.iter"),
+        ("litestar.response", "Stream", "iterator"),
+        ("aiohttp.web", "Response", "_body._iter"),
     ],
 )
+@pytest.mark.parametrize("status", [False, True])
 @pytest.mark.parametrize("decorator", [llmtrace.trace, llmtrace.turn])
 def test_a_frameworks_body_is_recorded_until_it_is_sent(
-    module: str, name: str, attribute: str, decorator: Any, monkeypatch: pytest.MonkeyPatch
+    place: tuple[str, str, str], decorator: Any, status: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of Flask and Django: the same response, whose generator is read later."""
+    """The same response, whose generator is read later, alone or before a status."""
+    module, name, path = place
     kind = type(name, (), {})
     monkeypatch.setitem(sys.modules, module, SimpleNamespace(**{name: kind}))
+    *holder, attribute = path.split(".")
 
     @decorator
     def view() -> Any:
         response = kind()
-        setattr(response, attribute, (word for word in ("an ", "answer")))
-        return response
+        held = SimpleNamespace() if holder else response
+        setattr(response, *holder or ["unused"], held)
+        setattr(held, attribute, (word for word in ("an ", "answer")))
+        return (response, 200) if status else response
 
     with capture(instrument=()) as rows:
         response = view()
+        if status:
+            response, code = response
+            assert code == 200
         assert type(response) is kind
         assert rows == []
-        assert "".join(getattr(response, attribute)) == "an answer"
+        held = getattr(response, *holder or ["unused"])
+        assert "".join(getattr(held, attribute)) == "an answer"
+    assert [row.outcome for row in rows] == ["success"]
+
+
+@pytest.mark.parametrize("decorator", [llmtrace.trace, llmtrace.turn])
+def test_a_generator_before_a_status(decorator: Any) -> None:
+    """Flask and Quart take both as a tuple."""
+
+    @decorator
+    def view() -> Any:
+        return (word for word in ("an ", "answer")), 200, {"x": "y"}
+
+    with capture(instrument=()) as rows:
+        body, *rest = view()
+        assert rest == [200, {"x": "y"}]
+        assert rows == []
+        assert "".join(body) == "an answer"
     assert [row.outcome for row in rows] == ["success"]

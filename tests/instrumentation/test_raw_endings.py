@@ -20,7 +20,7 @@ from tests.support.waiting import auntil
 
 from . import answers
 from .answers import delta, events
-from .raw import BODY, CLIENTS, ask, no_tls, url
+from .raw import BODY, CLIENTS, WAYS, ask, no_tls, url
 from .reading import eventually, near, raised_by, seconds, settled
 
 LIBRARIES = ("httpx", "httpx2", "aiohttp")
@@ -76,6 +76,26 @@ def reader(client: tuple[str, str]) -> Any:
     return text(client[0])[client[1] == "async"]
 
 
+@pytest.mark.parametrize("kind", ["page", "completion"])
+@pytest.mark.parametrize("whole", [False, True])
+def test_no_stream_in_place_of_one(
+    client: tuple[str, str], kind: str, whole: bool, server: Server
+) -> None:
+    """A login page under status 200 is no success; a whole completion is."""
+
+    def script(request: Request, answer: Answer) -> None:
+        if kind == "page":
+            answer.whole({"html": "login"})
+        else:
+            unary = Request(request.method, request.path, request.headers, {"stream": False})
+            answers.chat()(unary, answer)
+
+    server.play(script)
+    row = recorded(lambda: ask(*client, url(server), reader(client) if whole else ""))
+    assert row.outcome == ("truncated" if kind == "page" else "success")
+    assert row.finish_reason == (None if kind == "page" else "stop")
+
+
 # --- refused -------------------------------------------------------------------------------------
 
 
@@ -113,6 +133,14 @@ def test_refused_with_a_code_and_passed_on(library: str, mode: str, server: Serv
 
     read = apass_on if mode == "async" else pass_on
     row = recorded(lambda: ask(library, mode, url(server), read))
+    assert (row.outcome, row.error_type) == ("error", "context_length_exceeded")
+
+
+@pytest.mark.parametrize("way", WAYS["aiohttp"])
+def test_refused_with_a_code_and_read_by_the_content(way: str, server: Server) -> None:
+    """Of aiohttp, in whatever pieces."""
+    server.play(refuses(400, OVERFLOW))
+    row = recorded(lambda: ask("aiohttp", "async", url(server), way))
     assert (row.outcome, row.error_type) == ("error", "context_length_exceeded")
 
 

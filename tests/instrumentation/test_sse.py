@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmtrace.core.request_clock import OTHER, PIECE, TEXT
+from llmtrace.core.request_clock import NOTHING, OTHER, PIECE, TEXT, TOOL_CALL
 from llmtrace.core.row import Row
 from llmtrace.instrumentation.http import sse
 from llmtrace.instrumentation.http.sse import Events, looks_like_events
-from tests.support.recordings import Request
+from llmtrace.instrumentation.llm_sdks import chunks
+from tests.support.recordings import MS, Request
 from tests.support.sse_server import Answer
 from tests.support.sse_server import Request as ScriptRequest
 
@@ -55,6 +56,7 @@ STREAMS = {
     "responses": written(answers.responses),
     "messages": written(answers.messages),
 }
+CHUNK = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "tiny"}
 FIELDS = (
     "model", "response_id", "outcome", "error_type", "finish_reason", "chunks", "prompt_tokens",
     "cached_tokens", "output_tokens", "provider",
@@ -140,6 +142,49 @@ def test_events_in_several_lines(stream: bytes, newline: bytes) -> None:
     assert facts(row_of(events)) == facts(row_of(events_of(stream)))
     single = row_of([sent[at : at + 1] for at in range(len(sent))])
     assert facts(single) == facts(row_of(events_of(stream)))
+
+
+@pytest.mark.parametrize(
+    "ahead",
+    [b'{"hook_results": {}}', b'{"object": "chat.completion.chunk", "choices": null}', b"hello"],
+)
+@pytest.mark.parametrize("together", [False, True], ids=["apart", "in one piece"])
+@pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS)
+def test_what_a_gateway_sends_ahead(stream: bytes, together: bool, ahead: bytes) -> None:
+    """It is no chunk of the response, however long before it came."""
+    first, *rest = events_of(stream)
+    before = b"data: " + ahead + b"\n\n"
+    pieces = [before * 2 + first] if together else [before, before, first]
+    row = row_of([*pieces, *rest])
+    without = row_of([first, *rest])
+    assert facts(row) == facts(without)
+    assert row.ttft_ns == (without.ttft_ns or 0) + (0 if together else 2 * MS)
+    assert (row.gap_sum_ns, row.gap_counts) == (without.gap_sum_ns, without.gap_counts)
+
+
+def tool(**call: Any) -> dict[str, Any]:
+    """Make the delta of a tool call."""
+    return {"tool_calls": [{"index": 0, **call}]}
+
+
+@pytest.mark.parametrize(
+    ("delta", "kind"),
+    [
+        (tool(function={"name": "f", "arguments": ""}), NOTHING),
+        (tool(function={"arguments": "{"}), TOOL_CALL),
+        (tool(custom={"name": "f", "input": ""}), NOTHING),
+        (tool(custom={"input": "x"}), TOOL_CALL),
+        ({"function_call": {"name": "f", "arguments": ""}}, NOTHING),
+        ({"function_call": {"arguments": "{"}}, OTHER),
+    ],
+)
+def test_a_tool_call_begins_with_its_arguments(delta: dict[str, Any], kind: int) -> None:
+    """Its name alone is no content, as in the other protocols."""
+    event = {"choices": [{"index": 0, "delta": delta}]}
+    assert Events()(Request().recording, f"data: {json.dumps(event)}\n\n") == kind
+    completion = pytest.importorskip("openai.types.chat").ChatCompletionChunk
+    chunk = completion.model_validate({**CHUNK, **event})
+    assert chunks.chat(Request().recording, chunk) == kind
 
 
 def test_texts_in_several_lines() -> None:

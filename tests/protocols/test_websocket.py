@@ -1022,7 +1022,9 @@ def test_wrong_arguments(arguments: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("wrong", [object(), "ws://127.0.0.1/", connect, iter(())])
 def test_what_is_no_connection(wrong: Any) -> None:
-    """The message says what else there is."""
+    """The message says what else there is, whether or not anything is recorded."""
+    with pytest.raises(ConfigError, match=r"llmtrace\.wrap"):
+        websocket.wrap(wrong, done=last)
     with capture(), pytest.raises(ConfigError, match=r"llmtrace\.wrap"):
         websocket.wrap(wrong, done=last)
 

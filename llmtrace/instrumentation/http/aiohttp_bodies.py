@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import lru_cache, partial
-from typing import Any, Final, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from aiohttp import StreamReader
 
@@ -21,8 +21,6 @@ from llmtrace.instrumentation.http.sse import Events
 from llmtrace.instrumentation.http.unary_body import UnaryBody
 from llmtrace.instrumentation.llm_sdks.responses import copy_identity
 from llmtrace.instrumentation.streams import cancellation, finalize
-
-_MAX_KEPT: Final = 1 << 20
 
 T = TypeVar("T")
 
@@ -45,7 +43,7 @@ def watch(post: llm_requests.LlmRequest, response: Any, *, events: bool, comment
         )
     else:
         kept = _Kept()
-        ended = partial(_whole, post, kept)
+        ended = partial(llm_requests.unary_response, post, kept.body, events=False)
         reader = Reader(response.content, recording, kept, ended, look, at_once=True)
     response.content = reader
     _become(response, recording)
@@ -71,6 +69,9 @@ def timed(recording: Recording, response: Any, _classify: object) -> Any:
 
 def watch_error_body(recording: Recording, response: Any) -> None:
     """End a row when the body of an error has been read, is closed or is garbage collected."""
+    kept = _Kept()
+    ended = partial(_error_read, recording, response.status, kept)
+    response.content = Reader(response.content, recording, kept, ended, at_once=True)
     _become(response, recording)
     if not recording.in_decorated_function:  # else the decorated function ends it, which may retry
         response._llmtrace_finalizer = finalize.StreamFinalizer(recording, late=True)  # noqa: SLF001
@@ -119,13 +120,14 @@ class _Kept:
         self.body = bytearray()
 
     def __call__(self, _recording: Recording, data: bytes) -> int:
-        if len(self.body) <= _MAX_KEPT:
+        if len(self.body) <= llm_requests.MAX_PARSED:
             self.body += data
         return NOTHING
 
 
-def _whole(post: llm_requests.LlmRequest, kept: _Kept) -> None:
-    llm_requests.unary_response(post, bytes(kept.body), events=False)
+def _error_read(recording: Recording, status: int, kept: _Kept) -> None:
+    llm_requests.rejected_because(recording, status, kept.body)
+    finalize.closed(recording)
 
 
 class Reader:

@@ -148,18 +148,25 @@ class _WatchedBody(finalize.StreamFinalizer):
         if self._answers():
             finalize.closed(self._recording)
 
-    def _note(self) -> None:
+    def _note(self, classify: Classify = nothing, chunk: bytes = b"") -> bytes:
+        """Note the first byte, and what a piece reports; return the piece."""
         try:
             if self._recording.first_byte is None:
                 self._recording.first_byte = self._recording.clock()
+            classify(self._recording, chunk)
         except Exception as error:  # noqa: BLE001
             internal_error("http", error)
+        return chunk
+
+    def _json(self) -> bool:
+        """Return whether the body is JSON, also in place of a stream that was requested."""
+        return str(self._headers.get("content-type")).startswith("application/json")
 
     def _classify(self) -> Classify:
         try:
             encoding = self._headers.get("content-encoding", "")
             # The method: calling it is faster than calling the object.
-            if self._recording.stream:
+            if self._recording.stream and not self._json():
                 return Events(encoding=encoding, comments=self._comments).__call__
             return UnaryBody(encoding).__call__
         except Exception as error:  # noqa: BLE001
@@ -200,6 +207,8 @@ def _body(response: Any, stream: Any) -> type[Any]:
             chunks: Iterator[bytes] = iter(self._stream)
             if self._recording.first_byte is not None:  # draining it reads it again
                 return chunks
+            if self._answers() and self._json():
+                return map(partial(self._note, self._classify()), chunks)
             return chain(self._first(chunks), chunks)  # all but the first bypass us
 
         def __aiter__(self) -> AsyncIterator[bytes]:
@@ -209,6 +218,9 @@ def _body(response: Any, stream: Any) -> type[Any]:
                 return _AsyncFirstByte(None, timed, timed, chunks)
             if self._recording.first_byte is not None:
                 return chunks
+            if self._answers() and self._json():
+                note = partial(self._note, self._classify())
+                return (note(chunk) async for chunk in chunks)
             return _AsyncFirstByte(self._note, chunks, chunks)
 
         # Its response calls these once, however it is closed, and at the end of the stream.
@@ -237,7 +249,7 @@ class _AsyncFirstByte:
     __anext__: Callable[[], Awaitable[bytes]]
 
     def __init__(
-        self, note: Callable[[], None] | None, chunks: AsyncIterator[bytes], *close: Any
+        self, note: Callable[[], object] | None, chunks: AsyncIterator[bytes], *close: Any
     ) -> None:
         following = chunks.__anext__
         self.__anext__ = following if note is None else partial(_afirst, self, note, following)
@@ -260,7 +272,7 @@ class _AsyncFirstByte:
 
 
 async def _afirst(
-    stream: _AsyncFirstByte, note: Callable[[], None], following: Callable[[], Awaitable[bytes]]
+    stream: _AsyncFirstByte, note: Callable[[], object], following: Callable[[], Awaitable[bytes]]
 ) -> bytes:
     """Read and note the first byte; from then on the stream bypasses us."""
     try:

@@ -160,18 +160,23 @@ def is_success(status: int) -> bool:
 def opened(post: LlmRequest, *, events: bool) -> None:
     """Note that the application has a response whose body is still to be read."""
     recording = post.recording
+    recording.expects_finish |= recording.stream and not events
     recording.opened()
     recording.stream = events
     recording.reads_bytes = True
 
 
-def unary_response(post: LlmRequest, body: bytes, *, events: bool) -> None:
-    """Note what a unary response reports, and end its row."""
+def unary_response(post: LlmRequest, body: bytes | bytearray, *, events: bool) -> None:
+    """Note what a unary response reports, and end its row.
+
+    In place of a stream that was requested, it must be a completion with a finish reason.
+    """
     recording = post.recording
+    recording.expects_finish |= recording.stream and not events
     recording.stream = events
     try:
         if events:
-            Events().tell(recording, body)
+            Events().tell(recording, bytes(body))
         elif post.endpoint is not None and isinstance(fields := parsed(body), dict):
             if fields.get("error"):
                 recording.failure = ("error", code_in(fields) or "error")
@@ -182,10 +187,7 @@ def unary_response(post: LlmRequest, body: bytes, *, events: bool) -> None:
             message_content.note_response(recording, post.endpoint.chunk, answer)
     except (TypeError, AttributeError, ValueError):
         pass  # an odd response is still the application's
-    if events:
-        recording.exhausted()
-    else:
-        recording.finish("success")
+    recording.exhausted()
 
 
 def rejected(post: LlmRequest, status: int, body: bytes | None, *, ends: bool) -> None:
@@ -210,14 +212,14 @@ def rejected(post: LlmRequest, status: int, body: bytes | None, *, ends: bool) -
 
 
 @fails_open("http.post")
-def rejected_because(recording: Recording, status: int, body: bytes) -> None:
+def rejected_because(recording: Recording, status: int, body: bytes | bytearray) -> None:
     """Note what the body of an error says, which was read later."""
     found = code(body)
     if found is not None and recording.failure == ("error", str(status)):
         recording.failure = ("error", found)
 
 
-def code(body: bytes | None) -> str | None:
+def code(body: bytes | bytearray | None) -> str | None:
     """Return the provider's code in the body of an error."""
     return None if body is None else code_in(parsed(body))
 
@@ -229,7 +231,7 @@ def failed(post: LlmRequest, error: BaseException) -> None:
     join_call.failed(post.recording, post.filled, error)
 
 
-def parsed(body: bytes) -> Any:
+def parsed(body: bytes | bytearray) -> Any:
     """Return a body as parsed from JSON; `None` if it is none, or too long to be worth it."""
     if len(body) > MAX_PARSED:
         return None

@@ -223,11 +223,10 @@ class Events:
             recording.first_byte = recording.mark
         found = PIECE
         for line in lines:
-            kind = self._line(recording, line, piece)
-            if kind != PIECE:
-                if found != PIECE:
-                    recording.event(found)
-                found = kind
+            if found != PIECE and line.startswith(_DATA):
+                recording.event(found)  # before the next one is read, which may take it back
+                found = PIECE
+            found = max(found, self._line(recording, line, piece))
         if self._over:
             self._over = False
             recording.event(found)
@@ -347,11 +346,10 @@ class Parsed:
             if classify is None:
                 return OTHER
             self._classify = classify = message_content.collecting(recording, classify)
+            recording.take_back_unknown()
             recording.expects_finish |= self._whole
             if recording.info.get("model") is None:
                 recording.info["model"] = chunks.string(_model(event))
-        if kind is None and event.get("choices") is None:
-            event = {**event, "choices": []}
         carried = classify(recording, View(event))
         return NOTHING if carried == HIDDEN else carried
 

@@ -17,6 +17,7 @@ from llmtrace.core.recording import Recording
 from llmtrace.core.request_clock import HIDDEN, NOTHING, OTHER, REASONING, TEXT, TOOL_CALL
 from llmtrace.core.stages import EngineFigures, Reported
 from llmtrace.instrumentation.headers import propagation
+from llmtrace.instrumentation.llm_sdks.attribute_view import viewed
 
 _EAGER_NS: Final = 1_000_000
 # Headers and first byte this close together came in one piece: no engine responds that fast.
@@ -38,32 +39,34 @@ def chat(recording: Recording, chunk: Any) -> int:
         if not choices and recording.usage_hidden:
             return HIDDEN
     kind = NOTHING
-    for choice in choices:
-        if choice.finish_reason is not None:
+    for choice in choices or ():  # some gateways send null
+        if choice.finish_reason:
             recording.info["finish_reason"] = string(choice.finish_reason)
             _identity(recording, chunk)
             _reports(recording, chunk)
         delta = choice.delta
-        try:
-            if delta.content:
-                return TEXT
-        except AttributeError:
-            if delta is None:  # as some gateways send
-                continue
-            raise
-        kind = TOOL_CALL if delta.tool_calls else _rare(delta) or kind
+        if delta is None:  # as some gateways send
+            continue
+        if delta.content:
+            return TEXT
+        kind = _rare(delta) or kind
     return kind
 
 
 def _rare(delta: Any) -> int:
-    """Classify a chat delta that has neither text nor tool calls."""
+    """Classify a chat delta that has no text. A tool call without arguments yet is no content."""
+    for call in delta.tool_calls or ():
+        function = viewed(call.function or getattr(call, "custom", None))
+        if getattr(function, "arguments", None) or getattr(function, "input", None):
+            return TOOL_CALL
     extra = delta.model_extra
     if extra:
         if extra.get("reasoning_content") or extra.get("reasoning"):
             return REASONING
         if extra.get("audio"):
             return OTHER
-    return OTHER if delta.refusal or delta.function_call else NOTHING
+    called = getattr(delta.function_call, "arguments", None)
+    return OTHER if delta.refusal or called else NOTHING
 
 
 def completions(recording: Recording, chunk: Any) -> int:
@@ -76,8 +79,8 @@ def completions(recording: Recording, chunk: Any) -> int:
     if recording.first_event is None:
         _identity(recording, chunk)
     kind = NOTHING
-    for choice in choices:
-        if choice.finish_reason is not None:
+    for choice in choices or ():  # some gateways send null
+        if choice.finish_reason:
             recording.info["finish_reason"] = string(choice.finish_reason)
             _identity(recording, chunk)
             _reports(recording, chunk)
@@ -132,7 +135,7 @@ def messages(recording: Recording, event: Any) -> int:
         recording.info["response_model"] = string(getattr(message, "model", None))
         _anthropic_usage(recording, message.usage)
     elif kind == "message_delta":
-        if event.delta.stop_reason is not None:
+        if event.delta.stop_reason:
             recording.info["finish_reason"] = string(event.delta.stop_reason)
         _anthropic_usage(recording, event.usage)
     elif kind == "error":
@@ -318,8 +321,8 @@ def count(value: Any) -> int | None:
 
 
 def string(value: Any) -> str | None:
-    """Return a string as it is, cut to a bound; `None` if the server sent another type."""
-    return value[:_MAX_STRING] if isinstance(value, str) else None
+    """Return a string as it is, cut to a bound; `None` if it is empty or of another type."""
+    return value[:_MAX_STRING] or None if isinstance(value, str) else None
 
 
 def _text(value: Any) -> str | None:

@@ -169,7 +169,7 @@ def _chat_calls(message: Any) -> list[Part]:
 
 
 def _chat_chunk(content: Content, chunk: Any) -> None:
-    for choice in chunk.choices:
+    for choice in _list(chunk.choices):
         number, delta = choice.index or 0, choice.delta
         if delta is None:
             continue
@@ -188,7 +188,7 @@ def _chat_chunk(content: Content, chunk: Any) -> None:
 
 
 def _chat_answer(content: Content, answer: Any) -> None:
-    for choice in answer.choices:
+    for choice in _list(answer.choices):
         number, message = choice.index or 0, choice.message
         reasoning = _extra(message, "reasoning_content", "reasoning")
         content.said(reasoning, "reasoning", choice=number)
@@ -211,7 +211,7 @@ def _completion_prompt(content: Content, body: Mapping[str, Any]) -> None:
 
 
 def _completion_chunk(content: Content, chunk: Any) -> None:
-    for choice in chunk.choices:
+    for choice in _list(chunk.choices):
         content.said(choice.text, choice=choice.index or 0)
 
 

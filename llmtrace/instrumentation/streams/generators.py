@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator
-from functools import wraps
+from functools import partial, reduce, wraps
+from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Final
 
 from llmtrace.core.failopen import internal_error
@@ -63,26 +64,41 @@ def atraced(
     return generate
 
 
-# Responses of web frameworks, and the attribute with the body that is still to be sent.
+# Responses of web frameworks, and where in them the body is that is still to be sent.
 _SENT: Final = (
     ("starlette.responses", "Response", "body_iterator"),
     ("werkzeug.wrappers", "Response", "response"),
     ("django.http", "StreamingHttpResponse", "streaming_content"),
+    ("quart", "Response", "response.iter"),
+    ("litestar.response", "Stream", "iterator"),
+    ("aiohttp.web", "Response", "_body._iter"),
 )
 
 
-def body_of(result: Any) -> tuple[Any, str | None]:
-    """Return the body that a framework's streaming response is to send, and its attribute.
+def body_of(result: Any) -> tuple[Any, Callable[[Any], Any] | None]:
+    """Return the body that a framework's streaming response is to send.
 
-    Of anything else, the result itself and `None`.
+    With it, the function that puts another in its place and returns the response. Of anything
+    else, the result itself and `None`.
     """
-    for module, name, attribute in _SENT:
+    if type(result) is tuple and result:  # of Flask and Quart: a body, then status and headers
+        body, put = body_of(result[0])
+        if put is not None or isinstance(body, GeneratorType | AsyncGeneratorType):
+            return body, lambda traced: (put(traced) if put else traced, *result[1:])
+    for module, name, path in _SENT:
         kind = getattr(sys.modules.get(module), name, None)
         if kind is not None and issubclass(type(result), kind):
-            body = getattr(result, attribute, None)
+            *holders, attribute = path.split(".")
+            holder = reduce(lambda one, key: getattr(one, key, None), holders, result)
+            body = getattr(holder, attribute, None)
             if hasattr(body, "__anext__") or hasattr(body, "__next__"):
-                return body, attribute
+                return body, partial(_put, result, holder, attribute)
     return result, None  # unseen: a result may break when it is looked at
+
+
+def _put(result: Any, holder: Any, attribute: str, traced: Any) -> Any:
+    setattr(holder, attribute, traced)
+    return result
 
 
 def _recorded_stream(source: Any, start: Callable[[], Recording | None]) -> Any:
