@@ -232,7 +232,7 @@ def test_an_address_that_is_none_is_refused(url):
 def test_a_store_is_for_one_process(folder, capfd):
     """Closed is closed; a second folder, or a file in the way, is refused at set-up."""
     store = open_store(folder)
-    with pytest.raises(ConfigError, match="a collector uses it: stop that, or use --url"):
+    with pytest.raises(ConfigError, match="another collector uses it: stop that one; to read"):
         open_store(folder)
     assert "DB::Exception" not in capfd.readouterr().err
     with pytest.raises(ConfigError, match="cannot be opened"):
