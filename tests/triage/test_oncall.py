@@ -449,6 +449,17 @@ def test_the_labels_say_whose_requests(slow, at):
     assert "only replica=vllm-1" in summary(alert, result, None)
 
 
+def test_an_alert_without_labels_of_requests_says_so(slow, at):
+    """In the report and in the chat: it may be about something else."""
+    said = "all requests are searched: llmtrace knows none of the alert's labels"
+    [odd, of_one] = read_alerts(notification(firing(at, pod="vllm-0"), firing(at, slo="ttft")))
+    result = triage_alert(slow, odd, at)
+
+    assert said in result.about
+    assert said in summary(odd, result, None)
+    assert said not in triage_alert(slow, of_one, at).about
+
+
 def test_an_alert_of_another_day_is_said_to_be_of_none(slow, at):
     """What is found is then not what the alert was about; so it is said of a calm time."""
     times = {"no request began within a minute of it": at + 40 * 86_400,

@@ -296,6 +296,8 @@ def triage_alert(case: Case, alert: Alert, now: float) -> Result:
                 about.append(f"not filtered by {name}={value}, which no request has")
     slo = alert.labels.get("slo")
     metric = next((name for name in METRICS if name == slo), None)
+    if not filters and metric is None and len(about) == 1:
+        about.append("all requests are searched: llmtrace knows none of the alert's labels")
     result = triage(replace(case, rows=rows), Settings(at=min(alert.started, now), metric=metric))
     window = result.after.window
     if rows.n and not (np.abs(rows.start / 1e9 - alert.started) <= _NEAR_S).any():
