@@ -173,8 +173,9 @@ def _add_sources(command: argparse.ArgumentParser) -> None:
         source,
         "--rows",
         type=Path,
+        action="append",
         metavar="FILE",
-        help="file or folder of rows: JSON lines, CSV (-: stdin) or Parquet",
+        help="file or folder of rows: JSON lines, CSV (-: stdin) or Parquet; may be repeated",
     )
     add(
         source, "--langfuse", action="store_true",

@@ -16,7 +16,14 @@ from typing import Any, Final
 
 from llmtrace.core.errors import SourceError, explain_error, needs_extra
 from llmtrace.core.flat_row import flat_kinds
-from llmtrace.exporters.row_files.forms import Progress, blocks, check_columns, form_of, silent
+from llmtrace.exporters.row_files.forms import (
+    Progress,
+    blocks,
+    check_columns,
+    form_of,
+    quoting,
+    silent,
+)
 
 _SEPARATORS: Final = ",;\t|"
 _STATED_SEPARATOR: Final = re.compile(r'"?sep=(.)"?')  # a first line that Excel writes
@@ -222,6 +229,8 @@ def _numbers(column: Any, name: str, kept_out: Counter[str], decimal: str) -> An
     usable = pc.match_substring_regex(text, _FLAG if flag else _NUMBER)
     odd = len(column) - column.null_count - (pc.sum(usable).as_py() or 0)
     if odd:
-        kept_out[f"{name}: not {'true or false' if flag else 'a number'}"] += odd
+        first = pc.index(usable, False).as_py()
+        why = f"{name}: not {'true or false' if flag else 'a number'}"
+        kept_out[quoting(why, column[first].as_py(), kept_out)] += odd
     numbers = pc.cast(pc.if_else(usable, text, None), pa.float64())
     return pc.cast(numbers, pa.bool_()) if flag else numbers
