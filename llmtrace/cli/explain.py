@@ -41,12 +41,9 @@ def add_explain(commands: Commands) -> None:
     )
     command.add_argument("id", metavar="ID", help="request, response or trace id of the request")
     command.add_argument(
-        "--rows",
-        type=Path,
-        action="append",
-        metavar="FILE",
+        "--rows", type=Path, action="append", metavar="FILE",
         help="rows (JSON lines, Parquet or CSV) to use instead of a collector; may be repeated",
-    )
+    )  # fmt: skip
     add_collector(command)
     add_json(command, "lines")
 
@@ -62,8 +59,8 @@ def _explain(options: argparse.Namespace) -> None:
 
     if options.rows is not None:
         rows = usable_rows(*options.rows)
-        source = ", ".join(map(str, options.rows))
-        explanation = explain(choose(rows, options.id, source), rows)
+        named = choose(rows, options.id, ", ".join(map(str, options.rows)))
+        explanation = explain(named, rows)
     else:
         from llmtrace.api_clients.collector_client import Collector
         from llmtrace.core.row import from_dict

@@ -107,12 +107,9 @@ def _add_cache(kv: argparse.ArgumentParser) -> None:
         help="length of a request, prompt and output (default: the model's longest context)",
     )  # fmt: skip
     lengths.add_argument(
-        "--rows",
-        type=Path,
-        action="append",
-        metavar="ROWS",
+        "--rows", type=Path, action="append", metavar="ROWS",
         help="file of rows, whose lengths are the mix; may be repeated",
-    )
+    )  # fmt: skip
     add_json(kv, "text")
 
 

@@ -33,7 +33,7 @@ from llmtrace.core.row_fields import (
 )
 from llmtrace.core.sanitize import printable
 from llmtrace.core.stages import STAGES
-from llmtrace.exporters.row_files.forms import quoting
+from llmtrace.exporters.row_files.csv_tables import quoting
 from llmtrace.stats.arrays import Floats, Mask
 
 # Different in every row: contiguous bytes, not a dictionary of names.

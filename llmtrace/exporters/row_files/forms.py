@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final, Literal
 
 from llmtrace.core.errors import DataError, SourceError, explain_error
-from llmtrace.core.sanitize import printable
 
 Progress = Callable[[str, float], None]  # what is being done, and how much of it, 0 to 1
 Form = Literal["jsonl", "csv", "parquet"]
@@ -28,7 +27,6 @@ _BY_SUFFIX: Final[dict[str, Form]] = {
 SUFFIXES: Final = (*_BY_SUFFIX,)
 _ROTATED: Final = re.compile(r"([.-]\d[\d-]*)?(\.gz)?$")  # as logrotate names it, in both ways
 _BLOCK_BYTES: Final = 16 << 20
-_MAX_QUOTED: Final = 30  # characters of a value
 _STDIN: Final = Path("/dev/stdin")
 _GZIPPED: Final = b"\x1f\x8b"
 _MAX_ARRAY_BYTES: Final = 128 << 20  # all of it is in memory at once
@@ -60,13 +58,6 @@ def check_columns(path: Path, names: Iterable[str], known: Iterable[str]) -> Non
             raise DataError(
                 f"{path}: {counts[name]} columns are named {name!r}: rename all but one"
             )
-
-
-def quoting(why: str, value: object, known: Iterable[str]) -> str:
-    """Return the reason for which values are left out, with the first of them; `known` has it."""
-    why += ", as "
-    quoted = f"{why}{printable(repr(value)[:_MAX_QUOTED])}"
-    return next((one for one in known if one.startswith(why)), quoted)
 
 
 def silent(_what: str, _share: float) -> None:

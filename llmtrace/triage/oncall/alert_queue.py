@@ -235,7 +235,7 @@ class AlertQueue:
             return last
         except LlmtraceError as error:
             self._away = f"alerts cannot be triaged: {error}"
-            logger.warning("alert %s waits: %s", alert.id, self._away)
+            logger.warning("alert %s waits: %s", alert.id, error)
             one.attempts = 0
             return False
         self._away = None

@@ -64,7 +64,7 @@ def make_app(
 
     async def index(_request: Request) -> Response:
         unfinished = queue.unfinished()
-        page = _index(reports, unfinished, queue.counts["failed"], queue.problem)
+        page = _index(reports, queue, unfinished)
         return HTMLResponse(page, headers=_REFRESH if unfinished or not reports.names() else {})
 
     async def report(request: Request) -> Response:
@@ -77,7 +77,7 @@ def make_app(
             return HTMLResponse(page)
         for alert in queue.unfinished():
             if reports.named(alert) == name:
-                return HTMLResponse(_index(reports, [alert]), headers=_REFRESH)
+                return HTMLResponse(_index(reports, queue, [alert]), headers=_REFRESH)
         return _none(name)
 
     async def health(_request: Request) -> Response:
@@ -164,9 +164,7 @@ def _none(name: str) -> Response:
     return JSONResponse({"error": f"no report {name[:100]!r}"}, 404)
 
 
-def _index(
-    reports: Reports, unfinished: Sequence[Alert], failed: int = 0, problem: str | None = None
-) -> str:
+def _index(reports: Reports, queue: AlertQueue, unfinished: Sequence[Alert]) -> str:
     rows = "".join(
         "<tr><td>being triaged: this page refreshes itself</td>"
         f"<td>{escape(alert.title)}, {date_and_zone(alert.started)}</td><td>-</td><td>-</td></tr>"
@@ -179,9 +177,9 @@ def _index(
         if rows
         else "<p>None yet. Point an Alertmanager's webhook at /alerts.</p>"
     )
-    if problem is not None:
+    if (problem := queue.problem) is not None:
         table += f"<p>Not yet: {escape(problem)}</p>"
-    if failed:
+    if failed := queue.counts["failed"]:
         table += f"<p>Could not be triaged: {failed}. The log of this server says why.</p>"
     body = f'<h1>Triage reports</h1><section><div class="scroll">{table}</div></section>'
     return document("Triage reports", body, _STYLE)

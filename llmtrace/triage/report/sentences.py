@@ -340,13 +340,10 @@ def affected(result: Result) -> str:
     in_ = unit(result)
     # The clearest is first: what contains it says it again, less clearly.
     clear = [
-        one
-        for number, one in enumerate(result.cohorts)
-        if not any(
-            one.fails is other.fails and one.attributes.items() <= other.attributes.items()
-            for other in result.cohorts[:number]
-        )
-    ]
+        one for number, one in enumerate(result.cohorts)
+        if not any(one.fails is other.fails and one.attributes.items() <= other.attributes.items()
+                   for other in result.cohorts[:number])
+    ]  # fmt: skip
     texts = [cohort_text(one, in_) for one in clear[:_MAX_COHORTS]]
     everyone = _scope(result.quality.values)
     failing = result.outcomes is not None and result.outcomes.significant
