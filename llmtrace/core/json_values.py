@@ -73,12 +73,10 @@ def _date_ns(text: str) -> int | None:
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
+        # Of HTTP (RFC 1123), or of access logs.
+        form = "%a, %d %b %Y %H:%M:%S%z" if "," in text else "%d/%b/%Y:%H:%M:%S%z"
         try:
-            at = (
-                datetime.strptime(text, "%a, %d %b %Y %H:%M:%S%z")  # of HTTP (RFC 1123)
-                if "," in text
-                else datetime.strptime(text, "%d/%b/%Y:%H:%M:%S%z")  # of access logs
-            )
+            at = datetime.strptime(text, form)  # noqa: DTZ007 - both have a zone
         except ValueError:
             return None
     since = (at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH
