@@ -186,9 +186,9 @@ def files_of(path: Path, notes: list[str]) -> list[Path]:
     files = [file for file in there if is_row_file(file)]
     if not files:
         raise SourceError(f"{path}: contains no file of rows ({', '.join(SUFFIXES)})")
-    if others := [file.name for file in there if file not in files and file.name[0] != "."]:
-        count = f"{len(others)} file{'' if len(others) == 1 else 's'} left out"
-        notes.append(f"{path}: {count}, named as none of {', '.join(SUFFIXES)}: {others[0]}")
+    if others := [one.name for one in there if not is_row_file(one) and one.name[0] != "."]:
+        count = f"{path}: {len(others)} of {len(there)} files left out"
+        notes.append(f"{count}, named as none of {', '.join(SUFFIXES)}: {others[0]}")
     return files
 
 
