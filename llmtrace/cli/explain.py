@@ -41,11 +41,9 @@ def add_explain(commands: Commands) -> None:
     )
     command.add_argument("id", metavar="ID", help="request, response or trace id of the request")
     command.add_argument(
-        "--rows",
-        type=Path,
-        metavar="FILE",
-        help="rows (JSON lines, Parquet or CSV) to use instead of a collector",
-    )
+        "--rows", type=Path, action="append", metavar="FILE",
+        help="rows (JSON lines, Parquet or CSV) to use instead of a collector; may be repeated",
+    )  # fmt: skip
     add_collector(command)
     add_json(command, "lines")
 
@@ -60,8 +58,9 @@ def _explain(options: argparse.Namespace) -> None:
     )
 
     if options.rows is not None:
-        rows = usable_rows(options.rows)
-        explanation = explain(choose(rows, options.id, str(options.rows)), rows)
+        rows = usable_rows(*options.rows)
+        named = choose(rows, options.id, ", ".join(map(str, options.rows)))
+        explanation = explain(named, rows)
     else:
         from llmtrace.api_clients.collector_client import Collector
         from llmtrace.core.row import from_dict
@@ -104,8 +103,8 @@ def find(collector: Collector, name: str) -> Row:
     return choose([from_dict(flat) for flat in found], name, collector.url)
 
 
-def usable_rows(path: Path) -> Sequence[Row]:
-    """Read the rows of a file or folder, and note on stderr what in it is no row.
+def usable_rows(*paths: Path) -> Sequence[Row]:
+    """Read the rows of files or folders, and note on stderr what in it is no row.
 
     Raises:
         SourceError: the file cannot be read.
@@ -114,7 +113,7 @@ def usable_rows(path: Path) -> Sequence[Row]:
     from llmtrace.core.sanitize import printable
     from llmtrace.exporters.row_files.read_back import read_usable_rows
 
-    rows, notes = read_usable_rows(path)
+    rows, notes = read_usable_rows(*paths)
     for note in notes:
         print(printable(note), file=sys.stderr)
     return rows

@@ -107,8 +107,9 @@ def _add_cache(kv: argparse.ArgumentParser) -> None:
         help="length of a request, prompt and output (default: the model's longest context)",
     )  # fmt: skip
     lengths.add_argument(
-        "--rows", type=Path, metavar="ROWS", help="file of rows, whose lengths are the mix"
-    )
+        "--rows", type=Path, action="append", metavar="ROWS",
+        help="file of rows, whose lengths are the mix; may be repeated",
+    )  # fmt: skip
     add_json(kv, "text")
 
 
@@ -182,11 +183,11 @@ def _lengths(options: argparse.Namespace, shape: ModelShape) -> Sequence[int]:
         return () if length is None else (length,)
     lengths = [
         row.prompt_tokens + row.output_tokens
-        for row in usable_rows(options.rows)
+        for row in usable_rows(*options.rows)
         if row.prompt_tokens is not None and row.output_tokens is not None and not row.is_turn
     ]
     if not lengths:
-        raise ConfigError(f"{options.rows}: no row reports both prompt_tokens and output_tokens")
+        raise ConfigError("--rows: no row reports both prompt_tokens and output_tokens")
     return lengths
 
 

@@ -170,12 +170,9 @@ def _add_sources(command: argparse.ArgumentParser) -> None:
         "ClickHouse, whose password is in CLICKHOUSE_PASSWORD, or the folder of a stopped one",
     )  # fmt: skip
     add(
-        source,
-        "--rows",
-        type=Path,
-        metavar="FILE",
-        help="file or folder of rows: JSON lines, CSV (-: stdin) or Parquet",
-    )
+        source, "--rows", type=Path, action="append", metavar="FILE",
+        help="file or folder of rows: JSON lines, CSV (-: stdin) or Parquet; may be repeated",
+    )  # fmt: skip
     add(
         source, "--langfuse", action="store_true",
         help="the Langfuse project that the variables LANGFUSE_* name",

@@ -16,10 +16,11 @@ _NS: Final = 1_000_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # As a float, no time may round to more than 64 bits.
 MAX_START_NS: Final = 2**63 - 1 - 1024
-_NUMBER: Final = re.compile(r"[0-9]{1,19}(\.[0-9]*)?")
+_NUMBER: Final = re.compile(r"[0-9]{1,19}(\.[0-9]*)?([eE]\+?[0-9]{1,2})?")
 # Unix time from 2001 to 2286 shows its unit by its size: seconds, milliseconds, microseconds.
 UNITS_NS: Final = {10**9: 10**9, 10**12: 10**6, 10**15: 1000}
-_UTC: Final = re.compile(r" ?(?:UTC|GMT)$")
+# After an offset, Go repeats the zone by its name.
+_ZONE: Final = re.compile(r" ?(?:([+-]\d\d:?\d\d)(?: [A-Z]{3,5})?|UTC|GMT)$")
 START_FORMS: Final = (
     "an ISO 8601 date and time such as 2026-01-31T14:30:00Z, or Unix time in seconds, "
     "milliseconds, microseconds or nanoseconds"
@@ -41,7 +42,7 @@ def start_ns(value: object) -> int | None:
     Args:
         value: Unix time in seconds, milliseconds, microseconds or nanoseconds, as a number or as
             text; or a date and time, in ISO 8601 (in UTC where it has no zone) or as access logs
-            have it, read to the microsecond.
+            or HTTP have it, read to the microsecond.
 
     Example:
         >>> start_ns("2026-01-31T15:30:00+01:00") == start_ns("2026-01-31 14:30")
@@ -51,7 +52,7 @@ def start_ns(value: object) -> int | None:
     """
     if isinstance(value, str):
         text = value.strip()
-        number = float if "." in text else int
+        number = int if text.isdecimal() else float
         value = number(text) if _NUMBER.fullmatch(text) else _date_ns(text)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -68,11 +69,14 @@ def _scaled(value: float, unit: int) -> int:
 
 
 def _date_ns(text: str) -> int | None:
+    text = _ZONE.sub(lambda zone: zone[1] or "Z", text.strip("[]"))
     try:
-        at = datetime.fromisoformat(_UTC.sub("Z", text))
+        at = datetime.fromisoformat(text)
     except ValueError:
+        # Of HTTP (RFC 1123), or of access logs.
+        form = "%a, %d %b %Y %H:%M:%S%z" if "," in text else "%d/%b/%Y:%H:%M:%S%z"
         try:
-            at = datetime.strptime(text.strip("[]"), "%d/%b/%Y:%H:%M:%S %z")  # of access logs
+            at = datetime.strptime(text, form)  # noqa: DTZ007 - both have a zone
         except ValueError:
             return None
     since = (at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH

@@ -203,7 +203,7 @@ def read_case(folder: str | Path, progress: Progress = silent) -> Case:
         raise SourceError(f"{folder}: contains none of {', '.join(CASE_ROWS)}; a case needs one")
     about = _read_json(folder / "case.json")
     facts, odd_facts = facts_from(_read_json(folder / "facts.json"))
-    rows = read_columns(path, progress)
+    rows = read_columns(path, progress=progress)
     odd_lines = 0
     samples: list[dict[str, Any]] = []
     for name in _SIGNALS:

@@ -33,6 +33,7 @@ from llmtrace.core.row_fields import (
 )
 from llmtrace.core.sanitize import printable
 from llmtrace.core.stages import STAGES
+from llmtrace.exporters.row_files.csv_tables import quoting
 from llmtrace.stats.arrays import Floats, Mask
 
 # Different in every row: contiguous bytes, not a dictionary of names.
@@ -342,7 +343,8 @@ class Builder:
             elif isinstance(value, str):  # as some loggers quote numbers
                 column[i] = _number_in(value, flag=flag)
             if column[i] != column[i]:  # NaN
-                self.kept_out[f"{name}: not {'true or false' if flag else 'a number'}"] += 1
+                why = f"{name}: not {'true or false' if flag else 'a number'}"
+                self.kept_out[quoting(why, value, self.kept_out)] += 1
         return column
 
     def _word_column(
@@ -449,6 +451,8 @@ def bounds(name: str) -> tuple[float, float]:
     """Return the bounds within which a number is plausible."""
     if name in FLAGS:
         return 0.0, 1.0
+    if name == "http_status":  # some gateways log 0 or -1 if there was no response
+        return 100.0, 999.0
     if name in COUNTS:
         return 0.0, _MAX_COUNT
     if name == "weight":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -54,22 +54,25 @@ _OTHER_KEYS: Final = {
     "cache_read_input_tokens": "cached_tokens", "status_code": "http_status",
     "request_time": "e2e_s", "duration": "e2e_s", "duration_s": "e2e_s", "latency": "e2e_s",
     "latency_s": "e2e_s", "customer": "tenant", "endpoint": "route", "pod": "replica",
+    "model_name": "model", "zone": "region",
+    "status": "http_status", **dict.fromkeys(("time", "timestamp", "ts", "time_local", "date",
+                                             "datetime", "@timestamp", "created_at"), "start"),
 }  # fmt: skip
 
 
-def read_columns(path: Path, progress: Progress = silent) -> Columns:
+def read_columns(*paths: Path, progress: Progress = silent) -> Columns:
     """Read rows: `.parquet`, `.csv` or `.tsv`, else JSON lines or CSV, also `.gz`; `-` is stdin.
 
     Of a folder, all such files are read, or the rows of the case that is saved in it. What is no
-    row is counted in the columns' `warnings`. Of more than two million rows a sample is kept, each
-    standing for those left out by its `weight`.
+    row, and files left out, are in the columns' `warnings`. Of more than two million rows a sample
+    is kept, each standing for those left out by its `weight`.
 
     Raises:
         SourceError: the file cannot be read.
         DataError: it contains lines, and none of them is a row; or most starts are of other units.
     """
-    builder, sample = Builder(), Sample()
-    for file in files_of(path):
+    builder, sample, path = Builder(), Sample(), ", ".join(map(str, paths))
+    for file in [file for one in paths for file in files_of(one, builder.doubts)]:
         for _ in _read(file, builder, progress):
             if builder.n >= _PIECE:
                 sample.add(builder.flush())
@@ -82,7 +85,7 @@ def read_columns(path: Path, progress: Progress = silent) -> Columns:
     return replace(rows, warnings=(*builder.warnings, *rows.warnings))
 
 
-def _plausible(rows: Columns, builder: Builder, path: Path) -> Columns:
+def _plausible(rows: Columns, builder: Builder, path: str) -> Columns:
     """Leave out rows whose start is years from that of most; doubt unlikely units and keys."""
     middle = int(np.partition(rows.start, rows.n // 2)[rows.n // 2])
     if middle < _NO_TIME_YET_NS:
@@ -93,12 +96,12 @@ def _plausible(rows: Columns, builder: Builder, path: Path) -> Columns:
     builder.doubts += unlikely_units(rows)
     row = _object(builder.first) or {}
     unknown: list[str] = []
-    for key in sorted(row.keys() - flat_kinds().keys()):
-        if name := _meant(key, {*NUMBERS, *WORDS, *IDS} - row.keys()):
-            text = f"unknown key {short(key)!r}. Did you mean {name!r}{_unit_of(key)}?"
-            (builder.doubts if name in NUMBERS else unknown).append(text)
+    for key, name in _meanings(row):
+        text = f"unknown key {short(key)!r}. Did you mean {name!r}{_unit_of(key)}?"
+        (builder.doubts if name in NUMBERS else unknown).append(text)
     if all(np.isnan(rows.numbers[name]).all() for name in _METRICS):
-        lacks = f"no row has {' or '.join(_METRICS)}; the first has {short(', '.join(row))}"
+        lacks = f"no row has a usable {' or '.join(_METRICS)}; "
+        lacks += f"the first has {short(', '.join(row))}"
         builder.doubts.insert(0, lacks)
     return replace(rows.take(~far), warnings=(*unknown, *rows.warnings))
 
@@ -117,11 +120,19 @@ def unlikely_units(rows: Columns) -> Iterator[str]:
             yield f"{odd}{some}: are these milliseconds?"
 
 
+def _meanings(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the unknown keys of a row that seem to mean another, each with that."""
+    for key in sorted(row.keys() - flat_kinds().keys()):
+        if name := _meant(key, {"start", *NUMBERS, *WORDS, *IDS} - row.keys()):
+            yield key, name
+
+
 def _meant(key: str, lacking: set[str]) -> str:
     """Return the key of a row, of those lacking, that another key seems to mean; empty = none."""
-    in_seconds = f"{key.rpartition('_')[0]}_s"
-    if _unit_of(key) and in_seconds in lacking:
-        return in_seconds
+    if _unit_of(key):
+        key = f"{key.rpartition('_')[0]}_s"
+        if key in lacking:
+            return key
     if (other := _OTHER_KEYS.get(key.lower())) is not None:
         return other if other in lacking else ""
     return closest(key, sorted(lacking), _ALIKE)
@@ -140,7 +151,10 @@ def _no_row(first: bytes) -> str:
         wanted = f"rows are {FORMS} with a column `start`: docs/on-call/triage.md"
         return f"its first line is {shown!r}; {wanted}"
     start = f"is {json.dumps(row['start'])[:_SHOWN]}" if "start" in row else "is missing"
-    return f"`start` {start}, and must be {START_FORMS}; the first row has {short(', '.join(row))}"
+    meant = [f"{short(key)} → {name}{_unit_of(key)}" for key, name in _meanings(row)]
+    rename = f"; rename {'; '.join(meant)}" if meant else ""
+    has = f"the first row has {short(', '.join(row))}"
+    return f"`start` {start}, and must be {START_FORMS}; {has}{rename}"
 
 
 def write_columns(path: Path, columns: Columns) -> None:

@@ -90,7 +90,8 @@ def _without_rows(search: Search) -> Iterator[str]:
         if not len(rows) and len(search.rows):
             first, last = (date_and_zone(search.rows.start[i] / 1e9) for i in (0, -1))
             span = time_span(window.start, window.end)
-            yield f"no request starts {name}, {span}: they start from {first} to {last}"
+            where = f"in the window {name} ({span})"
+            yield f"no request starts {where}: they start from {first} to {last}"
 
 
 def _settle(found: Analysis, *, sized: bool) -> tuple[str, ...]:

@@ -92,6 +92,8 @@ def named_causes(
         causes(evidence), verdict, blind=blind, few=few, counted=counted, given=dated
     )
     found = [_limited_by_search(one) for one in found] if searched else found
+    if verdict == "traffic":  # nothing is slower, as it is in a queue or a larger batch
+        found = [replace(one, or_else=()) if one.id == "traffic_surge" else one for one in found]
     if verdict == "new_workload":
         found = [
             at_most_possible(one, "much of it is new, and has nothing to be compared with")
@@ -155,12 +157,12 @@ def of_several_windows(causes: Sequence[Finding]) -> tuple[Finding, ...]:
 def _limited_by_search(found: Finding) -> Finding:
     """Make a likely change of traffic at most possible if the window was searched for.
 
-    Requests come and go over the day, and the search takes the time with most or fewest. A caller
-    who gives a time has a reason to.
+    Numbers of requests vary, and the search takes the time with most or fewest. A caller who gives
+    a time has a reason to.
     """
     if found.status != "likely" or found.id not in OF_TRAFFIC:
         return found
-    text = "requests come and go over a day, and this is when most or fewest came"
+    text = "numbers of requests vary, and the search took the time when most or fewest came"
     return at_most_possible(found, text)
 
 

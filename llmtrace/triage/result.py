@@ -71,12 +71,14 @@ class Side:
 
     Attributes:
         window: `None` = no rows.
-        n: requests that report the metric, or were cut short before it was known.
+        n: rows that report the metric, or were cut short before it was known.
+        requests: how many requests these rows stand for: more, if they are a sample.
         p95_ci: 95 % confidence interval of the p95; `None` = too few requests.
     """
 
     window: Window | None
     n: int
+    requests: int
     p50: float | None
     p95: float | None
     p95_ci: Bounds = NO_BOUNDS

@@ -6,7 +6,7 @@ Each source gives the same `Case`: rows, signals and facts of a stretch of time.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -98,7 +98,7 @@ def _rows(options: argparse.Namespace, bring: Bring) -> Read:
     if options.case is not None:
         return lambda _window, progress, _filters: cases.read_case(options.case, progress)
     if options.rows is not None:
-        return lambda _window, progress, _filters: from_file(options.rows, progress)
+        return lambda _window, progress, _filters: from_files(options.rows, progress)
     if options.langfuse:
         return lambda window, progress, _filters: from_langfuse(window, progress)
     if options.store is not None:
@@ -134,14 +134,14 @@ def with_earlier_days(read: Read) -> Read:
     return more
 
 
-def from_file(path: Path, progress: Progress) -> cases.Case:
+def from_files(paths: Sequence[Path], progress: Progress) -> cases.Case:
     """Read rows without signals: JSON lines, Parquet or CSV.
 
     Raises:
         SourceError: the file cannot be read.
         DataError: it has no rows.
     """
-    return _rows_alone(read_columns(path, progress), str(path))
+    return _rows_alone(read_columns(*paths, progress=progress), ", ".join(map(str, paths)))
 
 
 def from_langfuse(window: cases.Window, progress: Progress) -> cases.Case:

@@ -105,12 +105,12 @@ def test_whatever_a_row_holds_no_column_breaks(rows):
 @pytest.mark.parametrize(
     ("field", "value", "said"),
     [
-        ("ttft_s", "fast", "ttft_s: not a number"),
-        ("ttft_s", True, "ttft_s: not a number"),
-        ("ttft_s", float("nan"), "ttft_s: not a number"),
+        ("ttft_s", "fast", "ttft_s: not a number, as 'fast'"),
+        ("ttft_s", True, "ttft_s: not a number, as True"),
+        ("ttft_s", float("nan"), "ttft_s: not a number, as nan"),
         ("ttft_s", -1, "ttft_s: out of bounds"),
         ("ttft_s", 10**400, "ttft_s: out of bounds"),
-        ("ttft_s", {"a": 1}, "ttft_s: not a number"),
+        ("ttft_s", {"a": 1}, "ttft_s: not a number, as {'a': 1}"),
         ("weight", 0, "weight: out of bounds"),
         ("tenant", 7, "tenant: not text"),
         ("request_id", ["x"], "request_id: not text"),
@@ -299,7 +299,10 @@ def test_parquet_of_other_columns_says_which(tmp_path):
     from pyarrow import parquet
 
     parquet.write_table(pa.table({"start": [-5], "latency": [1.0]}), tmp_path / "rows.parquet")
-    with pytest.raises(DataError, match=r"`start` is -5, .* the first row has start, latency$"):
+    with pytest.raises(
+        DataError,
+        match=r"`start` is -5, .* has start, latency; rename latency → e2e_s$",
+    ):
         read_columns(tmp_path / "rows.parquet")
 
 
@@ -340,7 +343,10 @@ def test_a_line_that_is_no_row_costs_no_other(tmp_path, line):
         ),
         (b'[{"start": 1}', "a JSON array"),
         (b"\x1b[31m\xff", "its first line is '[^\x1b]*'; rows"),
-        ({"timestamp": 1, "model": "m"}, "`start` is missing, .* first row has timestamp, model$"),
+        (
+            {"timestamp": 1, "model": "m"},
+            "`start` is missing, .* has timestamp, model; rename timestamp → start$",
+        ),
         (
             {"start": "21/Sep/2026"},
             '`start` is "21/Sep/2026", and must be an ISO 8601 date and time .* Unix time in sec',
@@ -361,7 +367,7 @@ def test_keys_that_may_be_mistyped_are_said(tmp_path):
     none = read_columns(lines(tmp_path / "none.jsonl", row)).warnings
 
     unknown = "unknown key 'ttft'. Did you mean 'ttft_s'?"
-    lacks = "no row has ttft_s or tpot_s or e2e_s or render_s; the first has"
+    lacks = "no row has a usable ttft_s or tpot_s or e2e_s or render_s; the first has"
     assert some == (unknown,)
     assert none == (f"{lacks} start, ttft, customer_tier, tenant", unknown)
     assert all(isinstance(text, Doubt) for text in (*some, *none))
@@ -397,8 +403,8 @@ def test_numbers_and_flags_may_be_quoted(tmp_path):
         "start": START, "e2e_s": 1.234, "http_status": 503, "stream": True, "outcome": "error",
     }  # fmt: skip
     assert [text.partition(":")[:3:2] for text in columns.warnings] == [
-        ("e2e_s", " not a number: 1 value ignored"),
-        ("stream", " not true or false: 1 value ignored"),
+        ("e2e_s", " not a number, as '0.010, 1.234': 1 value ignored"),
+        ("stream", " not true or false, as 'maybe': 1 value ignored"),
     ]
 
 
@@ -482,7 +488,7 @@ def test_lines_are_whole_however_a_file_is_cut(tmp_path, monkeypatch):
     monkeypatch.setattr(forms, "_BLOCK_BYTES", 100)
     path = lines(tmp_path / "rows.jsonl", *[{"start": START + i, "e2e_s": 1.0} for i in range(99)])
     seen = []
-    columns = read_columns(path, lambda what, share: seen.append(share))
+    columns = read_columns(path, progress=lambda what, share: seen.append(share))
 
     assert columns.start.tolist() == [START + i for i in range(99)]
     assert seen == sorted(seen)
@@ -499,7 +505,7 @@ def test_of_very_many_rows_a_sample_is_kept(tmp_path, monkeypatch):
 
     assert 300 < columns.n <= 1000
     assert columns.weights.sum() == pytest.approx(5000, rel=0.2)
-    assert "e2e_s: not a number: 500 values ignored" in columns.warnings
+    assert "e2e_s: not a number, as 'x': 500 values ignored" in columns.warnings
     assert sum("one in" in warning for warning in columns.warnings) == 1
 
 
@@ -521,3 +527,21 @@ def test_time_after_the_first_content_follows_from_the_end(more, decode_s, tpot_
     assert (read.get("decode_s"), read.get("tpot_s"), read.get("stream")) == (
         decode_s and pytest.approx(decode_s), tpot_s and pytest.approx(tpot_s), stream,
     )  # fmt: skip
+
+
+def test_a_status_that_is_none_is_no_success():
+    """Gateways log 0 if there was no response: how the request ended is not known."""
+    rows = [{"start": START + n, "e2e_s": 1.0, "http_status": n} for n in (0, 200, 503)]
+    columns = from_dicts(rows)
+
+    assert [columns.words["outcome"].word(n) for n in range(3)] == [None, "success", "error"]
+    assert columns.warnings == ("http_status: out of bounds: 1 value ignored",)
+
+
+def test_a_header_of_other_names_is_renamed_at_once(tmp_path):
+    """The time and every other column that seems to mean a key; durations with their unit."""
+    (tmp_path / "rows.csv").write_text("timestamp,status,latency_ms,note\n1,200,5,x\n")
+    with pytest.raises(DataError) as raised:
+        read_columns(tmp_path / "rows.csv")
+    renamed = "rename latency_ms → e2e_s, in seconds (divided by 1,000); status → http_status; "
+    assert f"{renamed}timestamp → start" in str(raised.value)

@@ -77,7 +77,7 @@ def test_what_is_odd_is_counted_and_the_rest_is_read(tmp_path):
     assert columns.warnings == (
         "line: not as many fields as the header: 1 line ignored",
         "row: no usable start: 1 row ignored",
-        "ttft_s: not a number: 1 value ignored",
+        "ttft_s: not a number, as 'fast': 1 value ignored",
     )
 
 

@@ -1,6 +1,7 @@
 """When a row started, in each form of file: the same for every reader."""
 
 import json
+import re
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
@@ -14,7 +15,11 @@ from llmtrace.exporters.row_files.read_back import read_rows
 
 HALF_PAST_TWO = 1_769_869_800_000_000_000  # 2026-01-31T14:30Z
 AT = datetime(2026, 1, 31, 14, 30, tzinfo=UTC)
-DATES = ["2026-01-31T14:30:00Z", "2026-01-31 14:30", "2026-01-31T15:30:00.000+01:00"]
+DATES = [
+    "2026-01-31T14:30:00Z", "2026-01-31 14:30", "2026-01-31T15:30:00.000+01:00",
+    "2026-01-31 14:30:00.000000000 +0000 UTC", "2026-01-31 15:30:00 +0100 CET",
+    "Sat, 31 Jan 2026 14:30:00 GMT", "[31/Jan/2026:15:30:00 +0100]", "1.7698698E+12",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("start", [*DATES, str(HALF_PAST_TWO)])
@@ -108,3 +113,13 @@ def test_two_columns_of_one_name_in_parquet(tmp_path):
 def test_what_is_no_start(odd):
     """No number of nanoseconds after 1970, and no date."""
     assert start_ns(odd) is None
+
+
+@pytest.mark.parametrize(
+    "start", ["31.01.2026 14:30:00", "01/31/2026 14:30", "2026-01-31 14:30 CET"]
+)
+def test_a_start_that_may_mean_two_times_is_refused(tmp_path, start):
+    """With the form that is read; a zone's letters name several zones."""
+    (tmp_path / "rows.csv").write_text(f"start,e2e_s\n{start},1\n")
+    with pytest.raises(DataError, match=re.escape(f'is "{start}", and must be an ISO 8601 date')):
+        read_columns(tmp_path / "rows.csv")

@@ -17,9 +17,10 @@ import llmtrace
 from llmtrace.core.errors import ConfigError, DataError, SourceError
 from llmtrace.core.flat_row import flat_kinds
 from llmtrace.core.row import from_dict
+from llmtrace.dataset.files import read_columns
 from llmtrace.exporters import ExportSettings, build
 from llmtrace.exporters.row_files.arrow_table import from_arrow
-from llmtrace.exporters.row_files.read_back import Rows, read_rows
+from llmtrace.exporters.row_files.read_back import Rows, read_rows, read_usable_rows
 from llmtrace.testing import FakeClock, capture
 from tests.collector.web import serving
 from tests.strategies import rows
@@ -256,3 +257,31 @@ def test_flat_kinds_are_those_of_rows():
     for name, value in typical(attributes={"a": 1}).as_dict().items():
         assert kinds[name] is object or isinstance(value, kinds[name])
     assert from_dict(typical().as_dict()) == typical()
+
+
+def test_rotated_files_of_a_folder_are_read(tmp_path):
+    """By whichever rule they are rotated; files of other names are counted."""
+    import gzip
+
+    table = "start,e2e_s\n%d,1\n"
+    names = ["rows.csv", "rows.csv.1", "rows.csv.2.gz", "rows.csv-20260131", "rows.jsonl.1"]
+    for number, name in enumerate(names):
+        text = (table % (START + number)).encode()
+        (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    row = {"start": START + len(names) - 1, "e2e_s": 1.0}
+    (tmp_path / names[-1]).write_text(json.dumps(row))
+    assert len(read_rows(tmp_path)) == len(read_columns(tmp_path)) == len(names)
+
+    for name in ("gateway.log", "README", ".hidden"):
+        (tmp_path / name).write_text("start\n1\n")
+    left_out = f"{tmp_path}: 2 of 8 files left out, named as none of .jsonl,"
+    assert [one.startswith(left_out) for one in read_columns(tmp_path).warnings] == [True]
+    assert [left_out in one for one in read_usable_rows(tmp_path)[1]] == [True]
+
+
+def test_several_files_are_read_as_one(tmp_path):
+    """As those of a folder are."""
+    files = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    for number, file in enumerate(files):
+        file.write_text(f"start,e2e_s\n{START + number},1\n")
+    assert len(read_usable_rows(*files)[0]) == len(read_columns(*files)) == len(files)

@@ -20,7 +20,7 @@ from .incidents import Incident, quiet
 from .test_seldom_seen import seldom_paused
 
 SURE = ("confirmed", "likely")
-USUAL = Side(window=None, n=100, p50=1.0, p95=2.0, p95_ci=NO_BOUNDS)
+USUAL = Side(window=None, n=100, requests=100, p50=1.0, p95=2.0, p95_ci=NO_BOUNDS)
 MOVED = Change(
     metric="ttft", before=USUAL, after=replace(USUAL, p50=2.0, p95=4.0),
     delta_s=2.0, share_above=0.5, share_above_ci=NO_BOUNDS, p_value=1e-9, significant=True,

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from llmtrace.core.errors import ConfigError, DataError, SourceError
+from llmtrace.core.errors import ConfigError, DataError, LlmtraceError, SourceError
 from llmtrace.dataset.case import Case, Window
 from llmtrace.display.summary_tables import date_and_zone
 from llmtrace.triage.oncall.alert import MAX_BYTES, Alert, read_alerts
@@ -214,14 +214,14 @@ def test_a_restarted_desk_knows_what_is_there(slow, at, tmp_path):
         assert desk.take(alerts) == 0
 
 
-def test_an_alert_whose_data_cannot_be_read_is_tried_again(slow, at, tmp_path, caplog):
-    """And given up after so many times; the desk goes on with the next."""
+def test_an_alert_whose_data_are_invalid_is_tried_again(slow, at, tmp_path, caplog):
+    """And given up after so many times, which is logged; the desk goes on with the next."""
     tries: list[int] = []
 
     def load(_window: Window, _progress: Any) -> Case:
         tries.append(1)
         if len(tries) < 8:  # three of the first alert, in turn with the others'
-            raise SourceError("the collector is away")
+            raise DataError("the collector has no rows")
         return Case(rows=slow.rows, signals=slow.signals)
 
     with working(load, tmp_path, attempts=3) as desk:
@@ -229,7 +229,36 @@ def test_an_alert_whose_data_cannot_be_read_is_tried_again(slow, at, tmp_path, c
         until(lambda: desk.counts["triaged"] + desk.counts["failed"] == 3)
 
         assert (desk.counts["failed"], desk.counts["triaged"]) == (1, 2)
-    assert "the collector is away" in caplog.text
+    assert caplog.text.count("is given up: the collector has no rows") == 1
+
+
+def test_an_alert_waits_for_its_source(slow, at, tmp_path, caplog):
+    """As long as it is away, /healthz says why; the report comes when it is back."""
+    tries: list[int] = []
+    first: list[LlmtraceError] = [DataError("the collector has no rows")]
+    back = threading.Event()
+
+    def load(_window: Window, _progress: Any) -> Case:
+        tries.append(1)
+        if not back.is_set():
+            raise SourceError("the collector is away")
+        if first:
+            raise first.pop()
+        return Case(rows=slow.rows, signals=slow.signals)
+
+    with (
+        working(load, tmp_path, attempts=2, retry_s=0.01) as desk,
+        TestClient(make_app(desk, Reports(tmp_path), None), base_url="http://127.0.0.1") as web,
+    ):
+        desk.take(read_alerts(notification(firing(at))))
+        until(lambda: len(tries) > 3)
+        assert "the collector is away" in web.get("/healthz").json()["error"]
+        assert "Not yet: alerts cannot be triaged: the collector is away" in web.get("/").text
+        assert len(list(tmp_path.glob("*.queued"))) == 1
+        back.set()
+        until(lambda: desk.counts["triaged"] and not desk.unfinished())
+        assert web.get("/healthz").json() == {"ok": True, "queued": 0, "taken": 1, "triaged": 1}
+    assert "given up" not in caplog.text
 
 
 def test_too_few_requests_are_looked_at_again(slow, at, tmp_path):
@@ -253,12 +282,12 @@ def test_too_few_requests_are_looked_at_again(slow, at, tmp_path):
 
 
 def test_what_failed_is_taken_on_again(slow, at, tmp_path):
-    """When its sender repeats itself: a collector that was away is back by then."""
+    """When its sender repeats itself: what was wrong with the data may be right by then."""
     away = [True]
 
     def load(_window: Window, _progress: Any) -> Case:
         if away[0]:
-            raise SourceError("away")
+            raise DataError("away")
         return Case(rows=slow.rows, signals=slow.signals)
 
     alerts = read_alerts(notification(firing(at)))
@@ -377,7 +406,7 @@ def test_pages_are_triaged_before_tickets(at, tmp_path):
 
     def load(window: Window, _progress: Any) -> Case:
         begun.append(window.start)
-        raise SourceError("away")
+        raise DataError("away")
 
     alerts = [firing(at + n, severity=severity) for n, severity in
               enumerate(("ticket", "ticket", "page"))]  # fmt: skip
@@ -418,6 +447,17 @@ def test_the_labels_say_whose_requests(slow, at):
         "not filtered by model=unknown, which no request has",
     )  # fmt: skip
     assert "only replica=vllm-1" in summary(alert, result, None)
+
+
+def test_an_alert_without_labels_of_requests_says_so(slow, at):
+    """In the report and in the chat: it may be about something else."""
+    said = "all requests are searched: llmtrace knows none of the alert's labels"
+    [odd, of_one] = read_alerts(notification(firing(at, pod="vllm-0"), firing(at, slo="ttft")))
+    result = triage_alert(slow, odd, at)
+
+    assert said in result.about
+    assert said in summary(odd, result, None)
+    assert said not in triage_alert(slow, of_one, at).about
 
 
 def test_an_alert_of_another_day_is_said_to_be_of_none(slow, at):
@@ -677,7 +717,7 @@ def test_an_alert_that_could_not_be_triaged_is_counted_on_the_page(at, tmp_path)
     """Else the page would be as if none had come."""
 
     def load(_window: Window, _progress: Any) -> Case:
-        raise SourceError("away")
+        raise DataError("away")
 
     with (
         working(load, tmp_path) as desk,

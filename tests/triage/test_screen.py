@@ -24,7 +24,7 @@ from llmtrace.triage.report.html import page, write_page
 from llmtrace.triage.report.links import Links
 from llmtrace.triage.report.naming import headline, signed, unit, verdict_words
 from llmtrace.triage.report.runbooks import summary_of
-from llmtrace.triage.report.sentences import facts, when
+from llmtrace.triage.report.sentences import endings, facts, when
 from llmtrace.triage.report.terminal import screen
 from llmtrace.triage.report.timeline import timeline
 from llmtrace.triage.result import Cohort, Finding, Outcomes, Point, Result, Verdict
@@ -225,10 +225,29 @@ def test_requests_that_report_no_metric_are_counted(result):
     """Failures have no latency, and are requests."""
     ended = {"before": {"success": result.before.n}, "after": {"success": 9, "error": 90}}
     outcomes = replace(GAVE_UP, **ended)
-    lines = when(replace(result, outcomes=outcomes, after=replace(result.after, n=9)))
+    lines = when(replace(result, outcomes=outcomes, after=replace(result.after, n=9, requests=9)))
 
-    assert "99 requests, 9 of them with time to first token" in lines[-2]
+    assert "99 requests, 9 of them with time to first token, p95" in lines[-2]
     assert f": {result.before.n:,} requests, p95" in lines[-1]
+
+
+def test_rows_that_are_a_sample_are_not_all_requests(result):
+    """What they stand for is counted, and that they are a sample is said."""
+    ended = {"before": {"success": result.before.n}, "after": {"success": 90, "error": 9}}
+    after = replace(result.after, n=45, requests=90)
+    lines = when(replace(result, outcomes=replace(GAVE_UP, **ended), after=after))
+
+    counted = "99 requests, 90 of them with time to first token (a sample: 45 rows), p95"
+    assert counted in lines[-2]
+    assert "sample" not in lines[-1]
+
+
+def test_outcomes_that_are_not_known_are_no_successes():
+    """Their share is said, unless it is that of all requests."""
+    outcomes = replace(GAVE_UP, before={"success": 9}, after={"success": 8, "unknown": 2})
+
+    assert "not known 0.0 % → 20.0 %" in endings(outcomes)
+    assert "not known" not in endings(replace(outcomes, after={"success": 8}))
 
 
 @pytest.mark.parametrize("verdict", get_args(Verdict))
@@ -496,6 +515,21 @@ def test_the_group_of_a_cause_is_among_the_affected(result, group, cohort, said)
     assert ("by the evidence for gpu_throttle" in dict(facts(changed))["affected"]) == said
     alone = dict(facts(replace(changed, cohorts=())))["affected"]
     assert ("none stands out" in alone) == (not group)
+
+
+def test_what_contains_the_affected_is_not_named_again(result):
+    """Most of a region is slow because one replica of it is; another cohort is named."""
+    pair = {"model": "big", "region": "eu"}
+    cohorts = tuple(
+        Cohort(attributes=one, excess_share=0.9, traffic_share=0.2, p95_without=0.2, n=100,
+               slow=50, q=0.001)
+        for one in (pair, {"region": "eu"}, {"model": "big"}, {"tenant": "a"})
+    )  # fmt: skip
+    named = dict(facts(replace(result, cohorts=cohorts)))["affected"]
+
+    assert [text.partition(":")[0] for text in named.split("; ")[::2]] == [
+        "model=big, region=eu", "tenant=a"
+    ]  # fmt: skip
 
 
 def test_long_times_are_in_seconds_everywhere(result):

@@ -73,6 +73,7 @@ class Embedded:
         except OSError as error:
             raise ConfigError(f"store {folder}: {error.strerror}: give another folder") from error
         except StoreError as error:
+            self._check_lock()  # two that start at once
             raise ConfigError(
                 f"store {folder}: cannot be opened: {error}; the engine's own lines above, if any, "
                 "say more, and docs/operate/store.md what to do"
@@ -88,8 +89,8 @@ class Embedded:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ConfigError(
-                    f"store {self.name}: a collector uses it: stop that, or use --url with its "
-                    "address, as of `llmtrace triage`"
+                    f"store {self.name}: another collector uses it: stop that one; to read while "
+                    "it runs, use its address (`llmtrace triage --url`)"
                 ) from None
 
     def _check_definitions(self) -> None:

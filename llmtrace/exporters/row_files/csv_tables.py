@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from llmtrace.core.errors import SourceError, explain_error, needs_extra
 from llmtrace.core.flat_row import flat_kinds
+from llmtrace.core.sanitize import printable
 from llmtrace.exporters.row_files.forms import Progress, blocks, check_columns, form_of, silent
 
 _SEPARATORS: Final = ",;\t|"
@@ -25,6 +26,7 @@ _THOUSANDS: Final = r"^[+-]?[0-9]{1,3}(,[0-9]{3})+(\.[0-9]*)?$"
 _FLAG: Final = r"^[01](\.0*)?$"
 _FLAGS: Final = {"true": "1", "t": "1", "yes": "1", "false": "0", "f": "0", "no": "0"}
 _REST_OF_FIELD: Final = re.compile(r'[^"]*+(?:""[^"]*+)*+"')  # after the quote that opens it
+_SHOWN: Final = 30  # characters of a value
 _MAX_QUOTED_LINES: Final = 1000  # that a field in quotes may span
 _BINARY: Final = {
     b"PAR1": "it is Parquet; its name must end in .parquet",
@@ -195,6 +197,13 @@ def _opens(line: str, separator: str) -> bool:
     return re.search(f'{before}"', without) is not None
 
 
+def quoting(why: str, value: object, known: Iterable[str]) -> str:
+    """Return why values are left out, with the first of them, as one of `known` has it."""
+    why += ", as "
+    quoted = f"{why}{printable(repr(value)[:_SHOWN])}"
+    return next((one for one in known if one.startswith(why)), quoted)
+
+
 def _typed(table: Any, kept_out: Counter[str], decimal: str) -> Any:
     """Return a table of text with the columns of numbers and flags as such."""
     kinds = flat_kinds()
@@ -222,6 +231,8 @@ def _numbers(column: Any, name: str, kept_out: Counter[str], decimal: str) -> An
     usable = pc.match_substring_regex(text, _FLAG if flag else _NUMBER)
     odd = len(column) - column.null_count - (pc.sum(usable).as_py() or 0)
     if odd:
-        kept_out[f"{name}: not {'true or false' if flag else 'a number'}"] += odd
+        first = pc.index(usable, False).as_py()
+        why = f"{name}: not {'true or false' if flag else 'a number'}"
+        kept_out[quoting(why, column[first].as_py(), kept_out)] += odd
     numbers = pc.cast(pc.if_else(usable, text, None), pa.float64())
     return pc.cast(numbers, pa.bool_()) if flag else numbers

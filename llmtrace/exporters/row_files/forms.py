@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -23,7 +24,8 @@ _BY_SUFFIX: Final[dict[str, Form]] = {
     ".csv": "csv", ".tsv": "csv",
     ".parquet": "parquet",
 }  # fmt: skip
-SUFFIXES: Final = (*_BY_SUFFIX, *(f"{name}.gz" for name in _BY_SUFFIX if name != ".parquet"))
+SUFFIXES: Final = (*_BY_SUFFIX,)
+_ROTATED: Final = re.compile(r"([.-]\d[\d-]*)?(\.gz)?$")  # as logrotate names it, in both ways
 _BLOCK_BYTES: Final = 16 << 20
 _STDIN: Final = Path("/dev/stdin")
 _GZIPPED: Final = b"\x1f\x8b"
@@ -32,13 +34,16 @@ _MAX_ARRAY_BYTES: Final = 128 << 20  # all of it is in memory at once
 
 def form_of(path: Path) -> Form:
     """Return the form that a file's name implies, in either case; by default JSON lines."""
-    name = Path(path.name.lower().removesuffix(".gz"))
-    return _BY_SUFFIX.get(name.suffix, "jsonl")
+    return _BY_SUFFIX.get(_suffix(path), "jsonl")
 
 
 def is_row_file(path: Path) -> bool:
-    """Return whether a file's name is that of a file of rows."""
-    return path.name.lower().endswith(SUFFIXES)
+    """Return whether a file's name is that of a file of rows, as `gateway.csv.2.gz`."""
+    return _suffix(path) in _BY_SUFFIX
+
+
+def _suffix(path: Path) -> str:
+    return Path(_ROTATED.sub("", path.name.lower())).suffix
 
 
 def check_columns(path: Path, names: Iterable[str], known: Iterable[str]) -> None:

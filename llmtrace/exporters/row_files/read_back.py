@@ -100,7 +100,7 @@ def read_rows(
 
         flats = _from_collector(Collector(source, token_file), start, end)
     elif isinstance(source, str | Path):
-        flats = _from_files(Path(source))
+        flats = _from_files(Path(source), notes=[])
     else:
         flats = ((f"row {number}", flat) for number, flat in enumerate(source, 1))
     rows = (_row(place, flat) for place, flat in flats)
@@ -112,8 +112,8 @@ def read_rows(
     )
 
 
-def read_usable_rows(path: Path) -> tuple[Rows, list[str]]:
-    """Read the rows of a file or folder, and return notes for people of what is left out.
+def read_usable_rows(*paths: Path) -> tuple[Rows, list[str]]:
+    """Read the rows of files or folders, and return notes for people of what is left out.
 
     Raises:
         SourceError: the file cannot be read.
@@ -121,7 +121,8 @@ def read_usable_rows(path: Path) -> tuple[Rows, list[str]]:
     """
     rows: list[Row] = []
     odd, first = 0, ""
-    for place, flat in _from_files(path):
+    notes: list[str] = []
+    for place, flat in _from_files(*paths, notes=notes):
         try:
             rows.append(_row(place, flat))
         except DataError as error:
@@ -131,7 +132,8 @@ def read_usable_rows(path: Path) -> tuple[Rows, list[str]]:
     if odd and not rows:
         raise DataError(first)
     count = f"{odd} line{'' if odd == 1 else 's'}"
-    return Rows(rows), [f"Note: {count} left out, the first: {first}"] if odd else []
+    notes += [f"{count} left out, the first: {first}"] if odd else []
+    return Rows(rows), [f"Note: {note}" for note in notes]
 
 
 def _row(place: str, flat: Mapping[str, Any] | bytes | DataError) -> Row:
@@ -164,8 +166,10 @@ def _from_collector(
         yield collector.url, flat
 
 
-def files_of(path: Path) -> list[Path]:
+def files_of(path: Path, notes: list[str]) -> list[Path]:
     """Return the files of rows that a path means: itself, or those of a folder.
+
+    A note for people is added if files of the folder are left out.
 
     Raises:
         SourceError: the folder cannot be listed, or has no file of rows.
@@ -176,16 +180,22 @@ def files_of(path: Path) -> list[Path]:
     if saved is not None:
         return [saved]
     try:
-        files = sorted(file for file in path.iterdir() if is_row_file(file))
+        there = sorted(file for file in path.iterdir() if file.is_file())
     except OSError as error:
         raise SourceError(f"{path}: cannot read it: {explain_error(error)}") from error
+    files = [file for file in there if is_row_file(file)]
     if not files:
         raise SourceError(f"{path}: contains no file of rows ({', '.join(SUFFIXES)})")
+    if others := [one.name for one in there if not is_row_file(one) and one.name[0] != "."]:
+        count = f"{path}: {len(others)} of {len(there)} files left out"
+        notes.append(f"{count}, named as none of {', '.join(SUFFIXES)}: {others[0]}")
     return files
 
 
-def _from_files(path: Path) -> Iterator[_Found]:
-    return (found for file in files_of(path) for found in _from_file(file))
+def _from_files(*paths: Path, notes: list[str]) -> Iterator[_Found]:
+    return (
+        found for path in paths for file in files_of(path, notes) for found in _from_file(file)
+    )
 
 
 def _from_file(path: Path) -> Iterator[_Found]:

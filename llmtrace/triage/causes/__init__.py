@@ -158,7 +158,7 @@ def _lower_if_outside(evidence: Evidence, finding: Finding) -> Finding:
         return finding
     text = f"it does not make {(evidence.metric or '')[:-2]} longer"
     # Output lengths vary on any day: if the metric did get longer, what made it so ranks first.
-    # Likewise if no metric moved that the cause can affect.
+    # The same holds if no metric moved that the cause can affect.
     affects = {name for name, outside in OUTSIDE.items() if finding.id not in outside}
     elsewhere = finding.id == "longer_outputs" or not affects & {*evidence.moved}
     if elsewhere and evidence.metric in evidence.moved:

@@ -12,6 +12,7 @@ from llmtrace.triage.causes.scoring import against, gate, judge, proof, required
 from llmtrace.triage.evidence import format_figures as say
 from llmtrace.triage.evidence.changes import HALF, MIN_COUNT
 from llmtrace.triage.evidence.counter_ratios import Ratio, ratio_of
+from llmtrace.triage.evidence.engine_halts import halts
 from llmtrace.triage.evidence.evidence import Evidence, memoized
 from llmtrace.triage.evidence.inside_engines import (
     at_limit,
@@ -31,6 +32,7 @@ _SAMPLE: Final = 200  # waiting requests to look at
 _SCHEDULED_TOGETHER: Final = 0.2
 _LOADS_LONGER: Final = 1.25  # ratio of times
 _SEVERAL: Final = 2  # models
+_HALTS: Final = 3
 _MANY: Final = 3  # models in equal demand, on engines that all serve them
 _MIN_SAMPLES: Final = 3  # samples of a gauge while requests wait
 _ALL_TAKEN: Final = 0.95  # of the slots for adapters
@@ -280,7 +282,9 @@ def lora_slots(e: Evidence) -> Finding:
                  "the rows' `model`, and the engine's queue time"),
         support(compete, f"requests wait though there is room, and {say.amount(demand[0])} → "
                 f"{say.amount(demand[1])} models are in equal demand"),
-        proof(apart and _same_engine(e, slow, calm) if known else None,
+        # While an engine stands still, those models wait whose requests come then.
+        proof(apart and _same_engine(e, slow, calm) and not (
+                  more is None and halts(e).rose(0.0, _HALTS)) if known else None,
               "models that wait and models that do not run on the same engines"),
         proof(left and bool(new_models), "requests are deferred since other models are wanted: "
               + ", ".join(new_models[:5])),

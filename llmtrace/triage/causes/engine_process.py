@@ -148,10 +148,9 @@ def frontend_cpu(e: Evidence) -> Finding:
     waiting, action = e.gauge("waiting"), _MORE_FRONT_ENDS + flags(e, "frontend_cpu")
     lines = [
         # SGLang's queue time begins when the front end receives the request.
-        gate(e.stage_rose("first_chunk", "queue", "unattributed")
-             or bool(slow and more and not by_load and e.moved),
-             say.durations("time to first chunk", e.row("ttft_s")),
-             "the engine's queue and prefill times"),
+        gate(bool(slow and more and not by_load and e.moved)
+             or e.stage_rose("first_chunk", "queue", "unattributed"),
+             say.durations("time to first chunk", e.row("ttft_s")), "queue and prefill times"),
         against(None if part is None else part < 0.3,
                 f"the front end is only {say.percent(part or 0)} of what the wait grew by"),
         required(bool(left) or slow, left or (

@@ -68,11 +68,9 @@ def gpu_throttle(e: Evidence) -> Finding:
     """
     clock = e.gauge("gpu_sm_clock_mhz")
     throttled, xid = _throttled(e), _new_xid(e)
-    # A clock that falls now and then shows only in the mean.
-    fell = None if clock is None else clock.fell(0.0, 0.08) or clock.fleet.mean_fell(0.08)
-    util = e.gauge("gpu_util")
-    idle = util is not None and util.fleet.after_mean < _LESS_BUSY * util.fleet.before_mean
-    fell = fell and not idle
+    idle, fell = _less_busy(e), None
+    if clock is not None:  # a clock that falls now and then shows only in the mean
+        fell = not idle and (clock.fell(0.0, 0.08) or clock.fleet.mean_fell(0.08))
     reported = [one for one in (fell, throttled, xid) if one is not None]
     local = e.local("replica", "tpot_s") or e.local("replica", "ttft_s")
     curve, prefill = of_its_own(e, local)
@@ -97,8 +95,7 @@ def gpu_throttle(e: Evidence) -> Finding:
               "the same work takes longer at a lower clock"),
         shared,
         busier,
-        against(idle, "the GPUs have less to do, and lower their clock for that: "
-                + say.gauge("utilisation", util, down=True), strongly=True),
+        against(idle, "the GPUs have less to do, and lower their clock for that", strongly=True),
         support(None if curve is None else curve >= _SLOWED,
                 f"time per token is {say.amount(curve or 0)} times what the batch explains"),
         support(None if prefill is None else prefill >= _SLOWED,
@@ -110,6 +107,12 @@ def gpu_throttle(e: Evidence) -> Finding:
     at, action = _slow_node(clock if fell else None, shared=bool(shared.holds or taken))
     found = judge("gpu_throttle", lines, action, group=local or only(e, at))
     return _possible_without_gpu(found) if unseen and not reported else found
+
+
+def _less_busy(e: Evidence) -> bool:
+    """Return whether the GPUs' utilisation fell."""
+    util = e.gauge("gpu_util")
+    return util is not None and util.fleet.after_mean < _LESS_BUSY * util.fleet.before_mean
 
 
 def _heat(e: Evidence, *, fell: bool) -> tuple[Line, Line]:

@@ -265,12 +265,13 @@ def felt(rows: Columns) -> float:
 
 def _side(one: Measured, design: float) -> Side:
     if not len(one.values):
-        return Side(window=one.window, n=0, p50=None, p95=None)
+        return Side(window=one.window, n=0, requests=0, p50=None, p95=None)
     bounds = significance.quantile_bounds(one.values.value, Q, design, one.values.weight)
     low, high = (None if bound is None else _ns(bound) for bound in bounds)
     return Side(
         window=one.window,
         n=len(one.values),
+        requests=round(one.values.weight.sum()),
         p50=_ns(one.at(0.5)),
         p95=_ns(one.at(Q)),
         p95_ci=(low, high),

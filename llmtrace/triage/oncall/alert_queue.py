@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from llmtrace.core.errors import LlmtraceError
+from llmtrace.core.errors import DataError, LlmtraceError
 from llmtrace.dataset.case import Case, Window
 from llmtrace.dataset.columns import WORDS
 from llmtrace.display.summary_tables import date_and_zone
@@ -39,6 +39,7 @@ logger = logging.getLogger("llmtrace.oncall")
 _HOUR_S: Final = 3600.0
 _NEAR_S: Final = 60.0
 _MAX_KNOWN: Final = 10_000
+_MAX_PAUSE_S: Final = 300.0
 _NOT_FILTERS: Final = frozenset({"outcome", "finish_reason", "error_type"})
 
 # Verdicts for which an alert is tried again: it may have only begun.
@@ -56,8 +57,8 @@ class QueueSettings:
         back_s: how long before an alert to look.
         settle_s: how long to wait until an alert's requests are stored.
         max_waiting: alerts in the queue; others are rejected, and their sender sends them again.
-        attempts: at most, for an alert whose data cannot be read or do not suffice yet.
-        retry_s: wait between two attempts.
+        attempts: at most, for an alert whose data are invalid or do not suffice yet.
+        retry_s: wait before the second attempt; it doubles up to 5 min.
     """
 
     back_s: float = 3 * _HOUR_S
@@ -73,11 +74,15 @@ class Full(Exception):  # noqa: N818 - the state of the queue
 
 @dataclass(slots=True)
 class _Queued:
-    """An alert in the queue: when it is due, in monotonic seconds, and how often it was tried."""
+    """An alert in the queue: when it is due, in monotonic seconds, and how often it was tried.
+
+    Attempts are counted since the source responds; `pause_s` is the wait before the latest one.
+    """
 
     alert: Alert
     due: float
     attempts: int = 0
+    pause_s: float = 0.0
 
 
 class AlertQueue:
@@ -93,7 +98,6 @@ class AlertQueue:
 
     Attributes:
         counts: alerts and reports by what happened to them.
-        problem: why the folder could not be written to; `None` = it could at last.
     """
 
     def __init__(
@@ -119,11 +123,17 @@ class AlertQueue:
         self._changed = threading.Condition()
         self._closing = False
         self.counts: Counter[str] = Counter()
-        self.problem: str | None = None
+        self._unwritable: str | None = None
+        self._away: str | None = None
         if self._waiting:
             logger.info("%d alerts were still queued: they are triaged now", len(self._waiting))
         self._thread = threading.Thread(target=self._run, name="llmtrace oncall", daemon=True)
         self._thread.start()
+
+    @property
+    def problem(self) -> str | None:
+        """Why the last report was not written, or the source not read; `None` = they were."""
+        return self._unwritable or self._away
 
     def take(self, alerts: Iterable[Alert]) -> int:
         """Queue the alerts that are firing and new; return how many.
@@ -156,7 +166,7 @@ class AlertQueue:
             self._changed.notify_all()
             if rejected := len(new) - len(taken):
                 self.counts["rejected"] += rejected
-                raise Full("busy" if len(taken) == room else self.problem)
+                raise Full(self._away or "busy" if len(taken) == room else self._unwritable)
         return len(taken)
 
     def unfinished(self) -> list[Alert]:
@@ -193,31 +203,42 @@ class AlertQueue:
         while (one := self._next()) is not None:
             one.attempts += 1
             try:
-                done = self._work(one.alert, last=one.attempts >= self._settings.attempts)
+                done = self._work(one)
             except Exception:  # one alert that fails must not end the thread
                 done = True
                 self._failed(one.alert)
                 logger.exception("alert %s could not be triaged", one.alert.id)
             if not done:  # the others need not wait for it
-                one.due = time.monotonic() + self._settings.retry_s
+                one.pause_s = min(max(2 * one.pause_s, self._settings.retry_s), _MAX_PAUSE_S)
+                one.due = time.monotonic() + one.pause_s
                 with self._changed:
                     self._waiting.append(one)
 
-    def _work(self, alert: Alert, *, last: bool) -> bool:
+    def _work(self, one: _Queued) -> bool:
         """Triage an alert; return whether that is finished, or false to try it again later.
 
-        An alert is tried again if the source does not respond, if the data show nothing yet, as
-        an incident that has only begun shows more later, or if the report cannot be written.
+        While the source does not respond or the report cannot be written, it is tried again as
+        often as it takes; if the data are invalid or show nothing yet, as an incident that has
+        only begun shows more later, a few times.
         """
+        alert = one.alert
+        last = one.attempts >= self._settings.attempts
         window = Window(alert.started - self._settings.back_s, time.time())
         try:
             case = self._load(window, lambda _what, _share: None)
             result = triage_alert(case, alert, time.time())
-        except LlmtraceError as error:
-            logger.warning("alert %s: %s", alert.id, error)
+        except DataError as error:
+            self._away = None
+            logger.warning("alert %s%s: %s", alert.id, " is given up" if last else "", error)
             if last:
                 self._failed(alert)
             return last
+        except LlmtraceError as error:
+            self._away = f"alerts cannot be triaged: {error}"
+            logger.warning("alert %s waits: %s", alert.id, error)
+            one.attempts = 0
+            return False
+        self._away = None
         if result.verdict in _TOO_EARLY and not last:
             logger.info("alert %s: too little to see yet", alert.id)
             return False
@@ -243,10 +264,10 @@ class AlertQueue:
         try:
             write()
         except OSError as error:
-            self.problem = f"reports cannot be written: {error}"
-            logger.warning("%s", self.problem)
+            self._unwritable = f"reports cannot be written: {error}"
+            logger.warning("%s", self._unwritable)
             return False
-        self.problem = None
+        self._unwritable = None
         return True
 
     def _failed(self, alert: Alert) -> None:
@@ -275,6 +296,8 @@ def triage_alert(case: Case, alert: Alert, now: float) -> Result:
                 about.append(f"not filtered by {name}={value}, which no request has")
     slo = alert.labels.get("slo")
     metric = next((name for name in METRICS if name == slo), None)
+    if not filters and metric is None and len(about) == 1:
+        about.append("all requests are searched: llmtrace knows none of the alert's labels")
     result = triage(replace(case, rows=rows), Settings(at=min(alert.started, now), metric=metric))
     window = result.after.window
     if rows.n and not (np.abs(rows.start / 1e9 - alert.started) <= _NEAR_S).any():

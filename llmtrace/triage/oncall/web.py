@@ -64,7 +64,7 @@ def make_app(
 
     async def index(_request: Request) -> Response:
         unfinished = queue.unfinished()
-        page = _index(reports, unfinished, queue.counts["failed"])
+        page = _index(reports, queue, unfinished)
         return HTMLResponse(page, headers=_REFRESH if unfinished or not reports.names() else {})
 
     async def report(request: Request) -> Response:
@@ -77,13 +77,14 @@ def make_app(
             return HTMLResponse(page)
         for alert in queue.unfinished():
             if reports.named(alert) == name:
-                return HTMLResponse(_index(reports, [alert]), headers=_REFRESH)
+                return HTMLResponse(_index(reports, queue, [alert]), headers=_REFRESH)
         return _none(name)
 
     async def health(_request: Request) -> Response:
         # Always 200: reports can still be read, and a restart would not help.
-        state = {"ok": queue.problem is None, "queued": len(queue.unfinished()), **queue.counts}
-        return JSONResponse(state if state["ok"] else {**state, "error": queue.problem})
+        problem = queue.problem
+        state = {"ok": problem is None, "queued": len(queue.unfinished()), **queue.counts}
+        return JSONResponse(state if problem is None else {**state, "error": problem})
 
     return Starlette(
         routes=[
@@ -163,7 +164,7 @@ def _none(name: str) -> Response:
     return JSONResponse({"error": f"no report {name[:100]!r}"}, 404)
 
 
-def _index(reports: Reports, unfinished: Sequence[Alert], failed: int = 0) -> str:
+def _index(reports: Reports, queue: AlertQueue, unfinished: Sequence[Alert]) -> str:
     rows = "".join(
         "<tr><td>being triaged: this page refreshes itself</td>"
         f"<td>{escape(alert.title)}, {date_and_zone(alert.started)}</td><td>-</td><td>-</td></tr>"
@@ -176,7 +177,9 @@ def _index(reports: Reports, unfinished: Sequence[Alert], failed: int = 0) -> st
         if rows
         else "<p>None yet. Point an Alertmanager's webhook at /alerts.</p>"
     )
-    if failed:
+    if (problem := queue.problem) is not None:
+        table += f"<p>Not yet: {escape(problem)}</p>"
+    if failed := queue.counts["failed"]:
         table += f"<p>Could not be triaged: {failed}. The log of this server says why.</p>"
     body = f'<h1>Triage reports</h1><section><div class="scroll">{table}</div></section>'
     return document("Triage reports", body, _STYLE)

@@ -129,10 +129,13 @@ def _side(name: str, side: Side, in_: str, all_: int, metric: str) -> str:
         if low is None or high is None
         else f", p95 95% CI {figure(low, in_)} to {figure(high, in_)} {in_}"
     )
-    if side.n < _NEARLY_ALL * all_:
-        of = f"{number_of(all_)}, {side.n:,} of them with {METRIC_NAMES.get(metric, 'latency')}"
-        return f"{name} {span}: {of}{interval}"
-    return f"{name} {span}: {number_of(side.n)}{interval}"
+    of = number_of(side.requests)
+    if side.requests < _NEARLY_ALL * all_:
+        with_it = f"{side.requests:,} of them with {METRIC_NAMES.get(metric, 'latency')}"
+        of = f"{number_of(all_)}, {with_it}"
+    if side.n < _NEARLY_ALL * side.requests:
+        of += f" (a sample: {side.n:,} rows)"
+    return f"{name} {span}: {of}{interval}"
 
 
 def has_split(result: Result) -> bool:
@@ -335,7 +338,13 @@ def load_text(before: Load, after: Load) -> str:
 def affected(result: Result) -> str:
     """Return a sentence that names the affected cohorts."""
     in_ = unit(result)
-    texts = [cohort_text(one, in_) for one in result.cohorts[:_MAX_COHORTS]]
+    # The clearest is first: what contains it says it again, less clearly.
+    clear = [
+        one for number, one in enumerate(result.cohorts)
+        if not any(one.fails is other.fails and one.attributes.items() <= other.attributes.items()
+                   for other in result.cohorts[:number])
+    ]  # fmt: skip
+    texts = [cohort_text(one, in_) for one in clear[:_MAX_COHORTS]]
     everyone = _scope(result.quality.values)
     failing = result.outcomes is not None and result.outcomes.significant
     if texts and failing and not any(one.fails for one in result.cohorts):
@@ -392,7 +401,10 @@ def endings(outcomes: Outcomes, empty: Sequence[str] = ()) -> str:
         return f"no requests {' and '.join(empty)}"
     failed = share("failed", outcomes.failed_before, outcomes.failed_after)
     cancelled = share("cancelled", outcomes.cancelled_before, outcomes.cancelled_after)
-    return " · ".join((failed, cancelled, *(f"no requests {word}" for word in empty)))
+    lack = [by.get("unknown", 0) / (sum(by.values()) or 1)
+            for by in (outcomes.before, outcomes.after)]  # fmt: skip
+    unknown = [share("not known", *lack)] if 0 < sum(lack) < len(lack) else []
+    return " · ".join((failed, cancelled, *unknown, *(f"no requests {word}" for word in empty)))
 
 
 def rest_text(result: Result, shown: int) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -11,6 +13,7 @@ import pytest
 
 from llmtrace.core.errors import ConfigError, SourceError
 from llmtrace_collector.store import Event, Facts, SignalSample, StoreError, ddl, open_store
+from llmtrace_collector.store.clickhouse_embedded import Embedded
 from llmtrace_collector.store.clickhouse_server import Server
 from llmtrace_collector.store.clickhouse_store import Store
 from llmtrace_collector.store.migrate import copy, migrate
@@ -229,10 +232,27 @@ def test_an_address_that_is_none_is_refused(url):
         migrate(url, url)
 
 
+def test_of_two_that_start_at_once_one_says_why_not(folder, monkeypatch):
+    """The other takes the folder between the check and the engine's start."""
+    status = folder / "clickhouse" / "status"
+    with ExitStack() as other:
+
+        def starts(_engine):
+            fcntl.flock(other.enter_context(status.open("w")), fcntl.LOCK_EX)
+
+        def fails(_engine, _use):
+            raise StoreError("cannot lock file status", "locked")
+
+        monkeypatch.setattr(Embedded, "_check_definitions", starts)
+        monkeypatch.setattr(Embedded, "_connection", fails)
+        with pytest.raises(ConfigError, match="another collector uses it"):
+            open_store(folder)
+
+
 def test_a_store_is_for_one_process(folder, capfd):
     """Closed is closed; a second folder, or a file in the way, is refused at set-up."""
     store = open_store(folder)
-    with pytest.raises(ConfigError, match="a collector uses it: stop that, or use --url"):
+    with pytest.raises(ConfigError, match="another collector uses it: stop that one; to read"):
         open_store(folder)
     assert "DB::Exception" not in capfd.readouterr().err
     with pytest.raises(ConfigError, match="cannot be opened"):
