@@ -56,25 +56,18 @@ GATEWAY: Final = (
     Attribute("name", "llmtrace.gateway", "string", "the gateway's name"),
     Attribute("own", "llmtrace.gateway.self", "seconds", "self time up to the first content"),
     Attribute("upstream", "llmtrace.gateway.upstream", "seconds", "wait for upstream calls"),
-    Attribute(
-        "caller",
-        "llmtrace.gateway.caller",
-        "seconds",
-        "wait for the rest of the client's request, if any",
-    ),
-    Attribute(
-        "calls", "llmtrace.gateway.calls", "int", "upstream calls made up to the first content"
-    ),
-    Attribute(
-        "cache_hit", CACHE_HIT, "boolean", "whether a response cache answered instead of an engine"
-    ),
-    Attribute(
-        "cache_kind", "llmtrace.cache_kind", "string", "kind of that cache: `exact`, `semantic`"
-    ),
+    Attribute("caller", "llmtrace.gateway.caller", "seconds",
+              "wait for the rest of the client's request, if any"),
+    Attribute("calls", "llmtrace.gateway.calls", "int",
+              "upstream calls made up to the first content"),
+    Attribute("cache_hit", CACHE_HIT, "boolean",
+              "whether a response cache answered instead of an engine"),
+    Attribute("cache_kind", "llmtrace.cache_kind", "string",
+              "kind of that cache: `exact`, `semantic`"),
     Attribute("request_id", "llmtrace.request_id", "string", "the client's `x-request-id`"),
     Attribute("outcome", "llmtrace.outcome", "string", "`success`, `error`, `cancelled`, …"),
     Attribute("error_type", "error.type", "string", "class of the exception, or the HTTP status"),
-)
+)  # fmt: skip
 
 EXECUTE_TOOL: Final = "execute_tool"  # the operation of a tool call's span
 TOOL_NAME: Final = "gen_ai.tool.name"  # on a tool call's span, and on no other
@@ -88,14 +81,13 @@ TOOL: Final = (
     Attribute("name", TOOL_NAME, "string", "the tool's name"),
     Attribute("type", TOOL_TYPE, "string", "`function`"),
     Attribute("call_id", TOOL_CALL_ID, "string", "id that the model gave the call, if known"),
-    Attribute(
-        "agent", "gen_ai.agent.name", "string", "name of the agent whose turn it is in, if any"
-    ),
+    Attribute("agent", "gen_ai.agent.name", "string",
+              "name of the agent whose turn it is in, if any"),
     Attribute("round", TOOL_ROUND, "int", "number of requests that its turn had begun before it"),
     Attribute("needs", TOOL_NEEDS, "string[]", "ids of the spans whose results it uses"),
     Attribute("outcome", "llmtrace.outcome", "string", "`success`, `error`, `cancelled`, …"),
     Attribute("error_type", "error.type", "string", "class of the exception"),
-)
+)  # fmt: skip
 
 # What was said, by the names of `content.py`: only if the user wants it recorded.
 CONTENT: Final = (
@@ -110,71 +102,33 @@ CONTENT: Final = (
 SPECIAL: Final = (
     Attribute("server", "server.address", "string", "host of the server"),
     Attribute("server", "server.port", "int", "its port, where given"),
-    Attribute(
-        "stream",
-        "gen_ai.request.stream",
-        "boolean",
-        "true if the response came as a stream, else absent",
-    ),
-    Attribute(
-        "nested",
-        "llmtrace.nested",
-        "boolean",
-        "true if the time is part of another row's, as of a request in a turn",
-    ),
-    Attribute(
-        "watched",
-        "llmtrace.unwatched",
-        "boolean",
-        "true if consumer time was not observed: what follows the first content is unattributed",
-        key="unwatched",
-    ),
-    Attribute(
-        "attempt_log",
-        ATTEMPT_LOG,
-        "string[]",
-        "the HTTP attempts, if there were several or one failed; as JSON",
-    ),
-    Attribute(
-        "finish_reason", "gen_ai.response.finish_reasons", "string[]", "why the model stopped"
-    ),
-    Attribute(
-        "ttft_s",
-        "gen_ai.response.time_to_first_chunk",
-        "seconds",
-        "time to first token: start to the first *content*",
-    ),
-    Attribute(
-        "e2e_s",
-        E2E,
-        "seconds",
-        "end-to-end latency: start to the end of the stream; marks the span as a row",
-    ),
-    Attribute(
-        "network_rtt_source", "llmtrace.network.rtt.source", "string", "source of the round trip"
-    ),
-)
+    Attribute("stream", "gen_ai.request.stream", "boolean",
+              "true if the response came as a stream, else absent"),
+    Attribute("nested", "llmtrace.nested", "boolean",
+              "true if the time is part of another row's, as of a request in a turn"),
+    Attribute("watched", "llmtrace.unwatched", "boolean",
+              "true if consumer time was not seen: what follows the first content is unattributed",
+              key="unwatched"),
+    Attribute("attempt_log", ATTEMPT_LOG, "string[]",
+              "the HTTP attempts, if there were several or one failed; as JSON"),
+    Attribute("finish_reason", "gen_ai.response.finish_reasons", "string[]",
+              "why the model stopped"),
+    Attribute("ttft_s", "gen_ai.response.time_to_first_chunk", "seconds",
+              "time to first token: start to the first *content*"),
+    Attribute("e2e_s", E2E, "seconds",
+              "end-to-end latency: start to the end of the stream; marks the span as a row"),
+    Attribute("network_rtt_source", "llmtrace.network.rtt.source", "string",
+              "source of the round trip"),
+)  # fmt: skip
 DERIVED: Final = (
     Attribute("tpot_s", "llmtrace.tpot", "seconds", "time per output token after the first"),
-    Attribute(
-        "ttft_arrival_s",
-        "llmtrace.ttft_arrival",
-        "seconds",
-        "the least that TTFT would have been if the consumer had read at once",
-    ),
-    Attribute(
-        "unattributed_s",
-        "llmtrace.stage.unattributed",
-        "seconds",
-        "the rest of the latency, which no stage can be given; 0 if there is none",
-    ),
-    Attribute(
-        "inconsistent",
-        "llmtrace.inconsistent",
-        "string[]",
-        "stages whose reported figure did not fit into the latency and was cut",
-    ),
-)
+    Attribute("ttft_arrival_s", "llmtrace.ttft_arrival", "seconds",
+              "the least that TTFT would have been if the consumer had read at once"),
+    Attribute("unattributed_s", "llmtrace.stage.unattributed", "seconds",
+              "the rest of the latency, which no stage can be given; 0 if there is none"),
+    Attribute("inconsistent", "llmtrace.inconsistent", "string[]",
+              "stages whose reported figure did not fit into the latency and was cut"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

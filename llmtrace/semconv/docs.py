@@ -80,47 +80,21 @@ that it was joined to, whose stages are then those that the page saw. See
 _SECTIONS: Final = (
     ("The request", "", (*PLAIN, *wire.SPECIAL)),
     ("Stages", _STAGES_TEXT, (*wire.STAGE_TIMES, *wire.DERIVED)),
-    (
-        "What was reported",
-        "As reported, before anything was cut to fit; `<name>.source` is the source.",
-        REPORTED,
-    ),
+    ("What was reported",
+     "As reported, before anything was cut to fit; `<name>.source` is the source.", REPORTED),
     ("Parts of what is unattributed", "", UNSPLIT),
     ("Sub-phases of the network stage", "", NETWORK),
     ("Marks", "", MARKS),
     ("Consumer time and retries", "Left out when 0.", RAW),
     ("In the browser", _BROWSER_TEXT, wire.BROWSER),
-    (
-        "Response headers",
-        _RESPONSE_HEADER_TEXT,
-        (
-            Attribute(
-                "response_headers",
-                f"{wire.RESPONSE_HEADER}<header>",
-                "string",
-                "the header's value",
-            ),
-        ),
-    ),
-    (
-        "Explicit marks",
-        "Time marked with `llmtrace.stage`, before and after the first content.",
-        (
-            Attribute(
-                "marked_before_<stage>_s",
-                "llmtrace.marked.before.<stage>",
-                "seconds",
-                "time marked before the first content",
-            ),
-            Attribute(
-                "marked_after_<stage>_s",
-                "llmtrace.marked.after.<stage>",
-                "seconds",
-                "time marked after it",
-            ),
-        ),
-    ),
-)
+    ("Response headers", _RESPONSE_HEADER_TEXT, (Attribute(
+        "response_headers", f"{wire.RESPONSE_HEADER}<header>", "string", "the header's value"),)),
+    ("Explicit marks", "Time marked with `llmtrace.stage`, before and after the first content.", (
+        Attribute("marked_before_<stage>_s", "llmtrace.marked.before.<stage>", "seconds",
+                  "time marked before the first content"),
+        Attribute("marked_after_<stage>_s", "llmtrace.marked.after.<stage>", "seconds",
+                  "time marked after it"))),
+)  # fmt: skip
 
 
 def page() -> str:

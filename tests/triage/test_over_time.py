@@ -628,7 +628,9 @@ def test_an_onset_is_dated_near_the_window_that_was_found():
     spike = Spike(3600.0, None, 10.0, 5.0)
     chosen = Chosen(Window(0.0, 3590.0), Window(3600.0, 4000.0), spike, searched=True)
 
-    onset = date_onset([Moved("ttft", True, t, t + 0.1, shows, 20.0)], chosen, (), None)
+    onset = date_onset(
+        [Moved("ttft", up=True, t=t, known=t + 0.1, shows=shows, log_ratio=20.0)], chosen, (), None
+    )
 
     assert onset is not None
     assert abs(onset.best - 3600) <= 60

@@ -71,65 +71,37 @@ class Total:
         return ":" in self.metric
 
 
-def _counters(own: Sequence[str], *metrics: str, only: str = "") -> Iterator[Total]:
-    for metric in metrics:
-        yield Total(metric, ("outcome", *own), only=only)
-
-
+# Counters by outcome and these labels; the second column: of which outcomes, if not of all.
+_COUNTERS: Final = (
+    ("", "", "e2e_seconds_sum e2e_seconds_count inter_chunk_gap_seconds_count"),
+    ("", "", "retries_total client_lag_seconds_total cache_hits_total streamed_requests_total"),
+    ("le", _SUCCEEDED, "inter_chunk_gap_seconds_bucket"),
+    ("phase", "", "network_phase_seconds_total"),
+    ("type", "", "tokens_total"),
+    ("stage", _SUCCEEDED,
+     "stage_duration_seconds_sum stage_duration_seconds_count stage_unknown_total"),
+    ("stage source", _SUCCEEDED, "stage_source_total"),
+    ("stage le", _SUCCEEDED, "stage_duration_seconds_bucket"),
+    ("stage over le", _SUCCEEDED, "anatomy_seconds_total"),
+    ("over le", _SUCCEEDED, "prompt_ttft_seconds_total prompt_ttft_requests_total"),
+    ("agent", "",
+     "turn_duration_seconds_count turn_tool_seconds_total turn_tool_wall_seconds_total"),
+    ("agent le", _SUCCEEDED, "turn_duration_seconds_bucket"),
+    ("agent", _SUCCEEDED,
+     "turn_tool_serial_loss_seconds_sum turn_tool_serial_loss_seconds_count"),
+    ("tool", "", "tool_duration_seconds_sum tool_duration_seconds_count"),
+    ("tool le", _SUCCEEDED, "tool_duration_seconds_bucket"),
+)  # fmt: skip
 _ALL: Final = (
     Total("llmtrace_requests_total", ("outcome",), (*DIMENSIONS, "tenant")),
     Total("llmtrace_e2e_seconds_bucket", ("outcome", "le"), (*DIMENSIONS, "tenant"), _SUCCEEDED),
     Total("llmtrace_ttft_seconds_bucket", ("outcome", "le"), DIMENSIONS, _SUCCEEDED),
     Total("llmtrace_tpot_seconds_bucket", ("outcome", "le"), DIMENSIONS, _SUCCEEDED),
-    *_counters(
-        (),
-        "llmtrace_e2e_seconds_sum",
-        "llmtrace_e2e_seconds_count",
-        "llmtrace_inter_chunk_gap_seconds_count",
-        "llmtrace_retries_total",
-        "llmtrace_client_lag_seconds_total",
-        "llmtrace_cache_hits_total",
-        "llmtrace_streamed_requests_total",
-    ),
-    *_counters(("le",), "llmtrace_inter_chunk_gap_seconds_bucket", only=_SUCCEEDED),
-    *_counters(("phase",), "llmtrace_network_phase_seconds_total"),
-    *_counters(("type",), "llmtrace_tokens_total"),
-    *_counters(
-        ("stage",),
-        "llmtrace_stage_duration_seconds_sum",
-        "llmtrace_stage_duration_seconds_count",
-        "llmtrace_stage_unknown_total",
-        only=_SUCCEEDED,
-    ),
-    *_counters(("stage", "source"), "llmtrace_stage_source_total", only=_SUCCEEDED),
-    *_counters(("stage", "le"), "llmtrace_stage_duration_seconds_bucket", only=_SUCCEEDED),
-    *_counters(("stage", "over", "le"), "llmtrace_anatomy_seconds_total", only=_SUCCEEDED),
-    *_counters(
-        ("over", "le"),
-        "llmtrace_prompt_ttft_seconds_total",
-        "llmtrace_prompt_ttft_requests_total",
-        only=_SUCCEEDED,
-    ),
-    *_counters(
-        ("agent",),
-        "llmtrace_turn_duration_seconds_count",
-        "llmtrace_turn_tool_seconds_total",
-        "llmtrace_turn_tool_wall_seconds_total",
-    ),
-    *_counters(("agent", "le"), "llmtrace_turn_duration_seconds_bucket", only=_SUCCEEDED),
-    *_counters(
-        ("agent",),
-        "llmtrace_turn_tool_serial_loss_seconds_sum",
-        "llmtrace_turn_tool_serial_loss_seconds_count",
-        only=_SUCCEEDED,
-    ),
-    *_counters(
-        ("tool",), "llmtrace_tool_duration_seconds_sum", "llmtrace_tool_duration_seconds_count"
-    ),
-    *_counters(("tool", "le"), "llmtrace_tool_duration_seconds_bucket", only=_SUCCEEDED),
+    *(Total(f"llmtrace_{name}", ("outcome", *own.split()), only=only)
+      for own, only, names in _COUNTERS for name in names.split()),
     Total(bad_rate(), ("budget", "slo"), DIMENSIONS),
     Total(valid_rate(), ("budget", "slo"), DIMENSIONS),
-)
+)  # fmt: skip
 TOTALS: Final = {total.metric: total for total in _ALL}
 
 

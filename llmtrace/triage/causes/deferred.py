@@ -282,9 +282,7 @@ def lora_slots(e: Evidence) -> Finding:
                  "the rows' `model`, and the engine's queue time"),
         support(compete, f"requests wait though there is room, and {say.amount(demand[0])} → "
                 f"{say.amount(demand[1])} models are in equal demand"),
-        # While an engine stands still, those models wait whose requests come then.
-        proof(apart and _same_engine(e, slow, calm) and not (
-                  more is None and halts(e).rose(0.0, _HALTS)) if known else None,
+        proof(apart and not _by_chance(e, more) and _same_engine(e, slow, calm) if known else None,
               "models that wait and models that do not run on the same engines"),
         proof(left and bool(new_models), "requests are deferred since other models are wanted: "
               + ", ".join(new_models[:5])),
@@ -300,6 +298,11 @@ def lora_slots(e: Evidence) -> Finding:
     ]  # fmt: skip
     action = "Rebalance: give each adapter replicas of its own, or more slots."
     return judge("lora_slots", lines, action + flags(e, "lora_slots"))
+
+
+def _by_chance(e: Evidence, more: bool | None) -> bool:
+    """Return whether engines stand still, and do not report that `more` requests are deferred."""
+    return more is None and halts(e).rose(0.0, _HALTS)
 
 
 def grammar_compilation(e: Evidence) -> Finding:

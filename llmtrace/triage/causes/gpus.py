@@ -68,9 +68,7 @@ def gpu_throttle(e: Evidence) -> Finding:
     """
     clock = e.gauge("gpu_sm_clock_mhz")
     throttled, xid = _throttled(e), _new_xid(e)
-    idle, fell = _less_busy(e), None
-    if clock is not None:  # a clock that falls now and then shows only in the mean
-        fell = not idle and (clock.fell(0.0, 0.08) or clock.fleet.mean_fell(0.08))
+    fell = None if clock is None else _clock_fell(clock) and not _less_busy(e)
     reported = [one for one in (fell, throttled, xid) if one is not None]
     local = e.local("replica", "tpot_s") or e.local("replica", "ttft_s")
     curve, prefill = of_its_own(e, local)
@@ -95,7 +93,7 @@ def gpu_throttle(e: Evidence) -> Finding:
               "the same work takes longer at a lower clock"),
         shared,
         busier,
-        against(idle, "the GPUs have less to do, and lower their clock for that", strongly=True),
+        against(_less_busy(e), "the GPUs have less to do, and lower their clock", strongly=True),
         support(None if curve is None else curve >= _SLOWED,
                 f"time per token is {say.amount(curve or 0)} times what the batch explains"),
         support(None if prefill is None else prefill >= _SLOWED,
@@ -107,6 +105,11 @@ def gpu_throttle(e: Evidence) -> Finding:
     at, action = _slow_node(clock if fell else None, shared=bool(shared.holds or taken))
     found = judge("gpu_throttle", lines, action, group=local or only(e, at))
     return _possible_without_gpu(found) if unseen and not reported else found
+
+
+def _clock_fell(clock: Moved) -> bool:
+    """Return whether the clock fell; now and then shows only in the mean."""
+    return clock.fell(0.0, 0.08) or clock.fleet.mean_fell(0.08)
 
 
 def _less_busy(e: Evidence) -> bool:

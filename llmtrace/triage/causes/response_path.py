@@ -166,7 +166,8 @@ def provider_errors(e: Evidence) -> Finding:
         proof(not seen_engines and answered.rose(*_BEYOND)
               and answered.after_k >= HALF * failed.after_k,
               f"5xx in place of a response: {answered}"),
-        support(seen_engines and answered.rose(*_BEYOND), f"5xx in place of a response: {answered}"),
+        support(seen_engines and answered.rose(*_BEYOND),
+                f"5xx in place of a response: {answered}"),
         support(server_errors_again(e), "what is sent again gets 5xx, and no limit is named"),
         against(cut.together >= HALF and cut.n >= _SEVERAL,
                 "streams ended at one instant: a serving machine died"),

@@ -115,10 +115,10 @@ def with_bursts(incidents: Sequence[Incident], spike: Spike, t: Floats) -> Spike
     A spike within a longer and surer stretch of a metric is a part of that stretch.
 
     A burst belongs to the incident if the quiet time up to it is at most half of the quiet time
-    before the incident, and if its metric rose about as far: an engine that pauses again and
-    again, a pool that is full now and then. Failures and the slow requests that follow from them
-    belong together as well. A blip followed by a quiet time longer than itself is no part of what
-    lasts.
+    before the incident: an engine that pauses again and again, a pool that is full now and then.
+    Failures and the slow requests that follow from them belong together as well. A blip followed
+    by a quiet time longer than itself is no part of what lasts, and neither is an earlier stretch
+    in which the metric rose by far less.
     """
     first, last = float(t[0]), float(t[-1])
     start, end = spike.start, last if spike.end is None else spike.end
@@ -128,9 +128,8 @@ def with_bursts(incidents: Sequence[Incident], spike: Spike, t: Floats) -> Spike
     around = [one for one in during if one.metric != "traffic" and one.p_value < spike.p_value
               and (one.end or last) >= end]  # fmt: skip
     start = min([start, *(one.start for one in around)])
-    bursts = [one for one in steps if one.metric != "traffic" and any(
-                  one.metric == other.metric and _rise(one) >= _AS_FAR * _rise(other)
-                  for other in during)]  # fmt: skip
+    metrics = {one.metric for one in during} - {"traffic"}
+    bursts = [one for one in steps if one.metric in metrics]
     for one in steps:
         gap = one.start - end
         recurs = (one in bursts and gap <= _MAX_QUIET * (start - first)
@@ -144,7 +143,10 @@ def with_bursts(incidents: Sequence[Incident], spike: Spike, t: Floats) -> Spike
         short_overlap = -gap < _MOSTLY * min(one.end - one.start, end - start)
         if gap <= 0 and (short_overlap or one.p_value > max(spike.p_value, SURE_P)):
             continue  # dated to a bin, its end may seem to overlap; or it is the same, less clear
-        if gap <= _MAX_QUIET * (one.start - first) and _similar_length(one, gap, seconds, last):
+        as_far = any(one.metric == other.metric and _rise(one) >= _AS_FAR * _rise(other)
+                     for other in during)  # fmt: skip
+        near = gap <= _MAX_QUIET * (one.start - first)
+        if as_far and near and _similar_length(one, gap, seconds, last):
             start = one.start
     return replace(spike, start=start, end=None if end >= last else end)
 
