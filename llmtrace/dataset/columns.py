@@ -65,11 +65,11 @@ WORDS: Final = (
 )  # fmt: skip
 
 _STAGES: Final = (*(f"{stage}_s" for stage in STAGES), "unattributed_s")
-# Of one clock, and within the request: none is longer than `e2e_s`.
 # Where one of them is known, a row says itself how its response went on.
 _AFTER_FIRST: Final = ("decode_s", "tpot_s", "chunks", "last_content_s")
 _MANY_TOKENS: Final = 8
 _AT_END: Final = 0.01  # of the response
+# Of one clock, and within the request: none is longer than `e2e_s`.
 _WITHIN: Final = ("ttft_s", "tpot_s", "answered_s", "first_byte_s", "last_content_s", *_STAGES)
 _MANY: Final = 0.05  # of the rows: if more values are kept out, the others are in doubt
 _TRUTHS: Final = {"true": 1.0, "false": 0.0}
@@ -429,7 +429,8 @@ def _after_first(numbers: Mapping[str, Floats], *, whole: Mask) -> dict[str, Flo
     tells = known & np.isnan(stream) & (gaps >= _MANY_TOKENS)
     stream = np.where(tells, rest > _AT_END * numbers["e2e_s"], stream)
     computed = known & (stream != 0) & (rest > 0)
-    return {"decode_s": np.where(computed, rest, decode), "stream": stream,
+    waited = np.maximum(rest - np.nan_to_num(numbers["render_s"]), 0.0)
+    return {"decode_s": np.where(computed, waited, decode), "stream": stream,
             "tpot_s": np.where(computed, rest / np.maximum(gaps, 1), tpot)}  # fmt: skip
 
 

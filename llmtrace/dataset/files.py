@@ -60,7 +60,7 @@ _OTHER_KEYS: Final = {
 }  # fmt: skip
 
 
-def read_columns(*paths: Path, progress: Progress = silent) -> Columns:
+def read_columns(*paths: str | Path, progress: Progress = silent) -> Columns:
     """Read rows: `.parquet`, `.csv` or `.tsv`, else JSON lines or CSV, also `.gz`; `-` is stdin.
 
     Of a folder, all such files are read, or the rows of the case that is saved in it. What is no
@@ -72,7 +72,7 @@ def read_columns(*paths: Path, progress: Progress = silent) -> Columns:
         DataError: it contains lines, and none of them is a row; or most starts are of other units.
     """
     builder, sample, path = Builder(), Sample(), ", ".join(map(str, paths))
-    for file in [file for one in paths for file in files_of(one, builder.doubts)]:
+    for file in [file for one in paths for file in files_of(Path(one), builder.doubts)]:
         for _ in _read(file, builder, progress):
             if builder.n >= _PIECE:
                 sample.add(builder.flush())

@@ -517,6 +517,7 @@ def test_of_very_many_rows_a_sample_is_kept(tmp_path, monkeypatch):
     ({"tpot_s": 0.01}, None, 0.01, None),
     ({"output_tokens": 1}, None, None, None),
     ({"stream": False}, None, None, 0),
+    ({"render_s": 0.5}, 1.5, 0.02, 1),  # the consumer's time is no wait for tokens
 ])  # fmt: skip
 def test_time_after_the_first_content_follows_from_the_end(more, decode_s, tpot_s, stream):
     """A gateway's log has the first content, the end and the tokens."""
