@@ -209,7 +209,7 @@ class Recording(AttemptClock):
         """
         if self.in_decorated_function and self.stream and not self.open:
             return  # it has ended; the function around it goes on
-        if self.stream:
+        if self.stream and self.info.get("finish_reason") is None:
             self.finish("cancelled", error_type, defer)
         else:
             self.finish("success", defer=defer)
@@ -222,10 +222,10 @@ class Recording(AttemptClock):
         self, outcome: Outcome, error_type: str | None = None, defer: Defer | None = None
     ) -> None:
         """End the request, or only its stream while a decorated function still runs around it."""
-        self.open = False
-        if outcome == "cancelled" and self.stream and self.info.get("finish_reason") is not None:
-            outcome, error_type = "success", None  # delivered whole, however the reading ends
+        reading, self.open = self.open and self.stream, False
         if not self.in_decorated_function:
+            if outcome == "cancelled" and reading and self.info.get("finish_reason"):
+                outcome, error_type = "success", None  # delivered whole, however reading it ends
             self.end(outcome, error_type, defer)
         elif not self.ended:
             if self.failure is None and outcome != "success":

@@ -66,7 +66,7 @@ WORDS: Final = (
 
 _STAGES: Final = (*(f"{stage}_s" for stage in STAGES), "unattributed_s")
 # Where one of them is known, a row says itself how its response went on.
-_AFTER_FIRST: Final = ("decode_s", "tpot_s", "chunks", "last_content_s")
+_AFTER_FIRST: Final = ("decode_s", "tpot_s", "chunks", "last_content_s", "unattributed_s")
 _MANY_TOKENS: Final = 8
 _AT_END: Final = 0.01  # of the response
 # Of one clock, and within the request: none is longer than `e2e_s`.

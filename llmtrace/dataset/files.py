@@ -72,7 +72,8 @@ def read_columns(*paths: str | Path, progress: Progress = silent) -> Columns:
         DataError: it contains lines, and none of them is a row; or most starts are of other units.
     """
     builder, sample, path = Builder(), Sample(), ", ".join(map(str, paths))
-    for file in [file for one in paths for file in files_of(Path(one), builder.doubts)]:
+    files = [file for one in paths for file in files_of(Path(one), builder.doubts)]
+    for file in dict.fromkeys(files):  # each once, however often it is named
         for _ in _read(file, builder, progress):
             if builder.n >= _PIECE:
                 sample.add(builder.flush())
@@ -122,8 +123,10 @@ def unlikely_units(rows: Columns) -> Iterator[str]:
 
 def _meanings(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the unknown keys of a row that seem to mean another, each with that."""
+    lacking = {"start", *NUMBERS, *WORDS, *IDS} - row.keys()
     for key in sorted(row.keys() - flat_kinds().keys()):
-        if name := _meant(key, {"start", *NUMBERS, *WORDS, *IDS} - row.keys()):
+        if name := _meant(key, lacking):
+            lacking.remove(name)
             yield key, name
 
 

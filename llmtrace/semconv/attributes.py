@@ -167,22 +167,13 @@ LATEST: Final = ClientMetrics(
     time_to_first_chunk="gen_ai.client.inference.time_to_first_chunk",
     time_per_output_chunk="gen_ai.client.inference.time_per_output_chunk",
     schema_url="https://opentelemetry.io/schemas/gen-ai/1.42.0",
-    tokens={
-        "input": "gen_ai.client.inference.operation.input_tokens",
-        "output": "gen_ai.client.inference.operation.output_tokens",
-    },
-    tokens_total={
-        "input": "gen_ai.client.inference.usage.input_tokens",
-        "output": "gen_ai.client.inference.usage.output_tokens",
-        "cached": "gen_ai.client.inference.usage.cache_read.input_tokens",
-        "cache_write": "gen_ai.client.inference.usage.cache_write.input_tokens",
-        "reasoning": "gen_ai.client.inference.usage.reasoning.output_tokens",
-    },
-    calls={
-        "inference_calls": "gen_ai.invoke_agent.inference_calls",
-        "tool_calls": "gen_ai.invoke_agent.tool_calls",
-    },
-)
+    tokens={name: f"gen_ai.client.inference.operation.{name}_tokens"
+            for name in ("input", "output")},
+    tokens_total={name: f"gen_ai.client.inference.usage.{path}_tokens" for name, path in (
+        ("input", "input"), ("output", "output"), ("cached", "cache_read.input"),
+        ("cache_write", "cache_write.input"), ("reasoning", "reasoning.output"))},
+    calls={name: f"gen_ai.invoke_agent.{name}" for name in ("inference_calls", "tool_calls")},
+)  # fmt: skip
 # An attribute of tokens in the conventions; providers' responses seldom say it.
 MODALITY: Final = "gen_ai.token.modality"
 UNKNOWN_MODALITY: Final = "unknown"

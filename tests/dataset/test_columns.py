@@ -546,3 +546,11 @@ def test_a_header_of_other_names_is_renamed_at_once(tmp_path):
         read_columns(tmp_path / "rows.csv")
     renamed = "rename latency_ms → e2e_s, in seconds (divided by 1,000); status → http_status; "
     assert f"{renamed}timestamp → start" in str(raised.value)
+
+
+def test_a_file_that_is_named_twice_is_read_once(tmp_path):
+    """By itself and in its folder, beside a table that no reader can unpack."""
+    path = lines(tmp_path / "rows.jsonl", {"start": START, "e2e_s": 1.0})
+    (tmp_path / "b.parquet.gz").write_bytes(b"no table")
+
+    assert read_columns(tmp_path, path).n == 1

@@ -395,6 +395,24 @@ def test_chunks_without_a_list_of_choices(mode: str, endpoint: str, server: Serv
     assert (row.outcome, row.chunks) == ("success", 0)
 
 
+def test_a_decorated_function_that_is_cancelled_later(server: Server) -> None:
+    """Its stream came whole, and what it did then did not."""
+    server.play(chat())
+
+    @llmtrace.trace
+    async def asks(made: Any) -> None:
+        async for _chunk in await started(server, made):
+            pass
+        await forever()
+
+    async def act(made: Any) -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asks(made), 1.0)
+
+    [row] = async_run(server, act)
+    assert row.outcome == "cancelled"
+
+
 @pytest.mark.parametrize("finish", ["stop", None])
 def test_cancelled_after_the_finish_reason(finish: str | None, server: Server) -> None:
     """Who is cancelled before the body ends has the whole response, as who closes it."""
@@ -578,7 +596,7 @@ def test_cancelled_while_the_consumer_is_busy(server: Server) -> None:
     server.play(chat())
 
     async def dawdles(made: Any) -> None:
-        async with asyncio.timeout(0.1), await started(server, made) as stream:
+        async with asyncio.timeout(1.0), await started(server, made) as stream:
             async for _chunk in stream:
                 await forever()
 

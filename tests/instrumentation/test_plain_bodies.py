@@ -244,6 +244,14 @@ def test_a_frameworks_body_is_recorded_until_it_is_sent(
     assert [row.outcome for row in rows] == ["success"]
 
 
+def test_two_generators_are_the_caller_s():
+    """A tuple that is no endpoint's response is returned as it is: which is the stream?"""
+    both = (n for n in "ab"), (n for n in "cd")
+
+    with capture(instrument=()):
+        assert llmtrace.trace(lambda: both)() is both
+
+
 @pytest.mark.parametrize("decorator", [llmtrace.trace, llmtrace.turn])
 def test_a_generator_before_a_status(decorator: Any) -> None:
     """Flask and Quart take both as a tuple."""

@@ -76,24 +76,24 @@ def reader(client: tuple[str, str]) -> Any:
     return text(client[0])[client[1] == "async"]
 
 
-@pytest.mark.parametrize("kind", ["page", "completion"])
+@pytest.mark.parametrize("kind", ["text/html", "application/x-ndjson", "completion"])
 @pytest.mark.parametrize("whole", [False, True])
 def test_no_stream_in_place_of_one(
     client: tuple[str, str], kind: str, whole: bool, server: Server
 ) -> None:
-    """A login page under status 200 is no success; a whole completion is."""
+    """A login page under status 200 is no success; a stream of another kind or a whole one is."""
 
     def script(request: Request, answer: Answer) -> None:
-        if kind == "page":
-            answer.whole({"html": "login"})
+        if kind != "completion":
+            answer.whole({"any": "text"}, headers={"content-type": kind})
         else:
             unary = Request(request.method, request.path, request.headers, {"stream": False})
             answers.chat()(unary, answer)
 
     server.play(script)
     row = recorded(lambda: ask(*client, url(server), reader(client) if whole else ""))
-    assert row.outcome == ("truncated" if kind == "page" else "success")
-    assert row.finish_reason == (None if kind == "page" else "stop")
+    assert row.outcome == ("truncated" if kind == "text/html" else "success")
+    assert row.finish_reason == ("stop" if kind == "completion" else None)
 
 
 # --- refused -------------------------------------------------------------------------------------

@@ -166,7 +166,7 @@ def test_given_up_in_the_backoff(server: Server) -> None:
     server.play(slow(429, 0.01, "30"))
 
     async def asks() -> None:
-        async with asyncio.timeout(0.3), client("async", server, max_retries=2) as made:
+        async with asyncio.timeout(1.0), client("async", server, max_retries=2) as made:
             create, call_options = method(made)
             await create(**call_options, stream=True)
 

@@ -274,8 +274,8 @@ class Scraper:
         except DataError as error:
             self._failed(state, "page", f"{shown(state.target.url)}: {error}")
         else:
+            state.read_ns = arrived_ns  # before `pages` shows that there is something new
             self._succeeded(state, reading)
-            state.read_ns = arrived_ns
         state.took_s = time.monotonic() - begun
 
     def _failed(self, state: TargetState, reason: str, words: str) -> None:

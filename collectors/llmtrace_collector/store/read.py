@@ -146,11 +146,8 @@ def slowest(
 
 def request(store: StoreReader, name: str) -> list[dict[str, Any]]:
     """Return the rows that have this request, response or trace id, by time."""
-    return flat_rows(
-        store,
-        f"{HAS_ID} ORDER BY start, span_id LIMIT {_MAX_ROWS}",
-        {"name": name},
-    )
+    where = f"{HAS_ID} ORDER BY start, span_id LIMIT {_MAX_ROWS}"
+    return flat_rows(store, where, {"name": name})
 
 
 def trace(store: StoreReader, trace_id: str) -> dict[str, Any]:

@@ -140,11 +140,7 @@ _WHAT_MOVED: Final = Row(
         shared_panels.table(
             "The p95 request before and now, by stage",
             "The same as a table; each column adds up to the p95 of its time.",
-            {
-                "before": _STAGES_BEFORE,
-                "now": _STAGES_NOW,
-                "change": _STAGE_CHANGE,
-            },
+            {"before": _STAGES_BEFORE, "now": _STAGES_NOW, "change": _STAGE_CHANGE},
             unit="s",
             empty=_NO_BEFORE,
             width=12,

@@ -39,7 +39,8 @@ def form_of(path: Path) -> Form:
 
 def is_row_file(path: Path) -> bool:
     """Return whether a file's name is that of a file of rows, as `gateway.csv.2.gz`."""
-    return _suffix(path) in _BY_SUFFIX
+    name = path.name.lower()
+    return _suffix(path) in _BY_SUFFIX and not (".parquet" in name and name.endswith(".gz"))
 
 
 def _suffix(path: Path) -> str:

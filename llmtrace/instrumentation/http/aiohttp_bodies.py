@@ -35,7 +35,8 @@ def watch(post: llm_requests.LlmRequest, response: Any, *, events: bool, comment
         comments: whether a gateway may report its time in them.
     """
     recording = post.recording
-    llm_requests.opened(post, events=events)
+    kind = response.headers.get("content-type", "")
+    llm_requests.opened(post, kind)
     look = Comments(recording).look if comments else None
     if events:
         reader = Reader(
@@ -43,7 +44,7 @@ def watch(post: llm_requests.LlmRequest, response: Any, *, events: bool, comment
         )
     else:
         kept = _Kept()
-        ended = partial(llm_requests.unary_response, post, kept.body, events=False)
+        ended = partial(llm_requests.unary_response, post, kept.body, kind)
         reader = Reader(response.content, recording, kept, ended, look, at_once=True)
     response.content = reader
     _become(response, recording)

@@ -99,16 +99,16 @@ def deliver(post: llm_requests.LlmRequest, response: Any, *, stream: bool) -> No
     recording.calling = False
     try:
         stream = stream and not hasattr(response, "_content")  # a transport may have read it all
-        events = llm_requests.is_stream(response.headers.get("content-type", ""))
+        kind = response.headers.get("content-type", "")
         if not response.is_success:  # a redirect that is not followed is no response either
             body = None if stream else response.content
             llm_requests.rejected(post, response.status_code, body, ends=not stream)
             if stream:
                 httpx_bodies.watch_error_body(recording, response)
         elif stream:
-            llm_requests.opened(post, events=events)
+            llm_requests.opened(post, kind)
         else:
-            llm_requests.unary_response(post, response.content, events=events)
+            llm_requests.unary_response(post, response.content, kind)
     except Exception as error:  # noqa: BLE001
         internal_error("http.post", error)
         recording.finish("success")

@@ -27,6 +27,7 @@ HTTP_ERROR: Final = 400
 _SUCCESS: Final = 200
 _REDIRECTION: Final = 300
 _EVENT_STREAM: Final = "text/event-stream"
+_PAGE: Final = "text/html"
 # Bytes of a body that are searched for the model's name, and that are parsed for its content.
 _MAX_LOOKED_AT: Final = 1 << 14
 MAX_PARSED: Final = 1 << 20
@@ -157,27 +158,31 @@ def is_success(status: int) -> bool:
     return _SUCCESS <= status < _REDIRECTION
 
 
-def opened(post: LlmRequest, *, events: bool) -> None:
-    """Note that the application has a response whose body is still to be read."""
-    recording = post.recording
-    recording.expects_finish |= recording.stream and not events
+def opened(post: LlmRequest, content_type: str) -> None:
+    """Note that the application has a response whose body is still to be read.
+
+    A page, as of a login, in place of a stream that was requested is no whole response.
+    """
+    recording, events = post.recording, is_stream(content_type)
+    recording.expects_finish |= recording.stream and content_type.lower().startswith(_PAGE)
     recording.opened()
     recording.stream = events
     recording.reads_bytes = True
 
 
-def unary_response(post: LlmRequest, body: bytes | bytearray, *, events: bool) -> None:
+def unary_response(post: LlmRequest, body: bytes | bytearray, content_type: str) -> None:
     """Note what a unary response reports, and end its row.
 
-    In place of a stream that was requested, it must be a completion with a finish reason.
+    In place of a stream that was requested, JSON must be a completion with a finish reason.
     """
-    recording = post.recording
-    recording.expects_finish |= recording.stream and not events
+    recording, events, streamed = post.recording, is_stream(content_type), post.recording.stream
+    recording.expects_finish |= streamed and content_type.lower().startswith(_PAGE)
     recording.stream = events
     try:
         if events:
             Events().tell(recording, bytes(body))
         elif post.endpoint is not None and isinstance(fields := parsed(body), dict):
+            recording.expects_finish |= streamed
             if fields.get("error"):
                 recording.failure = ("error", code_in(fields) or "error")
             answer = View(fields)

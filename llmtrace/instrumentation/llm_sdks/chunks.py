@@ -55,8 +55,8 @@ def chat(recording: Recording, chunk: Any) -> int:
 
 def _rare(delta: Any) -> int:
     """Classify a chat delta that has no text. A tool call without arguments yet is no content."""
-    for call in delta.tool_calls or ():
-        function = viewed(call.function or getattr(call, "custom", None))
+    for call in delta.tool_calls if isinstance(delta.tool_calls, list) else ():
+        function = viewed(getattr(call, "function", None) or getattr(call, "custom", None))
         if getattr(function, "arguments", None) or getattr(function, "input", None):
             return TOOL_CALL
     extra = delta.model_extra

@@ -81,7 +81,8 @@ def body_of(result: Any) -> tuple[Any, Callable[[Any], Any] | None]:
     With it, the function that puts another in its place and returns the response. Of anything
     else, the result itself and `None`.
     """
-    if type(result) is tuple and result:  # of Flask and Quart: a body, then status and headers
+    # Of Flask and Quart: a body, then a status, headers, or both.
+    if type(result) is tuple and len(result) > 1 and isinstance(result[1], int | str | dict):
         body, put = body_of(result[0])
         if put is not None or isinstance(body, GeneratorType | AsyncGeneratorType):
             return body, lambda traced: (put(traced) if put else traced, *result[1:])

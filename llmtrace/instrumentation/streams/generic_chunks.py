@@ -14,13 +14,7 @@ from typing import Any, Final
 from llmtrace.core.recording import Recording
 from llmtrace.core.request_clock import HIDDEN, NOTHING, REASONING, TEXT, TOOL_CALL
 from llmtrace.instrumentation.http import llm_requests
-from llmtrace.instrumentation.http.sse import (
-    FIELDS,
-    Events,
-    Parsed,
-    looks_like_events,
-    protocol,
-)
+from llmtrace.instrumentation.http.sse import FIELDS, Events, Parsed, looks_like_events, protocol
 from llmtrace.instrumentation.llm_sdks import chunks, endpoints, message_content
 from llmtrace.instrumentation.llm_sdks.attribute_view import View, lenient
 from llmtrace.instrumentation.streams.chunk_timing import Classify
@@ -245,7 +239,7 @@ def read_answer(recording: Recording, answer: Any) -> None:
     """Note what a unary response of any client reports, if it looks like a model's."""
     if isinstance(body := getattr(answer, "_content", None), bytes):
         answer = llm_requests.parsed(body)  # of a response of `requests`
-    if answer is None or isinstance(answer, str | bytes | int | float | list):
+    if answer is None or isinstance(answer, str | bytes | int | float | list | tuple):
         return
     if _is_message(answer):
         langchain(recording, answer)

@@ -107,6 +107,8 @@ def streaming_off(e: Evidence) -> Finding:
     e2e = e.row("e2e_s")
     known = e.before.known("stream") and e.after.known("stream")
     still = e.row_among("ttft_s", "streamed", lambda side: side.number("stream") > 0)
+    # Of a log without chunks, `stream` may be concluded from what it is to explain.
+    shown = proof if e.after.known("chunks") else support
     lines = [
         gate(e.rising("ttft_s"), say.durations("first content", e.row("ttft_s")),
              "the time of the first content"),
@@ -114,7 +116,7 @@ def streaming_off(e: Evidence) -> Finding:
                  and _fell_within_kinds(e, "stream", *ALL_KINDS) if known else None,
                  f"streamed: {_rest(whole)}",
                  "the rows' `stream`"),
-        steady(proof(None if e2e is None or not known else
+        steady(shown(None if e2e is None or not known else
                      e2e.after_p50 <= (1 + _AS_BEFORE) * e2e.before_p50,
                      say.durations("the whole response", e2e))),
         against(still is not None and whole.before >= _FELT and still.rose(e.floor("ttft_s")),

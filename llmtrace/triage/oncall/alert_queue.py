@@ -223,7 +223,9 @@ class AlertQueue:
         """
         alert = one.alert
         last = one.attempts >= self._settings.attempts
-        window = Window(alert.started - self._settings.back_s, time.time())
+        back_s = self._settings.back_s
+        # However long it waits, it reads no more and more.
+        window = Window(alert.started - back_s, min(time.time(), alert.started + back_s))
         try:
             case = self._load(window, lambda _what, _share: None)
             result = triage_alert(case, alert, time.time())
