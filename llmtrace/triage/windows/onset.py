@@ -41,9 +41,9 @@ def date_onset(
     them, do not begin together. The `incidents` are those in the window after; `ramp` is when a
     gradual rise began.
 
-    Windows that a search chose may be only the clearest part of the incident. An earlier date
-    counts if it is surely before the window after and any stretch in it, and if from then on the
-    requests were like those of the window after rather than like those before.
+    Windows that a search chose may be only the clearest part of the incident. A date before the
+    window after and any stretch in it counts only if the requests from then on were like those of
+    the window after rather than like those before.
     """
     before, after, slack = chosen.before, chosen.after, _slack(chosen)
     first: Onset | None = None
@@ -52,14 +52,14 @@ def date_onset(
                                  and before.start < found.start < after.end)]  # fmt: skip
         low, high = min(starts) - slack, min(max(starts) + slack, after.end)
         span = Window(min(before.start, low), after.end)
-        dated = ramp or _date(one, span, (low, high))
-        if chosen.spike is not None and not ramp:
-            sooner = _date(one, span, (span.start, high))
-            if sooner is not None and sooner.latest < low:
-                parts = (span.start, sooner.best, low), (sooner.best, low, after.end)
-                usual, then, now = (k / max(n, 1) for k, n in map(
-                    one.count_in, map(Window, *parts)))  # fmt: skip
-                dated = sooner if then - usual >= HALF * (now - usual) else dated
+        searched = chosen.spike is not None
+        dated = ramp or _date(one, span, (span.start if searched else low, high))
+        if searched and not ramp and dated is not None and dated.best < low:
+            parts = (span.start, dated.best, low), (dated.best, low, after.end)
+            usual, then, now = (k / max(n, 1) for k, n in map(
+                one.count_in, map(Window, *parts)))  # fmt: skip
+            if then - usual < HALF * (now - usual):
+                dated = _date(one, span, (low, high)) or dated
         earlier = one.log_ratio >= _CLEAR and one.metric in _AT_ONCE
         if dated and (first is None or (earlier and dated.latest < first.best)):
             first = Onset(earliest=dated.earliest, best=dated.best, latest=dated.latest, end=None,
