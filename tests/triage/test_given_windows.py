@@ -149,11 +149,11 @@ def test_more_work_is_not_called_slower_where_no_row_has_token_counts():
 
 
 def test_parts_that_no_row_reports_are_not_the_same_as_parts_that_are_0():
-    """A hosted API reports no stage at all; the mix is known by the token counts."""
+    """A hosted API reports no stage; mix and decode follow from the token counts and the end."""
     none, missing = parts_without(slower())
 
     assert "workload mix" in none
-    assert {"queue", "prefill", "decode"} <= {*missing}
+    assert {"gateway", "queue", "prefill"} <= {*missing}
     assert not {*none} & {*missing}
 
 
