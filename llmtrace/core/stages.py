@@ -26,6 +26,7 @@ else:
 StageName = Literal["network", "gateway", "queue", "prefill", "first_chunk", "decode", "render"]
 STAGES: Final[tuple[StageName, ...]] = get_args(StageName)
 UNATTRIBUTED: Final = "unattributed"
+BEFORE_CONTENT: Final[tuple[str, ...]] = STAGES[: STAGES.index("decode")]
 # What the whole of a request is divided into, in the order in which it is shown.
 PARTITION: Final = (*STAGES, UNATTRIBUTED)
 # The order in which spans and bars lie end to end: server time that cannot be split lies before

@@ -13,14 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmtrace.core.row import TURN
-from llmtrace.core.stages import PARTITION, STAGES
+from llmtrace.core.stages import BEFORE_CONTENT, PARTITION, STAGES
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.result import Metric
 
 METRICS: Final[tuple[Metric, ...]] = ("ttft", "tpot", "e2e", "render")
 
-_BEFORE_CONTENT: Final = ("network", "gateway", "queue", "prefill", "first_chunk")
 _STRAYS: Final = 1.63  # Kolmogorov-Smirnov statistic that chance exceeds once in a hundred
 _ROUNDING_S: Final = 1e-6  # rows keep decimal seconds; less than this is 0
 
@@ -131,7 +130,7 @@ def split(rows: Columns, metric: Metric, index: NDArray[np.intp]) -> Floats:
         return np.nan_to_num(rows.numbers[name][index], nan=0.0)
 
     if metric == "ttft":
-        columns = {name: known(f"{name}_s") for name in _BEFORE_CONTENT}
+        columns = {name: known(f"{name}_s") for name in BEFORE_CONTENT}
         # The first content of a unary response comes after all of it is decoded.
         whole = rows.numbers["stream"][index] == 0
         columns["decode"] = np.where(whole, known("decode_s"), 0.0)

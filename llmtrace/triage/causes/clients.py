@@ -277,16 +277,11 @@ def _clients_start_per_request(e: Evidence, usual: float) -> bool:
     bars = {usual, usual if wait is None or busy else wait.before_p95}
     every = wait is not None and (e.after.number("client_delay_s") > wait.before_p95).all()
     opened = e.share("opened", lambda side: side.number("network_connect_s") > 0)
-    if (
-        setup is None
-        or own is None
-        or not (
-            (every and opened.rose(_LITTLE))
-            or any(_waiters_open_connections(e, bar) for bar in bars)
-        )
-    ):
+    if setup is None or own is None or _let_in_together(e, usual):
         return False
-    if _let_in_together(e, usual):
+    if not (every and opened.rose(_LITTLE)) and not any(
+        _waiters_open_connections(e, bar) for bar in bars
+    ):
         return False
     return own.mean_change >= HALF * setup.mean_change or _client_is_made(e)
 

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar, cast
 import numpy as np
 
 from llmtrace.core.row import TURN
+from llmtrace.core.stages import BEFORE_CONTENT
 from llmtrace.dataset.case import Event, Facts, Signals, Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Mask, finite
@@ -28,7 +29,7 @@ from llmtrace.triage.evidence.signals import Moved, Series, gauges, means, moved
 from llmtrace.triage.evidence.window_rows import Side
 
 METRICS: Final = ("ttft_s", "tpot_s", "e2e_s")
-TTFT_STAGES: Final = ("network", "gateway", "queue", "prefill", "first_chunk", "unattributed")
+TTFT_STAGES: Final = (*BEFORE_CONTENT, "unattributed")
 PACE_STAGES: Final = ("decode", "render")
 ENGINE_STAGES: Final = ("queue", "prefill", "first_chunk", "decode", "unattributed")
 

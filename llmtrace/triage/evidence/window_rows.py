@@ -10,12 +10,11 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from llmtrace.core.stages import STAGES
+from llmtrace.core.stages import BEFORE_CONTENT
 from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats, Mask
 
-_BEFORE_CONTENT: Final = STAGES[: STAGES.index("decode")]
 _ENOUGH: Final = 40_000  # rows; more make a p95 no more certain than it varies
 _T = TypeVar("_T", bound=np.generic)
 
@@ -160,7 +159,7 @@ def in_progress(side: Side, by: str = "replica", after: str | None = None) -> Fl
 
 def _unattributed(side: Side) -> Floats:
     """Time without a stage; if no row reports it, what is left of the time to first content."""
-    staged = sum(np.nan_to_num(side.number(f"{one}_s")) for one in _BEFORE_CONTENT)
+    staged = sum(np.nan_to_num(side.number(f"{one}_s")) for one in BEFORE_CONTENT)
     known = (side.rows.numbers["unattributed_s"], np.maximum(side.number("ttft_s") - staged, 0.0))
     return next((one for one in known if np.isfinite(one).any()), side.number("e2e_s"))
 
