@@ -84,13 +84,11 @@ class Parser(argparse.ArgumentParser):
         # Else what follows an unknown option is taken for a command.
         wrong = [word for word in given if word.startswith("--") and word != "--"]
         if commands:
-            self._reject([word for word in wrong if not self._knows(word)])
+            known = self._option_string_actions
+            self._reject([word for word in wrong if word.partition("=")[0] not in known])
         options, unknown = super().parse_known_args(args, namespace)
         self._reject(unknown)
         return options, unknown
-
-    def _knows(self, word: str) -> bool:
-        return word.partition("=")[0] in self._option_string_actions
 
     def _reject(self, unknown: Sequence[str]) -> None:
         if unknown:

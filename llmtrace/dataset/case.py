@@ -294,8 +294,8 @@ def facts_from(given: Mapping[str, Any]) -> tuple[Facts, tuple[str, ...]]:
     """Read `facts.json`: facts by instance, and `events`; return also what was odd."""
     odd: Counter[str] = Counter()
     given = dict(given)
-    events = []
-    for event in _list(given.pop("events", None)):
+    events, named = [], given.pop("events", None)
+    for event in named if isinstance(named, list) else ():
         t: object = event.get("t") if isinstance(event, Mapping) else None
         if not _finite(t):
             odd["event: no usable time"] += 1
@@ -356,10 +356,6 @@ def _labels(given: object) -> tuple[tuple[str, str], ...]:
         return ()
     found = ((short(str(k)), short(str(v))) for k, v in list(given.items())[:_MAX_LABELS])
     return tuple(sorted(found))
-
-
-def _list(given: object) -> list[Any]:
-    return given if isinstance(given, list) else []
 
 
 def _finite(value: object) -> TypeGuard[float]:

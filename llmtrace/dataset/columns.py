@@ -66,7 +66,7 @@ WORDS: Final = (
 
 _STAGES: Final = (*(f"{stage}_s" for stage in STAGES), "unattributed_s")
 # Where one of them is known, a row says itself how its response went on.
-_AFTER_FIRST: Final = ("decode_s", "tpot_s", "chunks", "last_content_s", "unattributed_s")
+_AFTER_FIRST: Final = ("decode_s", "tpot_s", "last_content_s", "unattributed_s")
 _MANY_TOKENS: Final = 8
 _AT_END: Final = 0.01  # of the response
 # Of one clock, and within the request: none is longer than `e2e_s`.
@@ -426,6 +426,7 @@ def _after_first(numbers: Mapping[str, Floats], *, whole: Mask) -> dict[str, Flo
     gaps, rest = numbers["output_tokens"] - 1, numbers["e2e_s"] - numbers["ttft_s"]
     reported = [np.isfinite(numbers[name]) for name in _AFTER_FIRST]
     known = whole & ~np.logical_or.reduce(reported) & np.isfinite(rest) & (gaps > 0)
+    known &= ~(numbers["chunks"] <= 1)  # a single chunk has no time after it
     tells = known & np.isnan(stream) & (gaps >= _MANY_TOKENS)
     stream = np.where(tells, rest > _AT_END * numbers["e2e_s"], stream)
     computed = known & (stream != 0) & (rest > 0)

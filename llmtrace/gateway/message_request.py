@@ -102,8 +102,9 @@ class MessageRequest:
 
         `sure`: the process's own time is known even if no upstream call was seen.
         """
-        hop, own = self.identity.span_id, self._own(sure)
-        return timing_entries(self.relay, self._name, hop, own, passed_on)
+        known = sure or self.own_time_known
+        own = spent(self.relay, self.relay.clock()).own if known else None
+        return timing_entries(self.relay, self._name, self.identity.span_id, own, passed_on)
 
     @property
     def identity(self) -> TraceContext:
@@ -119,9 +120,6 @@ class MessageRequest:
     def own_time_known(self) -> bool:
         """Whether the process's self time can be separated from its waiting."""
         return not self.unsure and (self.relay.seen or bool(cached(self.relay)))
-
-    def _own(self, sure: bool) -> int | None:
-        return spent(self.relay, self.relay.clock()).own if sure or self.own_time_known else None
 
     @fails_open("gateway")
     def ends(

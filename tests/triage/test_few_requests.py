@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from llmtrace.dataset.case import Case, Window, no_signals
-from llmtrace.dataset.columns import concatenate
+from llmtrace.dataset.columns import concatenate, from_dicts
 from llmtrace.triage.attribution.components import Values, values
 from llmtrace.triage.comparison import extreme_waits
-from llmtrace.triage.comparison.p95_change import CERTAIN
+from llmtrace.triage.comparison.p95_change import CERTAIN, LEAST, compare, measured
 from llmtrace.triage.comparison.within_groups import clearest_group
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.result import NOTHING_FOUND, SURE
@@ -92,6 +92,21 @@ def test_some_that_wait_for_seconds_are_a_regression():
     moved = [triage(day(usually, now, n=(70, 70), seed=n), QUICK).verdict for n in range(12)]
 
     assert sum(verdict not in NOTHING_FOUND for verdict in moved) >= 9
+
+
+def test_a_few_of_very_many_do_not_move_a_p95():
+    """Three of 220 wait far longer than any before, and the p95 is higher by chance alone."""
+    before, after = usual(220, 0), with_long(usual(220, 9), [50, 100, 150], 30.0)
+    rows = [from_dicts([{"start": round(t * 1e9), "ttft_s": value, "e2e_s": 40.0}
+                        for t, value in zip(side.t, side.value, strict=True)])
+            for side in (before, after)]  # fmt: skip
+    window = Window(0.0, 220.0)
+
+    found = compare(measured((rows[0], rows[1]), (window, window), "ttft")).change
+
+    assert found.grew[0] > LEAST
+    assert far_beyond(before, after) < CERTAIN
+    assert not found.significant
 
 
 def wandering(seed: int, n: int = 60) -> Case:

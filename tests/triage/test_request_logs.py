@@ -18,7 +18,7 @@ from llmtrace.dataset.rows_in_order import evenly_weighted, in_order
 from llmtrace.triage.evidence.changes import shift
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.report.next_steps import next_steps, would_settle
-from llmtrace.triage.result import Result
+from llmtrace.triage.result import SURE, Result
 
 START: Final = 1_795_780_800  # of four hours
 ONSET: Final = START + 8400
@@ -72,6 +72,22 @@ def long_prompts(row: dict[str, Any], _dice: np.random.Generator) -> None:
 def deployment(row: dict[str, Any], _dice: np.random.Generator) -> None:
     """A new version takes 0.4 s longer."""
     row |= {"version": "1.5.0", "later": 0.4}
+
+
+def dies(row: dict[str, Any], dice: np.random.Generator) -> None:
+    """One of four replicas fails for two minutes, and then gets nothing for half an hour."""
+    since = row["start"] / 1e9 - ONSET
+    if row["replica"] == "llm-2" and since < 120:
+        row |= {"outcome": "error", "http_status": 502}
+    elif row["replica"] == "llm-2" and since < 1800:
+        row["replica"] = f"llm-{dice.choice([0, 1, 3])}"
+    row["slower"] = 2.0 if since < 1800 else 1.0
+
+
+def sent_again(row: dict[str, Any], dice: np.random.Generator) -> None:
+    """One request in six is sent again after 0.8 s, whose first status is not logged."""
+    if dice.random() < 1 / 6:
+        row |= {"attempts": 2, "retry_s": 0.8, "later": 0.8}
 
 
 def growing(row: dict[str, Any], dice: np.random.Generator) -> None:
@@ -167,6 +183,37 @@ def test_without_any_stage_that_is_what_is_missing():
     assert [text.partition(",")[0] for text in would_settle(result_of(deployment))] == [
         "the stages of each request"
     ]
+
+
+def test_a_replica_that_fails_and_serves_nothing_afterwards_is_down():
+    """The others get its share because it died, and no balancer prefers them."""
+    rows = log_of(dies)
+    failed = [row for row in rows if row["outcome"] == "error"]
+    assert len(failed) >= 2
+
+    found = triaged(rows)
+
+    assert (found.causes[0].id, found.causes[0].status) == ("engine_down", "confirmed")
+    assert status_of(found, "replica_imbalance") not in SURE
+    assert status_of(found, "provider_errors") not in SURE
+
+
+def test_retries_without_a_status_are_possibly_of_a_limit():
+    """They came too soon for an attempt that was never answered, and no gateway is reported."""
+    rows = [{"attempts": 1, "retry_s": 0.0, **row} for row in log_of(sent_again)]
+    first = triaged(rows).causes[0]
+
+    assert (first.id, first.status) == ("rate_limit_retries", "possible")
+    assert not any("not reported" in one.text for one in first.evidence)
+
+
+def test_a_log_of_chunks_gives_its_decode_too():
+    """Of one chunk there is no time after it."""
+    row = {"start": 1, "ttft_s": 0.5, "e2e_s": 2.5, "output_tokens": 21, "outcome": "success"}
+    rows = from_dicts([{**row, "chunks": n} for n in (20, 1)])
+
+    assert rows.numbers["decode_s"].tolist() == pytest.approx([2.0, np.nan], nan_ok=True)
+    assert rows.numbers["tpot_s"].tolist() == pytest.approx([0.1, np.nan], nan_ok=True)
 
 
 def test_the_order_of_rows_does_not_matter():

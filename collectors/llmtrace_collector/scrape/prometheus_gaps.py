@@ -93,10 +93,10 @@ def engine_gaps(server: Prometheus) -> Gaps:
     up = server.ask("query", query='{__name__=~"llmtrace_target_up"}')
     behind = {str(from_prometheus.labels_of(one).get("kind")) for one in up}
     why = {
-        metric: reason
+        signal.metric + suffix: reason
         for signal in SIGNALS.values()
         for reason in (_reason(signal, found, profiles, behind),)
-        for metric in _metrics(signal)
+        for suffix in suffixes(signal.kind)
     }
     whole = {"ttft", "queue", "prefill"} <= {
         one.signal.name for reading in found for one in reading.measured
@@ -123,10 +123,6 @@ def _pages(server: Prometheus, names: Sequence[str]) -> dict[str, str]:
             line = f"{labels['__name__']}{{{written}}} {value}\n"
             lines[from_prometheus.instance_of(labels)].append(line)
     return {instance: "".join(page) for instance, page in lines.items()}
-
-
-def _metrics(signal: Signal) -> tuple[str, ...]:
-    return tuple(signal.metric + suffix for suffix in suffixes(signal.kind))
 
 
 def _reason(

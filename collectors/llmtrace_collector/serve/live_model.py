@@ -150,12 +150,9 @@ def lines(
         name: _line(name, counted.get(name, Counted(0)), limits.get(name), waited, budget)
         for name in MEASURED
     }
-    shown = [name for name in PARTITION if name != UNATTRIBUTED or _any(counted, name)]
+    rest = UNATTRIBUTED in counted and counted[UNATTRIBUTED].sum_ns > 0
+    shown = [name for name in PARTITION if name != UNATTRIBUTED or rest]
     return tuple(made[name] for name in shown), tuple(made[name] for name in METRICS)
-
-
-def _any(counted: Mapping[str, Counted], name: str) -> bool:
-    return name in counted and counted[name].sum_ns > 0
 
 
 def _line(

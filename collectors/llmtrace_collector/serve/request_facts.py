@@ -86,7 +86,7 @@ def gather(store: StoreReader, name: str, span_id: str | None = None) -> Request
         return None
     trace = read.trace(store, row.trace_id)
     spans = {span["span_id"]: span for span in trace["spans"]}
-    own = _attributes(spans.get(row.span_id))
+    own = spans[row.span_id]["attributes"] if row.span_id in spans else {}
     row = replace(
         row,
         response_headers={
@@ -118,10 +118,6 @@ def _chosen(rows: Sequence[Row], span_id: str | None) -> Row | None:
     if span_id is not None:
         return next((row for row in rows if row.span_id == span_id), None)
     return next((row for row in rows if not row.nested), rows[0] if rows else None)
-
-
-def _attributes(span: Mapping[str, Any] | None) -> dict[str, str]:
-    return {} if span is None else span["attributes"]
 
 
 def _attempt_log(written: str | None) -> tuple[Attempt, ...]:

@@ -58,8 +58,8 @@ def list_html(view: ListView) -> str:
     return (
         f"{frame.navigation()}<main><h1>Requests</h1>"
         f"<section>{_form(view)}{_spans(view)}</section>"
-        f"<section>{_count(view)}{frame.legend() if view.rows else ''}{_table(view)}{_pages(view)}"
-        f"</section></main>"
+        f"<section>{_count(view)}{frame.legend() if view.rows else ''}{_table(view)}"
+        f'<p class="pages">{" ".join(_links(view))}</p></section></main>'
     )
 
 
@@ -187,10 +187,6 @@ def _word(value: object) -> str:
 
 def _titled(value: object) -> str:
     return f' title="{frame.text(value)}"' if value else ""
-
-
-def _pages(view: ListView) -> str:
-    return f'<p class="pages">{" ".join(_links(view))}</p>'
 
 
 def _links(view: ListView) -> Iterator[str]:

@@ -83,16 +83,12 @@ def _heading(facts: RequestFacts) -> str:
             ("trace id", row.trace_id), ("span id", row.span_id),
         )
     )  # fmt: skip
-    simulated = " · SIMULATED engine" if _simulated(row) else ""
+    simulated = row.attributes.get("simulated") in {True, "true"} and " · SIMULATED engine"
     return (
         f"<h1>{text(span_name(row))}</h1><p><span{bad}>{text(row.outcome)}{error}</span> · "
-        f"e2e {ms(row.e2e_s)}{ttft} · began {moment(row.start)}{simulated}</p>"
+        f"e2e {ms(row.e2e_s)}{ttft} · began {moment(row.start)}{simulated or ''}</p>"
         f'<p class="verdict">{text(verdict(facts.explanation))}</p><dl>{ids}</dl>'
     )
-
-
-def _simulated(row: Row) -> bool:
-    return row.attributes.get("simulated") in {True, "true"}
 
 
 def _links(facts: RequestFacts, templates: Sequence[LinkTemplate]) -> str:

@@ -94,10 +94,6 @@ def _figures() -> Iterator[Column]:
         yield column, read
 
 
-def _count(value: str) -> str:
-    return f"if({value} BETWEEN 0 AND {1 << 53}, {value}, NULL)"
-
-
 def _reads() -> dict[str, str]:
     """The expression of each field, by its name, for every kind of part."""
     reads = {field.name: field.read for field in FIELDS}
@@ -125,7 +121,7 @@ def _reads() -> dict[str, str]:
         "prompt_tokens", "output_tokens", "cached_tokens", "cache_write_tokens",
         "reasoning_tokens", "max_tokens", "preemptions",
     ):  # fmt: skip
-        reads[field] = _count(reads[field])
+        reads[field] = f"if({reads[field]} BETWEEN 0 AND {1 << 53}, {reads[field]}, NULL)"
     reads["request_id"] = (
         f"if(tells = 'genai' AND {attribute('llmtrace.request_id')} = '', '', {reads['request_id']})"
     )

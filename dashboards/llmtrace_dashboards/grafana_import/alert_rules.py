@@ -83,7 +83,9 @@ def _rule(rule: Mapping[str, Any], folder: str, datasource: str, group: str) -> 
         "execErrState": "Error",
         "isPaused": False,
         "labels": labels,
-        "annotations": _annotations(rule.get("annotations", {})),
+        "annotations": {
+            key: _VALUE.sub(_NUMERIC, text) for key, text in rule.get("annotations", {}).items()
+        },
     }
 
 
@@ -92,10 +94,6 @@ def _duration(whole: int) -> str:
         if whole and whole % size == 0:
             return f"{whole // size}{unit}"
     return f"{whole}s"
-
-
-def _annotations(texts: Mapping[str, str]) -> dict[str, str]:
-    return {key: _VALUE.sub(_NUMERIC, text) for key, text in texts.items()}
 
 
 def _queried(expression: str, datasource: str) -> dict[str, Any]:

@@ -209,7 +209,8 @@ class Conversation:
         if opened is not None and opened.recording is recording:
             self._attempt = attempt = opened.attempt
             # Time between the opening and the request was the client's own.
-            since = recording.clock() - opened.at - (_marked(recording) - opened.marked)
+            marked = sum(recording.marked_before.values()) - opened.marked
+            since = recording.clock() - opened.at - marked
             recording.client = (recording.client or 0) + max(0, since)
         else:
             self._attempt = attempt = recording.attempt()
@@ -442,10 +443,6 @@ def _over(recording: Recording) -> bool:
     failure = recording.failure
     finished = recording.info.get("finish_reason") is not None
     return finished or (failure is not None and failure is not _LEFT)
-
-
-def _marked(recording: Recording) -> int:
-    return sum(recording.marked_before.values())
 
 
 def _as_of(recording: Recording, at: int) -> None:

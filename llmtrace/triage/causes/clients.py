@@ -107,7 +107,7 @@ def serial_tools(e: Evidence) -> Finding:
         result must wait.
     """
     wall, waste = e.turn("tool_wall_s"), e.turn("tool_waste_s")
-    calls, path = e.turn("tool_calls"), e.turn("tool_critical_path_s")
+    calls, path, render = e.turn("tool_calls"), e.turn("tool_critical_path_s"), e.row("render_s")
     overlapped = (
         None if wall is None or path is None else wall.after_mean <= 1.15 * path.after_mean
     )
@@ -128,7 +128,7 @@ def serial_tools(e: Evidence) -> Finding:
               f"{say.percent(part or 0)} of the tools' time could be saved by overlapping"),
         support(None if calls is None else calls.mean_rose(0.0),
                 say.amounts("calls a turn", calls)),
-        support(e.stage_rose("render"), say.durations("render", e.row("render_s"))),
+        support(bool(render) and e.stage_rose("render"), say.durations("render", render)),
         against(overlapped, "tools overlap as far as they can: one is slow itself"),
     ]  # fmt: skip
     action = "Fix: run the independent tool calls of a turn together, each with a time-out."

@@ -16,7 +16,7 @@ from llmtrace.triage.evidence.changes import HALF, RATHER_SURE
 from llmtrace.triage.evidence.counter_ratios import ratio_of
 from llmtrace.triage.evidence.engine_starts import restarted, starts
 from llmtrace.triage.evidence.evidence import Evidence
-from llmtrace.triage.evidence.gone_engines import shares_of_replicas
+from llmtrace.triage.evidence.gone_engines import failed_and_left, shares_of_replicas
 from llmtrace.triage.evidence.inside_engines import (
     at_limit,
     batch_filled,
@@ -324,6 +324,8 @@ def replica_imbalance(e: Evidence) -> Finding:
                 strongly=True),
         against(bool(starts(e)) and not restarted(e), "an engine has just started"),
         against(bool(silent), f"{', '.join(silent)} reports nothing, others do", strongly=True),
+        against(bool(left := failed_and_left(e)),
+                f"{', '.join(left)} serves none since requests failed there", strongly=True),
         against(None if local is not None or not e.after.known("ttft_s") else
                 bool(e.moved) and _all_replicas_rose(e), "all replicas got slower"),
     ]  # fmt: skip

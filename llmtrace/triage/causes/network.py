@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from llmtrace.stats.arrays import Mask
+from llmtrace.stats.arrays import Mask, finite
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, steady, support
 from llmtrace.triage.evidence import format_figures as say
 from llmtrace.triage.evidence.changes import HALF, RATHER_SURE, SURE, Shift
@@ -21,6 +21,8 @@ from llmtrace.triage.evidence.inside_engines import (
     slow_front_end,
 )
 from llmtrace.triage.evidence.refusals import (
+    FAR_LATER,
+    lost_per_retry,
     over_quota,
     refused_connections,
     retried_busy,
@@ -236,7 +238,7 @@ def rate_limit_retries(e: Evidence) -> Finding:
     """
     retried = e.share("retried", sent_again)
     by_status = _share_ended_by_status(e)
-    wait = e.row("retry_s")
+    wait, gateway = e.row("retry_s"), e.row("gateway_s")
     limited, seen = _over_limit(e), _limit_counts_rose(e)
     local = e.local("tenant", "retry_s")
     again = restarted(e)
@@ -258,10 +260,11 @@ def rate_limit_retries(e: Evidence) -> Finding:
               f"429 or a quota named: {quota}" if e.rate("gateway_429") is None else
               f"gateway: {say.counted('429', e.counted_in_equal_time('gateway_429'))}",
               "the gateway's counter of 429, or the status of each attempt"),
-        support(None if wait is None else wait.after_mean > 2 * wait.before_mean + 0.005,
+        support(None if wait is None or not (any(seen) or by_status or busy.after_k)
+                else wait.after_mean > 2 * wait.before_mean + 0.005,
                 say.durations("failed attempts and backoff", wait)),
         support(None if local is None else True, f"only {local}"),
-        support(e.stage_rose("gateway"), say.durations("gateway", e.row("gateway_s"))),
+        support(bool(gateway) and e.stage_rose("gateway"), say.durations("gateway", gateway)),
         against(refused.rose(0.01, 3, 2.0) and not any(seen),
                 f"connections were refused: {refused}"),
         against(bool(again), f"{', '.join(again)} was restarted"),
@@ -456,7 +459,12 @@ def _rejected_and_retried(e: Evidence, seen: list[bool], by_status: float | None
         return False
     if any(seen) or e.share("busy", retried_busy).rose(0.005, 3):
         return True
-    return None if by_status is None else by_status >= _MOSTLY
+    if by_status is not None:
+        return by_status >= _MOSTLY
+    # The status of what is sent again is not known: a limit answers at once, a silence does not.
+    lost, first = finite(lost_per_retry(e.after)), e.row("ttft_s")
+    at_once = len(lost) and first is not None and np.median(lost) <= FAR_LATER * first.before_p95
+    return True if at_once else None
 
 
 def _share_ended_by_status(e: Evidence) -> float | None:

@@ -17,6 +17,8 @@ from llmtrace.triage.evidence.evidence import METRICS, Evidence
 from llmtrace.triage.evidence.kinds import ALL_KINDS, usual_share
 from llmtrace.triage.evidence.refusals import (
     ERROR,
+    FAR_LATER,
+    lost_per_retry,
     over_quota,
     refused_connections,
     server_errors_again,
@@ -157,15 +159,16 @@ def provider_errors(e: Evidence) -> Finding:
     _, cut = broken(e)
     begun = int(broken_midstream(e.after).sum())
     gone = seen_engines and not (e.has("running") or e.has("started"))
-    down = gone or bool(restarted(e)) or bool(gone_engines.vanished(e))
+    left = bool(gone_engines.failed_and_left(e))
+    down = gone or left or bool(restarted(e)) or bool(gone_engines.vanished(e))
     lines = [
         required(failed.rose(*_BEYOND) or server_errors_again(e)
                  or (None if silent else False),
                  f"not served: {said or 'none'}", "the rows' `http_status` or `error_type`"),
-        support(not seen_engines, "no engine is seen that serves them"),
+        support(not (seen_engines or left), "no engine is seen that serves them"),
         support(seen_engines and not down, "every engine goes on: what is before them answers"),
-        against(down, "an engine was restarted, or stopped reporting", strongly=True),
-        proof(not seen_engines and answered.rose(*_BEYOND)
+        against(down, "an engine was restarted, or stopped reporting or serving", strongly=True),
+        proof(not (seen_engines or left) and answered.rose(*_BEYOND)
               and answered.after_k >= HALF * failed.after_k,
               f"5xx in place of a response: {answered}"),
         support(seen_engines and answered.rose(*_BEYOND),
@@ -184,7 +187,7 @@ def _not_served(e: Evidence, *, seen_engines: bool) -> tuple[Share, dict[str, Sh
     whole, first = e.row("e2e_s"), e.row("ttft_s")
     deadline = cut_by_deadline(e)
     usual = np.inf if whole is None or deadline else whole.before_p95
-    begins = np.inf if seen_engines or first is None or deadline else first.before_p95
+    begins = np.inf if seen_engines or first is None or deadline else FAR_LATER * first.before_p95
 
     def hangs(side: Side) -> Mask:
         """Return which requests timed out after longer than nearly all responses took before."""
@@ -192,9 +195,8 @@ def _not_served(e: Evidence, *, seen_engines: bool) -> tuple[Share, dict[str, Sh
 
     def again(side: Side) -> Mask:
         """Return which were sent again without a status, after longer than responses took."""
-        tries, lost = side.number("attempts") - 1, side.number("retry_s")
-        answered = np.nan_to_num(side.number("gateway_s")) >= HALF * lost
-        return (tries > 0) & (lost / np.maximum(tries, 1) >= begins) & ~answered
+        answered = np.nan_to_num(side.number("gateway_s")) >= HALF * side.number("retry_s")
+        return (lost_per_retry(side) >= begins) & ~answered
 
     kinds = {"5xx": _error_status, "refused": refused_connections,
              "no answer in time": hangs, "sent again without one": again}  # fmt: skip

@@ -125,7 +125,7 @@ def engine_down(e: Evidence) -> Finding:
     known = e.has("started") or e.has("running") or _start_time_in_facts(e)
     limited = e.share("quota", over_quota).after_k >= _NEARLY_ALL * failures.after_k
     failing = failures.rose(0.003, 3, 2.0) and not limited
-    left_out = gone_engines.starved(e) if failing and not known else []
+    left_out = {} if known else gone_engines.failed_and_left(e)
     lost = gone_engines.lost_traffic(e, [*down, *left_out])
     cut_off = gone_engines.failed_when_it_stopped(e, gone) if lost else 0
     local, refused = where_broken(e), e.share("connect", refused_connections)
@@ -136,10 +136,12 @@ def engine_down(e: Evidence) -> Finding:
         gate(failing or bool(lost) or again_sent.rose(0.003, 3, 2.0),
              f"requests ended in a failure: {failures}"),
         required(bool(down or left_out) or (False if known else None),
-                 f"{', '.join(left_out)}: hardly any requests, and some fail" if left_out else
+                 f"{', '.join(left_out)}: requests fail, and none is served since" if left_out else
                  f"{', '.join(down) or 'no engine'} was restarted or stopped reporting",
                  "when each engine started: the gauge `started`"),
         proof(bool(again) and failing, "the start time moved, and requests failed"),
+        proof(bool(lost) and bool(left_out),
+              f"{sum(left_out.values())} requests failed there, and the others serve its share"),
         proof(bool(lost) and bool(set(again) & set(gone)),
               "it stopped reporting for a while, and started again"),
         proof(cut_off >= _CUT_OFF, f"{cut_off} requests on it failed as its signals stopped"),

@@ -32,6 +32,7 @@ _FEW: Final = 150  # requests up to which clustering cannot be measured well
 _WANDERS: Final = 0.02  # chance of windows as far apart, by their stretches
 _MANY: Final = 5.0  # times the p95 before; no level wanders that far
 _WAITED: Final = ("ttft", "e2e")  # not tpot: over a few tokens it takes extreme values anyway
+_TAIL: Final = 0.02  # of the requests; longer waits of fewer do not move a p95
 _SMALLEST: Final = 1e-9
 
 
@@ -149,7 +150,8 @@ def _beyond_chance(
     far, after = 1.0, both[1]
     if after.metric in _WAITED and p95s[1] > p95s[0]:
         waits = np.concatenate([after.value, after.at_least])
-        far = far_beyond(both[0].value, waits, np.concatenate([after.t, after.censored_t]))
+        if (waits > both[0].value.max()).mean() >= _TAIL:
+            far = far_beyond(both[0].value, waits, np.concatenate([after.t, after.censored_t]))
     return far < certain, min(far, p_value)
 
 

@@ -16,7 +16,8 @@ from llmtrace.triage.evidence.other_clients import ENDED
 
 _PART_LOST: Final = 0.02  # of all requests
 _STEPS: Final = 4  # intervals between samples
-_HARDLY: Final = 0.15  # of its share before
+_FEW: Final = 2  # requests
+_NO_CHANCE: Final = 1e-6  # probability that so many requests in a row miss a replica
 
 
 def vanished(e: Evidence) -> Mapping[str, float]:
@@ -71,11 +72,26 @@ def lost_traffic(e: Evidence, gone: Iterable[str]) -> list[tuple[str, Share]]:
     return [one for one, fall in zip(shares, back, strict=True) if fall.rose(_PART_LOST)]
 
 
-def starved(e: Evidence) -> list[str]:
-    """Return the replicas that get hardly any requests any more."""
-    every = shares_of_replicas(e).items()
-    return [name for name, one in every if one.before_k >= MIN_COUNT
-            and one.after <= _HARDLY * one.before]  # fmt: skip
+@memoized
+def failed_and_left(e: Evidence) -> Mapping[str, int]:
+    """Return the replicas that serve nothing for a while from failures on, and how many failed.
+
+    By rows alone: the last requests that a balancer sends to a dead replica fail.
+    """
+    found, sides = {}, (e.before, e.after)
+    t = np.concatenate([side.t for side in sides])
+    lost = np.concatenate([failed(side) for side in sides])
+    for name, share in shares_of_replicas(e).items():
+        here = np.concatenate([side.where("replica", name) for side in sides])
+        served = np.sort(np.append(t[here & ~lost], e.after.window.end))
+        if share.before_k < MIN_COUNT or len(served) < _FEW:
+            continue
+        others = np.diff(np.searchsorted(np.sort(t[~here & ~lost]), served))
+        since, until = served[others.argmax() :][:2]
+        n = int((here & lost & (t > since) & (t < until)).sum())
+        if n >= _FEW and (1 - share.before) ** others.max() < _NO_CHANCE:
+            found[name] = n
+    return found
 
 
 @memoized

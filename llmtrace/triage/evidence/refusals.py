@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from llmtrace.stats.arrays import Mask
+from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.evidence.changes import HALF, RATHER_SURE
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.window_rows import Side
@@ -14,6 +14,7 @@ from llmtrace.triage.evidence.window_rows import Side
 REFUSED: Final = 400  # from this HTTP status on, a request was answered with an error
 TOO_MANY: Final = 429  # HTTP status of a request over a limit
 ERROR: Final = 500  # from this HTTP status on, the server failed
+FAR_LATER: Final = 2.0  # of the p95 of first content: a failed attempt that took longer was silent
 
 
 def refused_connections(side: Side) -> Mask:
@@ -30,6 +31,11 @@ def refused_connections(side: Side) -> Mask:
 def sent_again(side: Side) -> Mask:
     """Return which requests were sent more than once."""
     return side.number("attempts") > 1
+
+
+def lost_per_retry(side: Side) -> Floats:
+    """Return the seconds that each failed attempt took, with the pause after it; NaN = none."""
+    return side.number("retry_s") / np.where(sent_again(side), side.number("attempts") - 1, np.nan)
 
 
 def over_quota(side: Side) -> Mask:
