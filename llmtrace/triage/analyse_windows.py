@@ -9,6 +9,7 @@ from typing import Final
 from llmtrace.dataset.case import Case, Window
 from llmtrace.dataset.columns import Columns, concatenate
 from llmtrace.dataset.rows_in_order import thinned
+from llmtrace.stats.arrays import finite
 from llmtrace.stats.quantiles import least_values
 from llmtrace.triage.attribution.attribute import Spread, bootstrap
 from llmtrace.triage.attribution.cohorts import failing_cohorts, find_cohorts
@@ -160,11 +161,18 @@ class Analysis:
         return self.is_over and self.search.window_rows[1].n < _BLIP * self.search.rows.n
 
     @property
+    def lost_s(self) -> float:
+        """Seconds by which all requests of the window after took longer than those before."""
+        before, after = (finite(rows.numbers["e2e_s"]) for rows in self.search.window_rows)
+        return float(after.sum() - before.mean() * len(after)) if len(before) else 0.0
+
+    @property
     def is_possible_when_dated(self) -> bool:
-        """Whether a cause is possible at a sure date, of anything but traffic."""
-        chosen = self.search.chosen
-        surely_dated = chosen.dated and chosen.dated_by not in ("", TRAFFIC)
-        return surely_dated and self.causes[0].status in NAMED
+        """Whether a cause is possible at a sure date, of traffic only if it is lost until now."""
+        chosen, first = self.search.chosen, self.causes[0]
+        lost = first.id == "traffic_lost" and self.judged.verdict == "traffic" and not self.is_over
+        surely_dated = chosen.dated and (chosen.dated_by not in ("", TRAFFIC) or lost)
+        return surely_dated and first.status in NAMED
 
     @property
     def explains_as_one_of_several(self) -> bool:
