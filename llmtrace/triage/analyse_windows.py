@@ -60,6 +60,7 @@ _WAITS: Final[tuple[Metric, ...]] = (*STAGED, "e2e")
 # These causes show in the rows by themselves, whether or not a p95 moves.
 _COUNTED_IN_ROWS: Final = COUNTED | {"serial_tools"}
 _BLIP: Final = 0.1  # of the requests searched
+_HEAVY: Final = 2.0  # times the usual mean of e2e
 _AT_THE_END: Final = 0.05  # of the time searched
 
 Progress = Callable[[str, float], None]
@@ -157,14 +158,11 @@ class Analysis:
 
     @property
     def is_blip(self) -> bool:
-        """Whether it is over, and only few of the requests searched are in it."""
-        return self.is_over and self.search.window_rows[1].n < _BLIP * self.search.rows.n
-
-    @property
-    def lost_s(self) -> float:
-        """Seconds by which all requests of the window after took longer than those before."""
+        """Whether it is over, only few of the requests are in it, and they took no far longer."""
         before, after = (finite(rows.numbers["e2e_s"]) for rows in self.search.window_rows)
-        return float(after.sum() - before.mean() * len(after)) if len(before) else 0.0
+        heavy = len(before) and len(after) and after.mean() >= _HEAVY * before.mean()
+        few = self.search.window_rows[1].n < _BLIP * self.search.rows.n
+        return self.is_over and few and not heavy
 
     @property
     def is_possible_when_dated(self) -> bool:

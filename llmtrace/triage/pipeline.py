@@ -145,14 +145,11 @@ def _find(
     report("comparing", 0.2)
     found = analyse_case(search, settings.metric, settings.bootstrap)
     blip = found.is_blip and settings.at is None
-    # A cause that always has proof began at some other time, and varying load makes blips: they
-    # count if requests lose more time in them than at other times.
+    # A cause that always has proof began at some other time, and varying load makes blips.
     if not found.explains or search.found_nothing or blip:
         widely = search.found_nothing or blip
         others = _others(case, found, settings, analyse_case, mostly, widely=widely)
-        weighty = (one for one in others
-                   if not blip or not (one.is_blip or one.lost_s < found.lost_s))  # fmt: skip
-        best = _best_of(weighty, found)
+        best = _best_of((one for one in others if not (blip and one.is_blip)), found)
         if best is not None:
             same_windows = best.search is search  # then it is another metric of them
             again = analyse_case(
