@@ -84,6 +84,11 @@ def idle_timeout(e: Evidence) -> Finding:
         support(usual, f"{say.seconds(after_s or 0)} is a usual setting"),
         support(not restarted(e), "no engine was restarted"),
         against(found.at_once, "they ended at the same instant"),
+        # Of engines that are seen, the timer is what is known: each request reached one of them.
+        against(not (limited or e.sees_engines or e.up("ttft_s")) and not
+                (np.isfinite(e.after.number("ttft_s")) & failed(e.after)).any(),
+                "none of them had any content, and what is answered is as fast as before: they "
+                "hang, whoever gives up on them"),
     ]  # fmt: skip
     action = (
         f"Fix: find the hop with a time-out of {say.seconds(after_s)} and raise it"
