@@ -144,7 +144,8 @@ def engine_down(e: Evidence) -> Finding:
                  "when each engine started: the gauge `started`"),
         proof(bool(again) and failing, "the start time moved, and requests failed"),
         proof(bool(lost) and bool(left_out),
-              f"{sum(n for n, _ in left_out.values())} requests failed there, and the others serve its share"),
+              f"{sum(n for n, _ in left_out.values())} requests failed there, and the others serve "
+              "its share"),
         proof(bool(lost) and bool(set(again) & set(gone)),
               "it stopped reporting for a while, and started again"),
         proof(cut_off >= _CUT_OFF, f"{cut_off} requests on it failed as its signals stopped"),
