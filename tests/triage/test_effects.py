@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import pytest
 
+from llmtrace.triage.causes import RULES
+from llmtrace.triage.causes.scoring import with_points
+from llmtrace.triage.result import Point
+
 from .hand_made import hosted, longer_outputs, lora_slots, rng, traffic_surge
 from .incidents import AFTER, BEFORE, REPLICAS, Incident, quiet
 
@@ -173,8 +177,10 @@ def test_longer_answers_of_a_provider_are_no_cause_of_what_they_cannot_reach(met
     assert "it does not make" in found.against[0].text
 
 
-def test_what_is_as_usual_explains_no_cause_away() -> None:
+def test_what_is_as_usual_explains_no_cause_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """Responses are as long in every third minute before: it is adapters that lack a slot."""
+    rule, less = RULES["lora_slots"], [Point("one that is less clear", -11)]
+    monkeypatch.setitem(RULES, "lora_slots", lambda e: with_points(rule(e), less))
     made = lora_slots()
     for row in made.rows:
         t = row["start"] / 1e9

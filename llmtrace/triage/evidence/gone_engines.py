@@ -76,8 +76,7 @@ def lost_traffic(e: Evidence, gone: Iterable[str]) -> list[tuple[str, Share]]:
 def failed_and_left(e: Evidence) -> Mapping[str, tuple[int, float]]:
     """Return the replicas that serve nothing for a while from failures on.
 
-    For each how many requests failed there, and after how many seconds it serves again (infinite =
-    it does not).
+    For each how many requests failed there, and for how many seconds it serves nothing.
 
     By rows alone: the last requests that a balancer sends to a dead replica fail.
     """
@@ -93,7 +92,7 @@ def failed_and_left(e: Evidence) -> Mapping[str, tuple[int, float]]:
         since, until = served[others.argmax() :][:2]
         n = int((here & lost & (t > since) & (t < until)).sum())
         if n >= _FEW and (1 - share.before) ** others.max() < _NO_CHANCE:
-            found[name] = n, until - since if until < served[-1] else np.inf
+            found[name] = n, until - since
     return found
 
 
