@@ -229,6 +229,9 @@ def analyse(
     group = _group_that_moved(search, comparison, judged, new_share=parts.cells.unmatched_share)
     if group is not None:
         judged = of_a_kind(judged, group.cohort, group.compared.change)
+        comparison = replace(comparison, metric=group.compared.change.metric)
+        parts = divided[comparison.metric]
+        spread = _resample(comparison, parts, draws, seed, report)
     cohorts = _cohorts(comparison, parts) if group is None else (group.cohort,)
     report("weighing causes", 0.9)
     change = comparison.change
@@ -257,7 +260,7 @@ def _compare(search: Search, metric: Metric | None) -> Comparison:
     given windows, which allow more alarms.
     """
     found = _compare_at(search, metric, search.alarm, search.alarm_of_outcomes)
-    if not (found.change.significant and found.change.grew[0] < 0):
+    if not found.change.fell:
         return found
     strict = _compare_at(search, metric, (CERTAIN, LEAST), CERTAIN / 2)
     if strict.outcomes.significant or strict.outcomes.gave_up:
@@ -337,18 +340,19 @@ def _judge(
         after=search.chosen.after,
         span_s=search.span.seconds,
         alike_days=search.alike_days,
-        metric=comparison.metric,
+        rose=comparison.metric if comparison.change.rose else None,
     )
 
 
 def _group_that_moved(
     search: Search, comparison: Comparison, judged: Judged, *, new_share: float
 ) -> Group | None:
-    """Return the kind of request that moved, if all together did not; only in given windows.
+    """Return the kind of request that got slower, if all together did not; only in given windows.
 
     If many requests are of kinds never seen before (`new_share`), a group is not comparable.
     """
-    if search.chosen.searched or judged.verdict not in NOTHING_FOUND or new_share > NEW_SHARE:
+    worse = judged.verdict not in NOTHING_FOUND and not comparison.change.fell
+    if search.chosen.searched or worse or new_share > NEW_SHARE:
         return None
     return clearest_group(comparison.rows, comparison.windows)
 

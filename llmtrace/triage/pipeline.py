@@ -106,7 +106,8 @@ def triage(
     report("sorting rows", 0.0)
     rows, duplicates = in_order(case.rows)
     found = _find(case, settings, rows, report)
-    if not found.search.chosen.searched and not found.names_a_cause:
+    given = not found.search.chosen.searched and found.search.alike_days is None
+    if given and not found.names_a_cause:
         found = _search_instead(case, settings, rows, report, found)
     intervals = found.spread is not None or not settings.bootstrap
     result = build_result(

@@ -216,6 +216,11 @@ class Change:
         return self.significant and self.grew[0] > 0
 
     @property
+    def fell(self) -> bool:
+        """Whether it fell beyond chance."""
+        return self.significant and self.grew[0] < 0
+
+    @property
     def grew(self) -> tuple[float, str]:
         """Relative growth of the p95, or of the p50 if the p95 hardly moved; and which of them."""
         b, a = self.before, self.after

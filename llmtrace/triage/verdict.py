@@ -167,7 +167,7 @@ def in_time(
     after: Window,
     span_s: float,
     alike_days: int | None,
-    metric: str,
+    rose: str | None,
 ) -> Judged:
     """Adjust the verdict to the course over time, which two windows do not show.
 
@@ -182,7 +182,7 @@ def in_time(
         after: the window after.
         span_s: length of the time searched, seconds.
         alike_days: how many days ago it was alike; `None` = it was not.
-        metric: the metric in question.
+        rose: the metric in question, if it rose; failures alone do not drift.
     """
     if alike_days is not None:
         day = "a day ago" if alike_days == 1 else f"{alike_days} days ago"
@@ -207,7 +207,7 @@ def in_time(
             words = words if high else "Requests stopped"
             return Judged("traffic", f"{words}: {low:.3g} → {high:.3g} a second.")
     rise_s = max(
-        (one.rise_s for one in stretches if (one.metric, one.shape) == (metric, "ramp")),
+        (one.rise_s for one in stretches if (one.metric, one.shape) == (rose, "ramp")),
         default=0.0,
     )
     if judged.verdict == "regression" and rise_s >= span_s / 2 > 0:

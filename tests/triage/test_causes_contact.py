@@ -648,3 +648,20 @@ def test_the_rest_of_the_time_is_unattributed_if_no_row_says_so() -> None:
 
     assert made.findings()["client_gate"].status in SURE
     assert np.isfinite(rows.number("unattributed_s")).all()
+
+
+def test_requests_that_hang_at_a_provider_are_no_silent_streams() -> None:
+    """Whoever gives up on them always does so after the same time; the others are as fast."""
+    made = hand_made.hosted(quiet())
+    made.forget_rows("spec_drafted", "spec_accepted")
+    for number, row in enumerate(made.after()):
+        if number % 10 == 0:
+            row |= {"outcome": "error", "http_status": 504, "never_answered": True,
+                    "unattributed_s": 60.0}  # fmt: skip
+            row.pop("finish_reason")
+
+    found = made.findings()
+
+    assert next(iter(found)) == "provider_errors"
+    assert found["provider_errors"].status == "confirmed"
+    assert found["idle_timeout"].status == "possible"

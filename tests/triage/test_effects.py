@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import pytest
 
-from .hand_made import rng, traffic_surge
+from llmtrace.triage.causes import RULES
+from llmtrace.triage.causes.scoring import with_points
+from llmtrace.triage.result import Point
+
+from .hand_made import hosted, longer_outputs, lora_slots, rng, traffic_surge
 from .incidents import AFTER, BEFORE, REPLICAS, Incident, quiet
 
 SURE = ("confirmed", "likely")
@@ -156,3 +160,36 @@ def traffic(*, up: bool, slowly: bool) -> Incident:
 def test_traffic_that_changes_little_by_little_is_that_of_a_day(up, cause, slowly, status) -> None:
     """Where the windows meet, as many come after as before."""
     assert traffic(up=up, slowly=slowly).findings()[cause].status == status
+
+
+@pytest.mark.parametrize(("metric", "stage"), [("ttft_s", "gateway_s"), ("tpot_s", "decode_s")])
+def test_longer_answers_of_a_provider_are_no_cause_of_what_they_cannot_reach(metric, stage):
+    """They keep no slot that others wait for, and share no batch, as far as is known."""
+    made = hosted(longer_outputs())
+    made.forget_rows("spec_drafted", "spec_accepted")
+    for number, row in enumerate(made.after()):
+        row[stage] *= 4 if number % 8 == 0 else 1
+        row["gateway_s"] += (metric == "ttft_s") * 0.8
+
+    found = made.findings(metric=metric)["longer_outputs"]
+
+    assert found.status == "unknown"
+    assert "it does not make" in found.against[0].text
+
+
+def test_what_is_as_usual_explains_no_cause_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Responses are as long in every third minute before: it is adapters that lack a slot."""
+    rule, less = RULES["lora_slots"], [Point("one that is less clear", -11)]
+    monkeypatch.setitem(RULES, "lora_slots", lambda e: with_points(rule(e), less))
+    made = lora_slots()
+    for row in made.rows:
+        t = row["start"] / 1e9
+        if t >= AFTER.start or t % 180 < 60:
+            row["output_tokens"] = row["chunks"] = int(row["output_tokens"] * 2)
+            row["decode_s"] *= 2
+
+    found = made.findings(metric="e2e_s")
+
+    assert found["longer_outputs"].status not in SURE
+    assert next(iter(found)) == "lora_slots"
+    assert found["lora_slots"].status in SURE

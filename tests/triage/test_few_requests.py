@@ -189,6 +189,15 @@ def test_one_replica_that_is_slow_is_found_among_its_own_requests(seed):
     assert result.onset.earliest - 1 <= case.after.start <= result.onset.latest + 10
 
 
+def test_a_kind_that_is_slow_is_found_though_all_together_are_faster():
+    """Shorter responses end sooner, which hides that a replica is slow to begin."""
+    result = triage(day(after=Kind(outputs=0.5, slow_replica=3.0), n=(800, 400)), QUICK)
+
+    assert result.verdict == "regression"
+    assert dict(result.cohorts[0].attributes) == {"replica": "vllm-0"}
+    assert result.metric == "ttft"
+
+
 def test_of_quiet_windows_no_kind_of_request_stands_out():
     """However many kinds there are, one of them rises by chance as seldom as all."""
     cases = [day(n=(400, 300), seed=seed) for seed in range(40)]

@@ -19,6 +19,7 @@ from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.report.naming import verdict_words
 from llmtrace.triage.report.sentences import event_text, when
 from llmtrace.triage.result import NAMED
+from llmtrace.triage.verdict import Judged, in_time
 from llmtrace.triage.windows.changepoint import date_change
 from llmtrace.triage.windows.choose import Chosen, quiet_time, same_hours_earlier
 from llmtrace.triage.windows.highest_stretch import Spike
@@ -291,6 +292,21 @@ def test_a_level_that_rises_for_hours_drifts():
     assert "ramp" in {one.shape for one in result.incidents if one.metric == "ttft"}
 
 
+def test_failures_do_not_drift():
+    """They began at once, while TTFT rose little by little, as it does in a morning."""
+    ramp = Incident(metric="ttft", direction="up", shape="ramp", start=START, end=None,
+                    began_before=False, usual=1.0, level=2.0, requests=9, p_value=0.0,
+                    rise_s=3000.0)  # fmt: skip
+    failing = Judged("regression", "6.4 % of requests fail.")
+    verdicts = [
+        in_time(failing, [ramp], {}, after=Window(START, START + 3600), span_s=3600.0,
+                alike_days=None, rose=rose).verdict
+        for rose in ("ttft", None)
+    ]  # fmt: skip
+
+    assert verdicts == ["drift", "regression"]
+
+
 @pytest.mark.parametrize("rise", [0, 400, 1600])
 def test_a_ramp_is_told_from_a_step(rise):
     """By a straight line that fits better than an edge; a step is none."""
@@ -386,17 +402,21 @@ def test_what_is_worse_than_at_this_hour_yesterday_is_a_regression():
     assert result.before.window.start >= START
 
 
-def test_a_batch_that_ran_the_night_before_is_no_new_kind_of_work():
+@pytest.mark.parametrize("given", [True, False])
+def test_a_batch_that_ran_the_night_before_is_no_new_kind_of_work(given):
     """Its responses are short, so that some metrics are better than usual: so they were then."""
     nights = [
         course((36_000, Kind(rate=0.04)), (1800, Kind(rate=0.8, outputs=0.1, prompts=8.0)),
                (48_600, Kind(rate=0.04)), seed=seed, start=START + day * DAY_S)
         for day, seed in ((0, 5), (1, 50))
     ]  # fmt: skip
-    result = triage(of(concatenate(nights)), QUICK)
+    since = START + DAY_S + 36_000
+    after = Window(since, since + 1800) if given else None
+    result = triage(of(concatenate(nights), after=after), QUICK)
 
     assert result.verdict == "no_change"
     assert "same hours a day ago" in result.reason
+    assert not [one.id for one in result.causes if one.status in NAMED]
     assert result.before.n > 1000
 
 

@@ -196,6 +196,7 @@ def test_a_replica_that_fails_and_serves_nothing_afterwards_is_down():
     found = triaged(rows)
 
     assert (found.causes[0].id, found.causes[0].status) == ("engine_down", "confirmed")
+    assert "none is served for 1,8" in found.causes[0].evidence[1].text  # it came back
     assert status_of(found, "replica_imbalance") not in SURE
     assert status_of(found, "provider_errors") not in SURE
 

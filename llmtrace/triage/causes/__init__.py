@@ -26,7 +26,7 @@ from llmtrace.triage.causes import (
     workload,
 )
 from llmtrace.triage.causes.look_alikes import RELATIONS, look_alikes
-from llmtrace.triage.causes.scoring import at_most_possible, with_points
+from llmtrace.triage.causes.scoring import POSSIBLE, at_most_possible, with_points
 from llmtrace.triage.evidence import changes
 from llmtrace.triage.evidence import format_figures as say
 from llmtrace.triage.evidence.evidence import Evidence
@@ -102,7 +102,8 @@ def causes(evidence: Evidence, can_show: Container[str] = RULES) -> list[Finding
     unusual = {name: _lower_if_usual(evidence, finding) for name, finding in weighed.items()}
     by_effect = [_lower_effect(evidence, finding, unusual) for finding in weighed.values()]
     effects = {one.id for one in by_effect if one is not weighed[one.id]}
-    explained = _lower_if_explained(evidence, _ranked(evidence, by_effect), effects)
+    best = _ranked(evidence, (_lower_if_usual(evidence, finding) for finding in by_effect))[0]
+    explained = (_lower_if_explained(evidence, finding, best, effects) for finding in by_effect)
     last = (_lower_if_usual(evidence, finding) for finding in explained)
     first, *others = _ranked(evidence, last)
     if first.status in NAMED:
@@ -162,7 +163,8 @@ def _lower_if_outside(evidence: Evidence, finding: Finding) -> Finding:
     affects = {name for name, outside in OUTSIDE.items() if finding.id not in outside}
     elsewhere = finding.id == "longer_outputs" or not affects & {*evidence.moved}
     if elsewhere and evidence.metric in evidence.moved:
-        return at_most_possible(finding, text, points=_OUTSIDE_POINTS)
+        below = POSSIBLE - 1 - finding.score
+        return with_points(finding, [Point(text, min(_OUTSIDE_POINTS, below))])
     return with_points(finding, [Point(text, _OUTSIDE_POINTS)])
 
 
@@ -170,8 +172,9 @@ def _is_outside(evidence: Evidence, finding: Finding) -> bool:
     """Return whether a cause cannot affect the metric in question."""
     if finding.id not in OUTSIDE.get(evidence.metric or "", ()):
         return False
-    if finding.id == "longer_outputs":  # they keep their slots, so that others queue
-        return not evidence.up("queue_s")
+    if finding.id == "longer_outputs":  # they keep their slots: others queue, or batches grow
+        waits = evidence.metric == "ttft_s"
+        return not (evidence.up("queue_s") if waits else evidence.sees_engines)
     # New requests wait for the running step, which takes longer in a larger batch.
     return finding.id != "batch_size" or not load.steps_longer(evidence)
 
@@ -299,25 +302,25 @@ def _came_first(evidence: Evidence, finding: Finding, other: str) -> bool:
 
 
 def _lower_if_explained(
-    evidence: Evidence, ranked: Sequence[Finding], effects: Container[str]
-) -> list[Finding]:
-    """Take points off every cause that the best supported one explains already.
+    evidence: Evidence, one: Finding, first: Finding, effects: Container[str]
+) -> Finding:
+    """Take points off a cause if the best supported one, which is likely, explains the change.
 
     How many was measured on worlds that rules were written on: a cause that is not the first needs
     that much more to be right as often (docs/reference/triage-accuracy.md).
     """
-    first = ranked[0]
-    return [
-        with_points(one, [Point(f"{first.id} explains the change already", _EXPLAINED_POINTS)])
-        if one is not first
-        and one.status in NAMED
+    if (
+        one.id != first.id
+        and {one.status, first.status} <= NAMED
+        and first.status in SURE
         and one.id not in effects  # lowered already
         and _same_change(first, one)
         and _is_outside(evidence, first) == _is_outside(evidence, one)
         and not _waits_elsewhere(evidence, first, one)
-        else one
-        for one in ranked
-    ]
+    ):
+        text = f"{first.id} explains the change already"
+        return with_points(one, [Point(text, _EXPLAINED_POINTS)])
+    return one
 
 
 def _waits_elsewhere(evidence: Evidence, first: Finding, other: Finding) -> bool:

@@ -53,18 +53,13 @@ def idle_timeout(e: Evidence) -> Finding:
     cut = e.share("failed", failed)
     before, found = broken(e)
     idle = found.idle
-    known = (
-        found.n == 0
-        or idle is not None
-        or found.idle_share > 0
-        or bool(np.isfinite(e.after.number("max_gap_s")[failed(e.after)]).any())
-    )
+    known = not found.n or idle is not None or found.idle_share > 0 or bool(
+        np.isfinite(e.after.number("max_gap_s")[failed(e.after)]).any())  # fmt: skip
     aged = _cut_at_an_age(e, found)
     constant = found.by_timer and not aged
     after_s = found.age if aged else idle
     usual = after_s is not None and any(
-        abs(after_s - one) <= 0.04 * one + 0.3 for one in _TIMEOUTS_S
-    )
+        abs(after_s - one) <= 0.04 * one + 0.3 for one in _TIMEOUTS_S)  # fmt: skip
     floor = constant and found.idle_floor > found.idle_share
     text = _cut_text(before, found, aged=aged, floor=floor)
     limit = cut_before_content(e)
@@ -84,6 +79,11 @@ def idle_timeout(e: Evidence) -> Finding:
         support(usual, f"{say.seconds(after_s or 0)} is a usual setting"),
         support(not restarted(e), "no engine was restarted"),
         against(found.at_once, "they ended at the same instant"),
+        # Of engines that are seen, the timer is what is known: each request reached one of them.
+        against(not (limited or e.sees_engines or e.up("ttft_s")) and not
+                (np.isfinite(e.after.number("ttft_s")) & failed(e.after)).any(),
+                "none of them had any content, and what is answered is as fast as before: they "
+                "hang, whoever gives up on them"),
     ]  # fmt: skip
     action = (
         f"Fix: find the hop with a time-out of {say.seconds(after_s)} and raise it"

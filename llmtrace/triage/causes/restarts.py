@@ -136,14 +136,14 @@ def engine_down(e: Evidence) -> Finding:
         gate(failing or bool(lost) or again_sent.rose(0.003, 3, 2.0),
              f"requests ended in a failure: {failures}"),
         required(bool(down or left_out) or (False if known else None),
-                 f"{', '.join(left_out)}: requests fail, and none is served since" if left_out else
+                 f"{', '.join(left_out)}: requests fail, and then none is served for "
+                 f"{say.seconds(max(gap for _, gap in left_out.values()))}" if left_out else
                  f"{', '.join(down) or 'no engine'} was restarted or stopped reporting",
                  "when each engine started: the gauge `started`"),
         proof(bool(again) and failing, "the start time moved, and requests failed"),
         proof(bool(lost) and bool(left_out),
-              f"{sum(left_out.values())} requests failed there, and the others serve its share"),
-        proof(bool(lost) and bool(set(again) & set(gone)),
-              "it stopped reporting for a while, and started again"),
+              f"{sum(n for n, _ in left_out.values())} failed there; the others serve its share"),
+        proof(bool(lost and {*again} & {*gone}), "it stopped reporting, and started again"),
         proof(cut_off >= _CUT_OFF, f"{cut_off} requests on it failed as its signals stopped"),
         support(bool(lost), "; ".join(f"{name} gets {one} of requests" for name, one in lost)),
         proof(cut.at_once and turned_away and not again,

@@ -22,15 +22,18 @@ def alike_day(
 ) -> tuple[int, Window] | None:
     """Return how many days ago the same hours were alike, and those hours; `None` = never.
 
-    They were alike if no metric of the incidents moved beyond chance since, no more requests fail,
-    and those hours have enough requests to show such a change.
+    They were alike if no metric of the incidents moved beyond chance since, none is slower and no
+    more requests fail, and those hours have enough requests to show such a change.
     """
     mine = rows.within(after.start, after.end)
     for days, back in same_hours_earlier(after):
         then = rows.within(back.start, back.end)
         if len(then) < _FEWEST:
             continue
-        if all(_alike(one, (then, mine), (back, after)) for one in incidents):
+        sides, windows = (then, mine), (back, after)
+        worse = compare_outcomes(*sides).significant or any(
+            compare(measured(sides, windows, name)).change.rose for name in METRICS)  # fmt: skip
+        if not worse and all(_alike(one, sides, windows) for one in incidents):
             return days, back
     return None
 

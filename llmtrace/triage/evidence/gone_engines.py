@@ -73,8 +73,10 @@ def lost_traffic(e: Evidence, gone: Iterable[str]) -> list[tuple[str, Share]]:
 
 
 @memoized
-def failed_and_left(e: Evidence) -> Mapping[str, int]:
-    """Return the replicas that serve nothing for a while from failures on, and how many failed.
+def failed_and_left(e: Evidence) -> Mapping[str, tuple[int, float]]:
+    """Return the replicas that serve nothing for a while from failures on.
+
+    For each how many requests failed there, and for how many seconds it serves nothing.
 
     By rows alone: the last requests that a balancer sends to a dead replica fail.
     """
@@ -90,7 +92,7 @@ def failed_and_left(e: Evidence) -> Mapping[str, int]:
         since, until = served[others.argmax() :][:2]
         n = int((here & lost & (t > since) & (t < until)).sum())
         if n >= _FEW and (1 - share.before) ** others.max() < _NO_CHANCE:
-            found[name] = n
+            found[name] = n, until - since
     return found
 
 

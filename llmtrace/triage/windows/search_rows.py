@@ -161,7 +161,7 @@ def search_rows(
         chosen = choose_at(at, inside.start / 1e9, choose_for)
     alike = None
     there = overlapping(incidents, chosen.after)
-    if chosen.spike is not None and before is None and there:
+    if before is None and there and (chosen.spike is not None or after is not None):
         alike = alike_day(rows, chosen.after, there)
     if alike is not None:
         chosen = replace(chosen, before=alike[1])
@@ -185,11 +185,12 @@ def with_all_rows(search: Search) -> Search:
 def with_time_between(search: Search) -> Search | None:
     """Add the time between two given windows to the window after.
 
-    The incident may have happened in between. `None` = the windows were searched for, or no
-    request started in between.
+    The incident may have happened in between. `None` = the windows were searched for, or are
+    the same hours of two days, or no request started in between.
     """
     before, after = search.chosen.before, search.chosen.after
-    if search.chosen.searched or not len(search.rows.within(before.end, after.start)):
+    unrelated = search.chosen.searched or search.alike_days is not None
+    if unrelated or not len(search.rows.within(before.end, after.start)):
         return None
     said = (f"the time between both windows, {time_span(before.end, after.start)}, "
             "explains more: it was added to the window after")  # fmt: skip
