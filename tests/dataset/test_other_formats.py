@@ -205,14 +205,19 @@ def test_genai_spans_in_otlp_json(tmp_path):
             "gen_ai.usage.output_tokens": 10, "gen_ai.response.time_to_first_chunk": 0.5,
             "gen_ai.request.stream": True}  # fmt: skip
     failed = {"gen_ai.operation.name": "chat", "http.response.status_code": 529}
-    lines = [batch(span(chat), span({"http.route": "/"}), {**span(chat), "spanId": None} | {
-        "startTimeUnixNano": "then"}), batch(span(failed, status={"code": 2}))]  # fmt: skip
+    whole = {"gen_ai.operation.name": "chat", "gen_ai.request.stream": False}
+    odd_span = span(chat, startTimeUnixNano="then")
+    lines = [
+        batch(span(chat), span({"http.route": "/"}), odd_span),
+        batch(span(failed, status={"code": 2}), span(whole)),
+    ]
 
-    (ok, odd), warnings = read(tmp_path, as_jsonl(lines))
+    (ok, odd, unary), warnings = read(tmp_path, as_jsonl(lines))
 
     assert says(ok, start=AT, e2e_s=1.5, ttft_s=0.5, output_tokens=10, model="gpt-4o",
                 service="shop", outcome="success", stream=True)  # fmt: skip
     assert says(odd, outcome="error", http_status=529, stream=None)
+    assert unary["stream"] is False
     assert any("line: not a row: 1 line ignored" in line for line in warnings)
 
 

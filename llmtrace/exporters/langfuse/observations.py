@@ -33,11 +33,11 @@ _FIELDS: Final = (
 )  # fmt: skip
 
 
-def exported_rows(record: Mapping[str, Any]) -> Iterator[Row | None]:
-    """Yield the row of an exported observation; in CSV, its objects are JSON as text.
+def exported_rows(record: Mapping[str, Any]) -> Iterator[tuple[Row, bool] | None]:
+    """Yield the row of an exported observation, and whether it says if it was streamed.
 
-    Other observations than generations are passed by, unless llmtrace wrote them. `None`: it is
-    not over yet, or cannot be read.
+    In CSV, its objects are JSON as text. Other observations than generations are passed by, unless
+    llmtrace wrote them. `None`: it is not over yet, or cannot be read.
     """
     given = dict.fromkeys(_FIELDS) | {
         re.sub("[A-Z]", lambda upper: f"_{upper[0].lower()}", name): _parsed(value) or None
@@ -46,7 +46,7 @@ def exported_rows(record: Mapping[str, Any]) -> Iterator[Row | None]:
     given["usage_details"] = given["usage_details"] or given.get("usage")
     row = row_of(SimpleNamespace(**given))
     if given.get("type") in {None, "GENERATION"} or (row is not None and row.timeline.watched):
-        yield row
+        yield None if row is None else (row, row.timeline.watched or row.timeline.stream)
 
 
 def row_of(observation: Any) -> Row | None:

@@ -19,8 +19,11 @@ _FAILED: Final = {2, "STATUS_CODE_ERROR"}
 _UNREADABLE: Final = (AttributeError, DataError, KeyError, TypeError, ValueError)
 
 
-def exported_rows(record: Mapping[str, Any]) -> Iterator[Row | None]:
-    """Yield the rows of one export of traces; `None`: one of its spans cannot be read."""
+def exported_rows(record: Mapping[str, Any]) -> Iterator[tuple[Row, bool] | None]:
+    """Yield the rows of one export of traces, and whether they say if they were streamed.
+
+    `None`: one of its spans cannot be read.
+    """
     try:
         for batch in record["resourceSpans"]:
             resource = _attributes(batch.get("resource", {}))
@@ -34,7 +37,7 @@ def exported_rows(record: Mapping[str, Any]) -> Iterator[Row | None]:
         yield None
 
 
-def _rows(span: Mapping[str, Any], resource: Mapping[str, Any]) -> Iterator[Row]:
+def _rows(span: Mapping[str, Any], resource: Mapping[str, Any]) -> Iterator[tuple[Row, bool]]:
     """Yield the row of a span, if it is a request's."""
     attributes, start = _attributes(span), int(span["startTimeUnixNano"])
     if not is_row(attributes):
@@ -46,7 +49,7 @@ def _rows(span: Mapping[str, Any], resource: Mapping[str, Any]) -> Iterator[Row]
             "llmtrace.outcome": "error" if failed else "success",
             "llmtrace.unwatched": True,
         }
-    yield from_attributes(
+    row = from_attributes(
         attributes,
         start=start,
         trace_id=span["traceId"],
@@ -54,6 +57,7 @@ def _rows(span: Mapping[str, Any], resource: Mapping[str, Any]) -> Iterator[Row]
         parent_span_id=span.get("parentSpanId") or None,
         resource=resource,
     )
+    yield row, row.timeline.watched or "gen_ai.request.stream" in attributes
 
 
 def _attributes(holder: Mapping[str, Any]) -> dict[str, Any]:

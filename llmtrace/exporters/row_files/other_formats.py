@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from itertools import chain, islice
 from pathlib import Path
@@ -38,10 +38,12 @@ _FIRST_LINES: Final = 100  # of which one must be an object
 _AT_ONCE: Final = 10_000
 _NO_ROW: Final = b"-"  # a line that readers count as none
 _TRUTHS: Final = {"true": True, "false": False}
-_READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Iterator[Row | None]]]] = {
+_Reader = Callable[[Mapping[str, Any]], Iterator[tuple[Row, bool] | None]]
+_READERS: Final[Mapping[str, _Reader]] = {
     "langfuse": observations.exported_rows, "otlp": exported_spans.exported_rows,
 }  # fmt: skip
 _KINDS: Final = flat_kinds()
+_time_ns: Final = lru_cache(maxsize=16)(start_ns)  # a start is read for each duration
 # What a row says of a request that was not observed is no measurement.
 _NOT_OBSERVED: Final = {
     "attempts", "chunks", "unwatched", *(f"{stage}_s" for stage in PARTITION),
@@ -170,8 +172,8 @@ def _rows(record: dict[str, Any] | None, format_: Format) -> Iterator[bytes]:
     elif not format_.reader:
         yield _line(_flat(record, format_))
     else:
-        for row in _READERS[format_.reader](record):
-            yield _NO_ROW if row is None else _line(_of_row(row))
+        for found in _READERS[format_.reader](record):
+            yield _NO_ROW if found is None else _line(_of_row(*found))
 
 
 def _line(flat: Mapping[str, Any]) -> bytes:
@@ -183,16 +185,16 @@ def _line(flat: Mapping[str, Any]) -> bytes:
     return json.dumps(known, default=str).encode()
 
 
-def _of_row(row: Row) -> dict[str, Any]:
+def _of_row(row: Row, stream_known: bool) -> dict[str, Any]:
     """Return a row flat, without what is only assumed of a request that was not observed."""
     flat = row.as_dict()
     if row.timeline.watched:
         return flat
-    dropped = _NOT_OBSERVED if row.timeline.stream else {*_NOT_OBSERVED, "stream"}
+    dropped = _NOT_OBSERVED if stream_known else {*_NOT_OBSERVED, "stream"}
     return {key: value for key, value in flat.items() if key not in dropped}
 
 
-def _flat(record: Mapping[str, Any], format_: Format) -> dict[str, Any]:
+def _flat(record: dict[str, Any], format_: Format) -> dict[str, Any]:
     """Return the flat row of a record; what cannot be read stays as it is, for the reader."""
     flat = {key: value for key, value in record.items() if key in _KINDS}
     for key, sources in format_.keys.items():
@@ -203,7 +205,7 @@ def _flat(record: Mapping[str, Any], format_: Format) -> dict[str, Any]:
     return {key: _as_kind(value, _KINDS[key]) for key, value in flat.items()}
 
 
-def _read(record: Mapping[str, Any], source: str, key: str) -> Any:
+def _read(record: dict[str, Any], source: str, key: str) -> Any:
     """Return what a record says by a source; `None` = unknown."""
     which, path, less, unit = _parts(source)
     value, other = _at(record, path), _at(record, less) if less else 0
@@ -214,22 +216,28 @@ def _read(record: Mapping[str, Any], source: str, key: str) -> Any:
             upstreams = value.rpartition(" : ")[2].split(",")
             return upstreams[-1].strip() if which == "last" else len(upstreams)
         if less or key == "start":
-            until: Any = start_ns(value)
-            since: Any = start_ns(other) if key != "start" else round(float(other) * 1e9)
+            until: Any = _time_ns(value)
+            since: Any = _time_ns(other) if key != "start" else round(float(other) * 1e9)
             return until - since if key == "start" else (until - since) / 1e9
         if unit:
             return float(value) / 1000 if unit == "ms" else int(value) + 1
     return value
 
 
-def _at(record: Mapping[str, Any], path: str) -> Any:
+def _at(record: dict[str, Any], path: str) -> Any:
     """Return what is at a path, through objects and texts that are JSON."""
     value: Any = record
     for name in path.split("."):
         if isinstance(value, str):
-            value = _object(value.encode())
-        value = value.get(name) if isinstance(value, Mapping) else None
+            value = _held(value)
+        value = value.get(name) if isinstance(value, dict) else None
     return value.isoformat() if isinstance(value, datetime) else value
+
+
+@lru_cache(maxsize=16)
+def _held(text: str) -> dict[str, Any] | None:
+    """Return the object that a text is; several keys of a row are in the same."""
+    return _object(text.encode())
 
 
 def _as_kind(value: Any, kind: type) -> Any:
