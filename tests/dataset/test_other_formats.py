@@ -139,7 +139,8 @@ def test_an_export_of_langfuse(tmp_path, form, name):
                 output_tokens=10, model="gpt-4o", route="answer", version="2.4", stream=True,
                 outcome="success", trace_id="t-1", tpot_s=round(1 / 9, 9),
                 attempts=None)  # fmt: skip
-    assert says(odd, outcome="error", http_status=429, prompt_tokens=None, stream=None)
+    assert says(odd, outcome="error", http_status=429, prompt_tokens=None, stream=None,
+                attempts=None, retry_s=None, nested=None)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -217,7 +218,9 @@ def test_genai_spans_in_otlp_json(tmp_path):
     assert says(ok, start=AT, e2e_s=1.5, ttft_s=0.5, output_tokens=10, model="gpt-4o",
                 service="shop", outcome="success", stream=True)  # fmt: skip
     assert says(odd, outcome="error", http_status=529, stream=None)
-    assert unary["stream"] is False
+    assert unary == {"start": AT, "e2e_s": 1.5, "stream": False, "service": "shop",
+                     "operation": "chat", "outcome": "success", "trace_id": "ab" * 16,
+                     "span_id": "cd" * 8, "weight": 1.0}  # fmt: skip
     assert any("line: not a row: 1 line ignored" in line for line in warnings)
 
 
@@ -246,7 +249,10 @@ def test_a_log_with_start_and_end(tmp_path):
 def test_what_cannot_be_read_is_counted(tmp_path):
     """It does not pass as unknown; a request without a time has no place."""
     odd = {**NGINX, "status": "soon", "ttft": "fast"}
-    lines = as_jsonl([NGINX, odd, {**NGINX, "request_time": "-"}]) + '{"msec": 1, "re\n'
+    lines = (
+        as_jsonl([NGINX, odd, {**NGINX, "request_time": "-"}, {**NGINX, "request_time": "fast"}])
+        + '{"msec": 1, "re\n'
+    )
 
     rows, warnings = read(tmp_path, lines)
 

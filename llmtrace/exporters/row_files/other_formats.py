@@ -10,7 +10,7 @@ import json
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -46,7 +46,7 @@ _KINDS: Final = flat_kinds()
 _time_ns: Final = lru_cache(maxsize=16)(start_ns)  # a start is read for each duration
 # What a row says of a request that was not observed is no measurement.
 _NOT_OBSERVED: Final = {
-    "attempts", "chunks", "unwatched", *(f"{stage}_s" for stage in PARTITION),
+    "attempts", "chunks", "nested", "retry_s", "unwatched", *(f"{stage}_s" for stage in PARTITION),
 }  # fmt: skip
 
 
@@ -173,25 +173,23 @@ def _rows(record: dict[str, Any] | None, format_: Format) -> Iterator[bytes]:
         yield _line(_flat(record, format_))
     else:
         for found in _READERS[format_.reader](record):
-            yield _NO_ROW if found is None else _line(_of_row(*found))
+            yield _NO_ROW if found is None else _of_row(*found)
 
 
-def _line(flat: Mapping[str, Any]) -> bytes:
+def _line(flat: Mapping[str, Any], dropped: Collection[str] = ()) -> bytes:
     known = {
         key: value
         for key, value in flat.items()
         if value not in _UNKNOWN and (value != 0 or key not in _ZERO_UNKNOWN)
     }
-    return json.dumps(known, default=str).encode()
+    return json.dumps({k: v for k, v in known.items() if k not in dropped}, default=str).encode()
 
 
-def _of_row(row: Row, stream_known: bool) -> dict[str, Any]:
-    """Return a row flat, without what is only assumed of a request that was not observed."""
-    flat = row.as_dict()
+def _of_row(row: Row, stream_known: bool) -> bytes:
+    """Return a row as JSON, without what is only assumed of a request that was not observed."""
     if row.timeline.watched:
-        return flat
-    dropped = _NOT_OBSERVED if stream_known else {*_NOT_OBSERVED, "stream"}
-    return {key: value for key, value in flat.items() if key not in dropped}
+        return json.dumps(row.as_dict()).encode()
+    return _line(row.as_dict(), _NOT_OBSERVED if stream_known else {*_NOT_OBSERVED, "stream"})
 
 
 def _flat(record: dict[str, Any], format_: Format) -> dict[str, Any]:
@@ -221,7 +219,7 @@ def _read(record: dict[str, Any], source: str, key: str) -> Any:
             return until - since if key == "start" else (until - since) / 1e9
         if unit:
             return float(value) / 1000 if unit == "ms" else int(value) + 1
-    return value
+    return None if key == "start" else value
 
 
 def _at(record: dict[str, Any], path: str) -> Any:
