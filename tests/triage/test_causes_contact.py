@@ -651,7 +651,7 @@ def test_the_rest_of_the_time_is_unattributed_if_no_row_says_so() -> None:
 
 
 def test_requests_that_hang_at_a_provider_are_no_silent_streams() -> None:
-    """Whoever gives up on them always does so after the same time; the others are as fast."""
+    """The hop that gives up on them always does so after the same time; the others are as fast."""
     made = hand_made.hosted(quiet())
     made.forget_rows("spec_drafted", "spec_accepted")
     for number, row in enumerate(made.after()):

@@ -302,7 +302,11 @@ def replica_imbalance(e: Evidence) -> Finding:
     uneven = uneven or (running is not None and _does_more(e, *running[1:]))
     by_replica = "; ".join(one[0] for one in (share, running, waiting) if one)
     uneven = uneven and not _taken_over(e)
-    fewer, scaled, silent = _scaled_in(e), bool(e.events("scale")), _not_reporting(e)
+    fewer, scaled, silent = (
+        _scaled_in(e),
+        bool(e.events("scale")),
+        (*_not_reporting(e), *failed_and_left(e)),
+    )
     elsewhere = share is not None and local is not None and local.value != share[3]
     # Another division of the requests without longer waits anywhere is no incident.
     waits = bool(e.moved) or local is not None or (waiting is not None and waiting[1])
@@ -323,9 +327,8 @@ def replica_imbalance(e: Evidence) -> Finding:
         against(bool(restarted(e)), "an engine was restarted: the others took its share",
                 strongly=True),
         against(bool(starts(e)) and not restarted(e), "an engine has just started"),
-        against(bool(silent), f"{', '.join(silent)} reports nothing, others do", strongly=True),
-        against(bool(left := failed_and_left(e)),
-                f"{', '.join(left)} serves none since requests failed there", strongly=True),
+        against(bool(silent), f"{', '.join(silent)} reports or serves nothing, others do",
+                strongly=True),
         against(None if local is not None or not e.after.known("ttft_s") else
                 bool(e.moved) and _all_replicas_rose(e), "all replicas got slower"),
     ]  # fmt: skip
