@@ -37,7 +37,6 @@ _ZERO_UNKNOWN: Final = ("prompt_tokens", "output_tokens", "http_status")  # 0 is
 _FIRST_LINES: Final = 100  # of which one must be an object
 _AT_ONCE: Final = 10_000
 _NO_ROW: Final = b"-"  # a line that readers count as none
-_TRUTHS: Final = {"true": True, "false": False}
 _Reader = Callable[[Mapping[str, Any]], Iterator[tuple[Row, bool] | None]]
 _READERS: Final[Mapping[str, _Reader]] = {
     "langfuse": observations.exported_rows, "otlp": exported_spans.exported_rows,
@@ -123,11 +122,14 @@ def _csv_records(path: Path, content: Iterable[bytes], names: Sequence[str]) -> 
         kept_out.clear()
 
 
-def _object(line: bytes) -> dict[str, Any] | None:
+def _object(line: bytes | str) -> dict[str, Any] | None:
     with suppress(ValueError, RecursionError):
         value = json.loads(line)
         return value if isinstance(value, dict) else None
     return None
+
+
+_held: Final = lru_cache(maxsize=16)(_object)  # several keys of a row are in the same text
 
 
 def _noted(path: Path, columns: Iterable[str], notes: list[str]) -> Format | None:
@@ -232,20 +234,10 @@ def _at(record: dict[str, Any], path: str) -> Any:
     return value.isoformat() if isinstance(value, datetime) else value
 
 
-@lru_cache(maxsize=16)
-def _held(text: str) -> dict[str, Any] | None:
-    """Return the object that a text is; several keys of a row are in the same."""
-    return _object(text.encode())
-
-
 def _as_kind(value: Any, kind: type) -> Any:
-    """Return a value as its key has it: logs quote numbers, and number what is a name."""
-    with suppress(ValueError, OverflowError):
-        if isinstance(value, str) and kind is bool:
-            return _TRUTHS.get(value.lower(), value)
-        if isinstance(value, str) and kind in (int, float, int | float):
-            number = float(value)
-            return int(number) if kind is int and number.is_integer() else number
-        if kind is str and isinstance(value, int | float):
-            return str(value)
+    """Return a value as its key has it: logs quote numbers and flags, and names may be numbers."""
+    if kind is str:
+        return str(value) if isinstance(value, int | float) else value
+    with suppress(ValueError):
+        return json.loads(value.lower()) if isinstance(value, str) else value
     return value
