@@ -262,6 +262,28 @@ def test_what_cannot_be_read_is_counted(tmp_path):
         assert any(what in line for line in warnings), what
 
 
+@pytest.mark.parametrize("odd", [
+    {"upstream_addr": 5}, {"upstream_addr": ["a"]}, {"msec": {"a": 1}}, {"request_time": "inf"},
+    {"request_time": [1]}, {"status": True}, {"msec": 1e300}, {"status": "[" * 5000},
+])  # fmt: skip
+def test_a_value_of_any_kind_costs_its_row_at_most(tmp_path, odd):
+    """What a log contains is not under control."""
+    rows, _ = read(tmp_path, as_jsonl([NGINX, NGINX | odd]))
+
+    assert says(rows[0], start=AT, e2e_s=1.5)
+
+
+@pytest.mark.parametrize("odd", [
+    {"metadata": "text"}, {"metadata": [1]}, {"usageDetails": [1]}, {"startTime": 5},
+    {"endTime": {}}, {"statusMessage": {"a": 1}, "level": "ERROR"}, {"level": 3},
+])  # fmt: skip
+def test_an_observation_of_any_kind_costs_itself_at_most(tmp_path, odd):
+    """Langfuse keeps what applications send."""
+    rows, _ = read(tmp_path, as_jsonl([LANGFUSE, LANGFUSE | odd]))
+
+    assert says(rows[0], start=AT, e2e_s=1.5)
+
+
 def test_the_commands_that_read_rows_read_it_too(tmp_path, capsys):
     """And say how."""
     log = tmp_path / "access.log"

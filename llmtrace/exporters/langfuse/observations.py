@@ -44,6 +44,8 @@ def exported_rows(record: Mapping[str, Any]) -> Iterator[tuple[Row, bool] | None
         for name, value in record.items()
     }
     given["usage_details"] = given["usage_details"] or given.get("usage")
+    if not isinstance(given["metadata"], dict):  # an application may write anything
+        given["metadata"] = None
     row = row_of(SimpleNamespace(**given))
     if given.get("type") in {None, "GENERATION"} or (row is not None and row.timeline.watched):
         yield None if row is None else (row, row.timeline.watched or row.timeline.stream)

@@ -211,7 +211,7 @@ def _read(record: dict[str, Any], source: str, key: str) -> Any:
     value, other = _at(record, path), _at(record, less) if less else 0
     if value in _UNKNOWN or other in _UNKNOWN:
         return None
-    with suppress(TypeError, ValueError):
+    with suppress(AttributeError, OverflowError, TypeError, ValueError):
         if which:  # upstreams of an internal redirect follow a colon
             upstreams = value.rpartition(" : ")[2].split(",")
             return upstreams[-1].strip() if which == "last" else len(upstreams)
@@ -238,6 +238,6 @@ def _as_kind(value: Any, kind: type) -> Any:
     """Return a value as its key has it: logs quote numbers and flags, and names may be numbers."""
     if kind is str:
         return str(value) if isinstance(value, int | float) else value
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         return json.loads(value.lower()) if isinstance(value, str) else value
     return value
