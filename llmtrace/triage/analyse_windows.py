@@ -253,8 +253,8 @@ def _compare(search: Search, metric: Metric | None) -> Comparison:
     """Compare the windows; `metric` is the one to explain, or `None`.
 
     An improvement is good news only if nothing else got worse. That is judged by the limits for
-    given windows, which allow more alarms. What is several times slower is explained though it may be
-    chance, because a metric that is faster is no news beside it.
+    given windows, which allow more alarms. What is several times slower is explained though it may
+    be chance, because a metric that is faster is no news beside it.
     """
     found = _compare_at(search, metric, search.alarm, search.alarm_of_outcomes)
     if not found.change.fell:
