@@ -19,6 +19,7 @@ MAX_START_NS: Final = 2**63 - 1 - 1024
 _NUMBER: Final = re.compile(r"[0-9]{1,19}(\.[0-9]*)?([eE]\+?[0-9]{1,2})?")
 # Unix time from 2001 to 2286 shows its unit by its size: seconds, milliseconds, microseconds.
 UNITS_NS: Final = {10**9: 10**9, 10**12: 10**6, 10**15: 1000}
+_SLASHES: Final = re.compile(r"^(\d{4})/(\d\d)/(\d\d)\b")  # as Go and nginx write a date
 # After an offset, Go repeats the zone by its name.
 _ZONE: Final = re.compile(r" ?(?:([+-]\d\d:?\d\d)(?: [A-Z]{3,5})?|UTC|GMT)$")
 START_FORMS: Final = (
@@ -69,12 +70,14 @@ def _scaled(value: float, unit: int) -> int:
 
 
 def _date_ns(text: str) -> int | None:
-    text = _ZONE.sub(lambda zone: zone[1] or "Z", text.strip("[]"))
+    text = _SLASHES.sub(r"\1-\2-\3", text.strip("[]"))
+    text = _ZONE.sub(lambda zone: zone[1] or "Z", text)
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
         # Of HTTP (RFC 1123), or of access logs.
         form = "%a, %d %b %Y %H:%M:%S%z" if "," in text else "%d/%b/%Y:%H:%M:%S%z"
+        form = form.replace("%S", "%S.%f") if "." in text else form
         try:
             at = datetime.strptime(text, form)  # noqa: DTZ007 - both have a zone
         except ValueError:

@@ -71,6 +71,7 @@ _MANY_TOKENS: Final = 8
 _AT_END: Final = 0.01  # of the response
 # Of one clock, and within the request: none is longer than `e2e_s`.
 _WITHIN: Final = ("ttft_s", "tpot_s", "answered_s", "first_byte_s", "last_content_s", *_STAGES)
+_INFERRED: Final = "whether a response was streamed is inferred from its times"
 _MANY: Final = 0.05  # of the rows: if more values are kept out, the others are in doubt
 _TRUTHS: Final = {"true": 1.0, "false": 0.0}
 _MAX_COUNT: Final = 2.0**53
@@ -229,12 +230,16 @@ class Builder:
     Attributes:
         first: the first line of the file, as JSON, to be quoted.
         doubts: what puts all of it in doubt.
+        notes: how it was read, for people.
+        unsaid: how many rows do not say whether they were streamed, but their times do.
     """
 
     def __init__(self) -> None:
         self.kept_out: Counter[str] = Counter()
         self.first = b""
         self.doubts: list[str] = []
+        self.notes: list[str] = []
+        self.unsaid = 0
         self._start: list[NDArray[np.int64]] = []
         self._numbers: dict[str, list[Floats]] = {name: [] for name in NUMBERS}
         self._codes: dict[str, list[NDArray[np.int32]]] = {name: [] for name in WORDS}
@@ -299,7 +304,9 @@ class Builder:
             if name == "outcome":
                 codes, names = self._outcomes(codes, names), OUTCOMES
                 codes = np.where(codes < 0, _by_status(numbers["http_status"]), codes)
+                said = np.isfinite(numbers["stream"])
                 numbers |= _after_first(numbers, whole=codes <= OUTCOMES.index("success"))
+                self.unsaid += int((np.isfinite(numbers["stream"]) & ~said).sum())
             self._codes[name].append(_recode(Words(codes, tuple(names)), self._names[name]))
         for name, column in numbers.items():
             self._numbers[name].append(column)
@@ -378,8 +385,10 @@ class Builder:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The doubts, and what was kept out so far: a text for each reason."""
-        said: list[str] = [*map(Doubt, self.doubts)]
+        """The doubts, the notes, and what was kept out so far: a text for each reason."""
+        said: list[str] = [*map(Doubt, self.doubts), *self.notes]
+        if self.unsaid:
+            said.append(f"{_INFERRED}: {self.unsaid:,} of {self._seen:,} rows do not say")
         for why, count in sorted(self.kept_out.items()):
             unit = why.partition(":")[0]  # `line`, `row`, or the name of a value
             unit = f"{unit if unit in {'line', 'row'} else 'value'}{'s' if count > 1 else ''}"

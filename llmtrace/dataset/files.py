@@ -23,16 +23,16 @@ from llmtrace.core.json_values import START_FORMS, start_ns
 from llmtrace.dataset.columns import FLAGS, IDS, NUMBERS, WORDS, Builder, Columns, as_ids, short
 from llmtrace.dataset.sampling import Sample
 from llmtrace.exporters.row_files.arrow_table import starts_ns
-from llmtrace.exporters.row_files.csv_tables import csv_tables, text_blocks
+from llmtrace.exporters.row_files.csv_tables import csv_tables
 from llmtrace.exporters.row_files.forms import (
     FORMS,
     LINE_BYTES,
     Progress,
     blocks,
     check_columns,
-    form_of,
     silent,
 )
+from llmtrace.exporters.row_files.other_formats import open_rows
 from llmtrace.exporters.row_files.read_back import files_of
 from llmtrace.stats.arrays import Floats
 
@@ -55,8 +55,8 @@ _OTHER_KEYS: Final = {
     "request_time": "e2e_s", "duration": "e2e_s", "duration_s": "e2e_s", "latency": "e2e_s",
     "latency_s": "e2e_s", "customer": "tenant", "endpoint": "route", "pod": "replica",
     "model_name": "model", "zone": "region",
-    "status": "http_status", **dict.fromkeys(("time", "timestamp", "ts", "time_local", "date",
-                                             "datetime", "@timestamp", "created_at"), "start"),
+    "status": "http_status", **dict.fromkeys(("time", "timestamp", "ts", "date", "datetime",
+                                             "@timestamp", "created_at"), "start"),
 }  # fmt: skip
 
 
@@ -125,7 +125,10 @@ def _meanings(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the unknown keys of a row that seem to mean another, each with that."""
     lacking = {"start", *NUMBERS, *WORDS, *IDS} - row.keys()
     for key in sorted(row.keys() - flat_kinds().keys()):
-        if name := _meant(key, lacking):
+        name = _meant(key, lacking)
+        if name == "http_status" and isinstance(row[key], str) and not row[key][:1].isdecimal():
+            name = "outcome" if "outcome" in lacking else ""  # LiteLLM writes `success`
+        if name:
             lacking.remove(name)
             yield key, name
 
@@ -208,10 +211,10 @@ def _depth(line: bytes) -> int:
 
 def _read(path: Path, builder: Builder, progress: Progress) -> Iterator[None]:
     """Add the rows of one file, some at each step."""
-    if form_of(path) == "parquet":
+    form, content = open_rows(path, builder.notes, progress)
+    if form == "parquet":
         return _parquet(path, builder, progress)
-    is_csv, content = text_blocks(path, progress)
-    return _csv(path, content, builder) if is_csv else _lines(content, builder)
+    return _csv(path, content, builder) if form == "csv" else _lines(content, builder)
 
 
 def _lines(content: Iterable[bytes], builder: Builder) -> Iterator[None]:
@@ -345,7 +348,8 @@ def _parquet(path: Path, builder: Builder, progress: Progress) -> Iterator[None]
 
 
 def _csv(path: Path, content: Iterable[bytes], builder: Builder) -> Iterator[None]:
-    for names, raw, typed in csv_tables(path, content, builder.kept_out):
+    wanted = {*flat_kinds(), "status"}  # what that means depends on its value
+    for names, raw, typed in csv_tables(path, content, builder.kept_out, wanted):
         _quote_first(builder, names, raw)
         _add_started(typed, builder)
         yield

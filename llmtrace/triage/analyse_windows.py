@@ -9,6 +9,7 @@ from typing import Final
 from llmtrace.dataset.case import Case, Window
 from llmtrace.dataset.columns import Columns, concatenate
 from llmtrace.dataset.rows_in_order import thinned
+from llmtrace.stats.arrays import finite
 from llmtrace.stats.quantiles import least_values
 from llmtrace.triage.attribution.attribute import Spread, bootstrap
 from llmtrace.triage.attribution.cohorts import failing_cohorts, find_cohorts
@@ -61,6 +62,7 @@ _COUNTED_IN_ROWS: Final = COUNTED | {"serial_tools"}
 _SEVERAL_TIMES: Final = 2.0  # relative growth, from which what may be chance hides good news
 _DOUBTFUL: Final = 0.05  # chance up to which it does
 _BLIP: Final = 0.1  # of the requests searched
+_HEAVY: Final = 2.0  # times the usual mean of e2e
 _AT_THE_END: Final = 0.05  # of the time searched
 
 Progress = Callable[[str, float], None]
@@ -158,15 +160,19 @@ class Analysis:
 
     @property
     def is_blip(self) -> bool:
-        """Whether it is over, and only few of the requests searched are in it."""
-        return self.is_over and self.search.window_rows[1].n < _BLIP * self.search.rows.n
+        """Whether it is over, only few of the requests are in it, and they took no far longer."""
+        before, after = (finite(rows.numbers["e2e_s"]) for rows in self.search.window_rows)
+        heavy = len(before) and len(after) and after.mean() >= _HEAVY * before.mean()
+        few = self.search.window_rows[1].n < _BLIP * self.search.rows.n
+        return self.is_over and few and not heavy
 
     @property
     def is_possible_when_dated(self) -> bool:
-        """Whether a cause is possible at a sure date, of anything but traffic."""
-        chosen = self.search.chosen
-        surely_dated = chosen.dated and chosen.dated_by not in ("", TRAFFIC)
-        return surely_dated and self.causes[0].status in NAMED
+        """Whether a cause is possible at a sure date, of traffic only if it is lost until now."""
+        chosen, first = self.search.chosen, self.causes[0]
+        lost = first.id == "traffic_lost" and self.judged.verdict == "traffic" and not self.is_over
+        surely_dated = chosen.dated and (chosen.dated_by not in ("", TRAFFIC) or lost)
+        return surely_dated and first.status in NAMED
 
     @property
     def explains_as_one_of_several(self) -> bool:

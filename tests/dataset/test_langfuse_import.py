@@ -19,7 +19,8 @@ from langfuse.api.observations.types.observations_v2response import Observations
 from llmtrace import cli
 from llmtrace.core.errors import ConfigError, SourceError
 from llmtrace.core.row import from_dict
-from llmtrace.dataset.langfuse_import import read_rows, row_of
+from llmtrace.dataset.langfuse_import import read_rows
+from llmtrace.exporters.langfuse.observations import row_of
 from llmtrace.exporters.langfuse.settings import Project
 from llmtrace.exporters.langfuse.sink import langfuse_sink
 from llmtrace.exporters.row_files.read_back import read_rows as read_file

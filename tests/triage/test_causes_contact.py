@@ -246,6 +246,37 @@ def test_what_is_sent_again_after_no_answer_was_not_served() -> None:
     assert next(iter(found)) == "provider_errors"
 
 
+def test_a_key_that_the_provider_rejects_is_an_error_of_the_provider_s_own() -> None:
+    """401 is neither a limit nor a fault of an engine."""
+    made = hand_made.hosted(quiet())
+    for i, row in enumerate(made.after()):
+        if i % 4 == 0:
+            row |= {"outcome": "error", "http_status": 401, "error_type": "authentication_error",
+                    "never_answered": True}  # fmt: skip
+
+    assert made.findings(metric="ttft_s")["provider_errors"].status == "confirmed"
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_wait_for_a_loop_that_reads_as_late_is_no_limit(late: bool) -> None:
+    """The same loop sends and reads; a limit delays only what it keeps waiting."""
+    made = hand_made.hosted(quiet())
+    dice = np.random.default_rng(8)
+    for row in made.rows:
+        row |= {"client_s": 0.002, "client_lag_s": 0.002}
+    for row in made.after():
+        wait, lag = dice.uniform(0.0, 0.4, 2)
+        row["client_s"] += wait
+        row["unattributed_s"] += wait
+        if late:
+            row["client_lag_s"] += lag
+            row["first_chunk_s"] += lag
+
+    first = next(iter(made.findings(metric="ttft_s")))
+
+    assert first == ("busy_client" if late else "client_gate")
+
+
 @pytest.mark.parametrize("connects", [True, False])
 def test_a_new_version_whose_requests_wait_on_open_connections_has_a_limit(
     connects: bool,
@@ -620,7 +651,7 @@ def test_the_rest_of_the_time_is_unattributed_if_no_row_says_so() -> None:
 
 
 def test_requests_that_hang_at_a_provider_are_no_silent_streams() -> None:
-    """Whoever gives up on them always does so after the same time; the others are as fast."""
+    """The hop that gives up on them always does so after the same time; the others are as fast."""
     made = hand_made.hosted(quiet())
     made.forget_rows("spec_drafted", "spec_accepted")
     for number, row in enumerate(made.after()):

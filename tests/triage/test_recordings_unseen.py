@@ -28,8 +28,8 @@ from llmtrace.triage.result import CAUSES, NAMED
 # seventeenth, 18 of 30 of the eighteenth, 29 of 37 of the nineteenth, 24 of 30 of the
 # twentieth, 28 of 33 of the twenty-first, 35 of 37 of the twenty-second, 29 of 33 of the
 # twenty-third, 23 of 31 of the twenty-fourth, 32 of 37 of the twenty-fifth, 27 of 30 of the
-# twenty-sixth, 26 of 33 of the twenty-seventh, 5 of 7 of those of a GPU, 9 of 12 of the second of
-# these, and 17 of 19 of the third and of the fourth.
+# twenty-sixth, 26 of 33 of the twenty-seventh, 29 of 36 of the twenty-eighth, 5 of 7 of those of
+# a GPU, 9 of 12 of the second of these, and 17 of 19 of the third and of the fourth.
 NAMED_FIRST: Final = {
     "recorded_second": 15 / 17,
     "recorded_third": 18 / 20,
@@ -57,6 +57,7 @@ NAMED_FIRST: Final = {
     "recorded_twenty_fifth": 35 / 37,
     "recorded_twenty_sixth": 28 / 30,
     "recorded_twenty_seventh": 30 / 33,
+    "recorded_twenty_eighth": 31 / 36,
     "recorded_gpu": 7 / 7,
     "recorded_gpu_second": 10 / 12,
     "recorded_gpu_third": 19 / 19,

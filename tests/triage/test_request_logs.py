@@ -19,12 +19,14 @@ from llmtrace.triage.evidence.changes import shift
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.report.next_steps import next_steps, would_settle
 from llmtrace.triage.result import SURE, Result
+from llmtrace.triage.windows.search_rows import search_elsewhere, search_rows
 
 START: Final = 1_795_780_800  # of four hours
 ONSET: Final = START + 8400
 COUNT: Final = 4000
 QUICK: Final = Settings(bootstrap=0)
-Rows = list[dict[str, Any]]
+Row = dict[str, Any]
+Rows = list[Row]
 Change = Callable[[dict[str, Any], np.random.Generator], None]
 
 
@@ -248,3 +250,68 @@ def test_a_few_waits_far_longer_than_any_before_are_beyond_chance(long, beyond):
     assert found is not None
     assert found.mean_rose(0.01) is beyond
     assert not shift(before, t, after, t + 30).mean_rose(0.01)  # type: ignore[union-attr]
+
+
+def drifting(row: Row, seconds: float) -> None:
+    """Responses are longer for a while, and again, as the mix of a day varies."""
+    if 600 <= seconds < 2400 or 4200 <= seconds < 12_600:
+        row["output_tokens"] = round(1.5 * row["output_tokens"])
+
+
+def not_streamed(row: Row, seconds: float) -> None:
+    """In the last 15 minutes, a quarter of the requests are not streamed any more."""
+    if seconds >= 13_500 and row["tenant"] == "acme":
+        row |= {"stream": False, "first": None}
+
+
+def stopped(row: Row, seconds: float) -> None:
+    """In the last 20 minutes, one request in ten still comes."""
+    row["gone"] = seconds >= 13_200 and row["start"] // 10**6 % 10 > 0
+
+
+def stuck(row: Row, seconds: float) -> None:
+    """For four minutes, requests wait for their end."""
+    if 12_000 <= seconds < 12_240:
+        row["later"] = 12_240 - seconds
+
+
+@pytest.mark.parametrize(
+    ("change", "cause", "since"),
+    [(not_streamed, "streaming_off", 13_500), (stopped, "traffic_lost", 13_200),
+     (stuck, None, 12_000)],
+)  # fmt: skip
+def test_what_is_surely_dated_is_found_beside_a_level_that_drifts(change, cause, since):
+    """The longer stretch has more requests in it, and nothing that explains it."""
+    rows = []
+    for row in log_of(lambda _row, _dice: None):
+        row["stream"] = True
+        seconds = row["start"] / 1e9 - START
+        drifting(row, seconds)
+        change(row, seconds)
+        row["ttft_s"] += row.pop("later", 0.0)
+        row["e2e_s"] = row["ttft_s"] + row["output_tokens"] * 0.0123
+        if row.pop("first", 0.0) is None:
+            row["ttft_s"] = None
+        if not row.pop("gone", False):
+            rows.append(row)
+
+    found = triaged(rows)
+
+    assert found.onset is not None
+    assert abs(found.onset.best - START - since) < 60
+    if cause is not None:
+        assert found.causes[0].id == cause
+
+
+def test_of_many_requests_only_surely_dated_times_are_tried_beside_what_a_search_found():
+    """Fixed splits and drifting levels explain something on any day."""
+    rows = [{**row, "stream": True} for row in log_of(lambda _row, _dice: None)]
+    for row in rows:
+        not_streamed(row, row["start"] / 1e9 - START)
+    case = Case(rows=from_dicts(rows), signals=signals_from(())[0])
+    search = search_rows(case.rows, None, before=None, after=None, at=None, metric=None)
+
+    found = [one.chosen for one in search_elsewhere(search, case, nothing=False)]
+
+    assert {one.dated_by for one in found} == {"the requests' stream"}
+    assert all(one.dated for one in found)

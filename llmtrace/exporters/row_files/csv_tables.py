@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,7 @@ from typing import Any, Final
 from llmtrace.core.errors import SourceError, explain_error, needs_extra
 from llmtrace.core.flat_row import flat_kinds
 from llmtrace.core.sanitize import printable
-from llmtrace.exporters.row_files.forms import Progress, blocks, check_columns, form_of, silent
+from llmtrace.exporters.row_files.forms import check_columns
 
 _SEPARATORS: Final = ",;\t|"
 _STATED_SEPARATOR: Final = re.compile(r'"?sep=(.)"?')  # a first line that Excel writes
@@ -35,19 +35,11 @@ _BINARY: Final = {
 }
 
 
-def text_blocks(path: Path, progress: Progress = silent) -> tuple[bool, Iterator[bytes]]:
-    """Return whether a text is CSV, by its name or a header with `start`, and its `blocks`."""
-    found = blocks(path, progress)
-    begin = next(found, b"")
-    is_csv = form_of(path) == "csv" or (
-        not begin.lstrip().startswith((b"{", b"["))
-        and "start" in _header(begin.decode("utf-8-sig", "replace"))[1]
-    )
-    return is_csv, chain((begin,), found)
-
-
 def csv_tables(
-    path: Path, content: Iterable[bytes], kept_out: Counter[str]
+    path: Path,
+    content: Iterable[bytes],
+    kept_out: Counter[str],
+    wanted: Collection[str] = flat_kinds().keys(),
 ) -> Iterator[tuple[list[str], Any, Any]]:
     """Yield the rows of a CSV file, many at once.
 
@@ -56,6 +48,7 @@ def csv_tables(
         content: its `blocks`. The first line is the header; commas, semicolons, tabs or `|`
             separate.
         kept_out: counts lines that are no row, and values that are no number.
+        wanted: the columns to read, if they are there.
 
     Yields:
         The header, an Arrow table of the columns that a row has as text, and the same with numbers
@@ -74,11 +67,11 @@ def csv_tables(
         return "skip"
 
     texts = _texts(path, content)
-    separator, names, rest = _header(next(texts, ""))
+    separator, names, rest = header(next(texts, ""))
     if not names:
         raise SourceError(f"{path}: cannot read it: it is empty")
-    check_columns(path, names, flat_kinds())
-    columns = [name for name in names if name in flat_kinds()] or names[:1]
+    check_columns(path, names, wanted)
+    columns = [name for name in names if name in wanted] or names[:1]
     try:
         for records in _whole_records(chain((rest,), texts), separator, kept_out):
             if not records.strip():
@@ -118,7 +111,7 @@ def _texts(path: Path, content: Iterable[bytes]) -> Iterator[str]:
         line += block.count(b"\n")
 
 
-def _header(text: str) -> tuple[str, list[str], str]:
+def header(text: str) -> tuple[str, list[str], str]:
     """Return the separator, the names of the columns, and the text after the header.
 
     Blank lines above the header do not count, nor does `sep=,`, which Excel writes.

@@ -17,7 +17,7 @@ from llmtrace.core.errors import DataError, SourceError, explain_error
 Progress = Callable[[str, float], None]  # what is being done, and how much of it, 0 to 1
 Form = Literal["jsonl", "csv", "parquet"]
 
-LINE_BYTES: Final = 1 << 20  # a longer line is cut
+LINE_BYTES: Final = 1 << 20  # a longer line is no row
 FORMS: Final = "JSON lines (one object per line), a JSON array, Parquet or CSV"
 _BY_SUFFIX: Final[dict[str, Form]] = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
@@ -29,7 +29,8 @@ _ROTATED: Final = re.compile(r"([.-]\d[\d-]*)?(\.gz)?$")  # as logrotate names i
 _BLOCK_BYTES: Final = 16 << 20
 _STDIN: Final = Path("/dev/stdin")
 _GZIPPED: Final = b"\x1f\x8b"
-_MAX_ARRAY_BYTES: Final = 128 << 20  # all of it is in memory at once
+_MAX_ARRAY_BYTES: Final = 128 << 20  # all of it is in memory at once, as a line is
+_CUT: Final = b"-"  # what begins so is no JSON object
 
 
 def form_of(path: Path) -> Form:
@@ -79,7 +80,7 @@ def _lines_of_array(path: Path, text: bytes) -> bytes:
 
 
 def blocks(path: Path, progress: Progress = silent) -> Iterator[bytes]:
-    """Yield a file's whole lines, many at once; an overlong line is cut, and so will not parse.
+    """Yield a file's whole lines, many at once; of an overlong one, a part that is no object.
 
     What is gzipped is unpacked, whatever its name; of a JSON array, each value is a line.
 
@@ -107,7 +108,7 @@ def blocks(path: Path, progress: Progress = silent) -> Iterator[bytes]:
                     rest = tail
                 else:
                     rest += tail
-                rest = rest[: LINE_BYTES + 1]
+                rest = rest if len(rest) <= _MAX_ARRAY_BYTES else _CUT
             if rest:
                 yield rest
     except (OSError, EOFError, zlib.error) as error:

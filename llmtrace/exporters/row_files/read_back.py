@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,8 +16,9 @@ from llmtrace.core.flat_row import flat_kinds
 from llmtrace.core.row import Row, from_dict
 from llmtrace.core.row_html import many_rows
 from llmtrace.exporters.row_files.arrow_table import arrow, from_arrow, starts_ns, to_arrow
-from llmtrace.exporters.row_files.csv_tables import csv_tables, text_blocks
-from llmtrace.exporters.row_files.forms import SUFFIXES, check_columns, form_of, is_row_file
+from llmtrace.exporters.row_files.csv_tables import csv_tables
+from llmtrace.exporters.row_files.forms import SUFFIXES, check_columns, is_row_file
+from llmtrace.exporters.row_files.other_formats import open_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -193,21 +195,17 @@ def files_of(path: Path, notes: list[str]) -> list[Path]:
 
 
 def _from_files(*paths: Path, notes: list[str]) -> Iterator[_Found]:
-    return (
-        found for path in paths for file in files_of(path, notes) for found in _from_file(file)
-    )
+    there = (file for path in paths for file in files_of(path, notes))
+    return chain.from_iterable(_from_file(file, notes) for file in there)
 
 
-def _from_file(path: Path) -> Iterator[_Found]:
+def _from_file(path: Path, notes: list[str]) -> Iterator[_Found]:
+    form, content = open_rows(path, notes)
+    if form == "jsonl":
+        yield from _from_lines(path, content)
+        return
     flats: Iterator[dict[str, Any] | DataError]
-    if form_of(path) == "parquet":
-        flats = _from_parquet(path)
-    else:
-        is_csv, content = text_blocks(path)
-        if not is_csv:
-            yield from _from_lines(path, content)
-            return
-        flats = _from_csv(path, content)
+    flats = _from_parquet(path) if form == "parquet" else _from_csv(path, content)
     number = 0
     try:
         for number, flat in enumerate(flats, 1):

@@ -463,8 +463,8 @@ def _client_part(e: Evidence) -> float | None:
     """Return the client's share of the growth of a response's waits, by means; `None` = unknown.
 
     Its share is time for which data had arrived, unread or held before the first chunk, its wait
-    before sending if it stood still then, and rendering that others wait for. Or of the wait for
-    the first chunk alone, if that share is larger.
+    before sending if it stood still then or reads as late, and rendering that others wait for. Or
+    of the wait for the first chunk alone, if that share is larger.
     """
     lag, held, wait = e.row("client_lag_s"), e.row("held_before_s"), e.row("client_delay_s")
     first, per_token = e.row("ttft_s"), e.row("wait_per_token_s")
@@ -476,7 +476,9 @@ def _client_part(e: Evidence) -> float | None:
         tokens = e.after.number("output_tokens")
         grown += max(per_token.mean_change * float(np.nanmean(tokens)), 0.0)
     kept = 0.0 if held is None else max(held.mean_change, 0.0)
-    if wait is not None and stands_still(e):
+    read_as_late = bool(e.up("client_lag_s")) and (
+        wait is not None and lag.after_p95 >= HALF * wait.after_p95)  # fmt: skip
+    if wait is not None and (stands_still(e) or read_as_late):
         kept += max(wait.mean_change, 0.0)
     render = e.row("render_s")
     own = 0.0 if render is None or not e.up("client_lag_s") else max(render.mean_change, 0.0)

@@ -83,7 +83,7 @@ def idle_timeout(e: Evidence) -> Finding:
         against(not (limited or e.sees_engines or e.up("ttft_s")) and not
                 (np.isfinite(e.after.number("ttft_s")) & failed(e.after)).any(),
                 "none of them had any content, and what is answered is as fast as before: they "
-                "hang, whoever gives up on them"),
+                "hang, whichever hop gives up on them"),
     ]  # fmt: skip
     action = (
         f"Fix: find the hop with a time-out of {say.seconds(after_s)} and raise it"

@@ -302,7 +302,7 @@ def replica_imbalance(e: Evidence) -> Finding:
     uneven = uneven or (running is not None and _does_more(e, *running[1:]))
     by_replica = "; ".join(one[0] for one in (share, running, waiting) if one)
     uneven = uneven and not _taken_over(e)
-    fewer, scaled, silent = _scaled_in(e), bool(e.events("scale")), _not_reporting(e)
+    fewer, scaled, silent = _scaled_in(e), bool(e.events("scale")), _silent(e)
     elsewhere = share is not None and local is not None and local.value != share[3]
     # Another division of the requests without longer waits anywhere is no incident.
     waits = bool(e.moved) or local is not None or (waiting is not None and waiting[1])
@@ -323,9 +323,7 @@ def replica_imbalance(e: Evidence) -> Finding:
         against(bool(restarted(e)), "an engine was restarted: the others took its share",
                 strongly=True),
         against(bool(starts(e)) and not restarted(e), "an engine has just started"),
-        against(bool(silent), f"{', '.join(silent)} reports nothing, others do", strongly=True),
-        against(bool(left := failed_and_left(e)),
-                f"{', '.join(left)} serves none since requests failed there", strongly=True),
+        against(bool(silent), f"{', '.join(silent)}: silent, others are not", strongly=True),
         against(None if local is not None or not e.after.known("ttft_s") else
                 bool(e.moved) and _all_replicas_rose(e), "all replicas got slower"),
     ]  # fmt: skip
@@ -342,10 +340,11 @@ def _taken_over(e: Evidence) -> bool:
     return bool(before and after and moved)
 
 
-def _not_reporting(e: Evidence) -> list[str]:
-    """Return the engines without a sample in the window after, if others have some."""
+def _silent(e: Evidence) -> list[str]:
+    """Return the engines that serve nothing after failures, or report nothing while others do."""
     samples = {name: len(one.within(e.served).t) for name, one in e.series("running").items()}
-    return [name for name, n in samples.items() if not n and max(samples.values()) > 1]
+    return [*failed_and_left(e), *(name for name, n in samples.items()
+                                   if not n and max(samples.values()) > 1)]  # fmt: skip
 
 
 def _more_wait(e: Evidence) -> bool | None:

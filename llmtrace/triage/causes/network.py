@@ -241,7 +241,6 @@ def rate_limit_retries(e: Evidence) -> Finding:
     wait, gateway = e.row("retry_s"), e.row("gateway_s")
     limited, seen = _over_limit(e), _limit_counts_rose(e)
     local = e.local("tenant", "retry_s")
-    again = restarted(e)
     refused = e.share("connect", refused_connections)
     knows = bool(np.isfinite(e.after.number("attempts")).any())
     quota, busy = e.share("quota", over_quota), e.share("busy", retried_busy)
@@ -267,7 +266,7 @@ def rate_limit_retries(e: Evidence) -> Finding:
         support(bool(gateway) and e.stage_rose("gateway"), say.durations("gateway", gateway)),
         against(refused.rose(0.01, 3, 2.0) and not any(seen),
                 f"connections were refused: {refused}"),
-        against(bool(again), f"{', '.join(again)} was restarted"),
+        against(bool(restarted(e)), f"{', '.join(restarted(e))} was restarted"),
         against(server_errors_again(e),
                 f"what is sent again ends in 5xx, and no limit is named: {busy}"),
     ]  # fmt: skip

@@ -18,6 +18,7 @@ from llmtrace.triage.evidence.kinds import ALL_KINDS, usual_share
 from llmtrace.triage.evidence.refusals import (
     ERROR,
     FAR_LATER,
+    REFUSED,
     lost_per_retry,
     over_quota,
     refused_connections,
@@ -30,6 +31,7 @@ _FELT: Final = 0.05  # share of requests; a smaller one cannot move a p95
 _NO_MODEL: Final = ("route", "tenant")  # a request that a response cache served may name no model
 _AS_BEFORE: Final = 0.25  # relative change of a median, at most
 _FEW: Final = 0.01  # share of requests
+_NOT_FOUND: Final = 404  # HTTP status
 _BEYOND: Final = (_FEW, 5, 2.0)  # requests and standard errors: hardly any failed before
 _FAIL_OVER: Final = (
     "Reroute: fail over to another provider, region or model; read its status page."
@@ -132,8 +134,9 @@ def provider_errors(e: Evidence) -> Finding:
     """The provider responds with errors, refuses connections, or does not respond in time.
 
     Looks like:
-        5xx without a quota message, connections that are refused or time out, or requests that
-        time out after longer than nearly all responses used to take. Either no engine is seen,
+        5xx without a quota message, 401 to 404 (the key, the account, the model's name),
+        connections that are refused or time out, or requests that time out after longer than
+        nearly all responses used to take. Either no engine is seen,
         as with a hosted API (usually one region or model fails); or every engine continues, and
         something in front of them answers, such as a circuit breaker or a connection limit.
 
@@ -144,8 +147,9 @@ def provider_errors(e: Evidence) -> Finding:
         the problem.
 
     Now:
-        Reroute: fail over to another provider, region or model. Set a timeout for the first
-        chunk, and back off before retrying.
+        Reroute: fail over to another provider, region or model. After 401 to 404, check the key,
+        the account and the model's name first. Set a timeout for the first chunk, and back off
+        before retrying.
 
     Later:
         Keep a second provider in use, with a circuit breaker for each; alert on each provider's
@@ -153,7 +157,7 @@ def provider_errors(e: Evidence) -> Finding:
     """
     seen_engines = bool(e.series("running") or e.series("started"))
     failed, counts = _not_served(e, seen_engines=seen_engines)
-    answered = counts["5xx"]
+    answered = counts["error status"]
     said = "; ".join(f"{name}: {one}" for name, one in counts.items() if one.after_k)
     silent = e.share("failed without a word", _failed_silently).rose(_FEW)
     _, cut = broken(e)
@@ -170,9 +174,9 @@ def provider_errors(e: Evidence) -> Finding:
         against(down, "an engine was restarted, or stopped reporting or serving", strongly=True),
         proof(not (seen_engines or left) and answered.rose(*_BEYOND)
               and answered.after_k >= HALF * failed.after_k,
-              f"5xx in place of a response: {answered}"),
+              f"an error status in place of a response: {answered}"),
         support(seen_engines and answered.rose(*_BEYOND),
-                f"5xx in place of a response: {answered}"),
+                f"an error status in place of a response: {answered}"),
         support(server_errors_again(e), "what is sent again gets 5xx, and no limit is named"),
         against(cut.together >= HALF and cut.n >= _SEVERAL,
                 "streams ended at one instant: a serving machine died"),
@@ -198,7 +202,7 @@ def _not_served(e: Evidence, *, seen_engines: bool) -> tuple[Share, dict[str, Sh
         answered = np.nan_to_num(side.number("gateway_s")) >= HALF * side.number("retry_s")
         return (lost_per_retry(side) >= begins) & ~answered
 
-    kinds = {"5xx": _error_status, "refused": refused_connections,
+    kinds = {"error status": _error_status, "refused": refused_connections,
              "no answer in time": hangs, "sent again without one": again}  # fmt: skip
     failed = e.share("not served", lambda side: ~over_quota(side) & np.logical_or.reduce(
         [kind(side) for kind in kinds.values()]))  # fmt: skip
@@ -215,8 +219,9 @@ def _begun(side: Side) -> Mask:
 
 
 def _error_status(side: Side) -> Mask:
-    """Return which requests got a 5xx in place of a response."""
-    found: Mask = side.number("http_status") >= ERROR  # of the last attempt; it may have a body
+    """Return which requests got 5xx, or 401 to 404 for their key, account or model."""
+    status = side.number("http_status")  # of the last attempt; it may have a body
+    found: Mask = (status >= ERROR) | ((status > REFUSED) & (status <= _NOT_FOUND))
     return found
 
 

@@ -71,9 +71,8 @@ def _date(one: Moved, span: Window, within: tuple[float, float]) -> Dated | None
     """Date a change by the requests of a span; it was `within` two times.
 
     A request that was running when the change came may show it or not. So the interval reaches
-    from the date by when requests started to the date by when each was known to show it. Of the
-    two, the best date is the one that separates requests more clearly. A gradual rise crosses the
-    lower bounds first.
+    from the date by when requests started, which is the best, to the date by when each was known
+    to show it. A gradual rise crosses the lower bounds first.
     """
     inside = (one.t >= span.start) & (one.t < span.end)
     t, known = one.t[inside], one.known[inside]
@@ -90,7 +89,7 @@ def _date(one: Moved, span: Window, within: tuple[float, float]) -> Dated | None
     by_end = _date_clustered(known[order], one.shows[inside][order], until_known) or by_start
     return Dated(
         earliest=min(by_start.earliest, by_end.earliest),
-        best=by_end.best if by_end.log_ratio > by_start.log_ratio else by_start.best,
+        best=by_start.best,
         latest=max(by_start.latest, by_end.latest),
     )
 

@@ -202,13 +202,14 @@ def with_time_between(search: Search) -> Search | None:
 def search_elsewhere(search: Search, case: Case, *, nothing: bool) -> Iterator[Search]:
     """Yield other windows, dated by something other than metrics, the surest date first.
 
-    If there are many rows, a search that found something is believed, unless its windows show
-    `nothing`. Traffic that is not sure is then left out, since it comes and goes. The time
-    searched extends to the last signal, unless the case gives its end. Very many rows are
-    sampled: see `with_all_rows`.
+    If there are many rows, a search that found something is believed unless its windows show
+    `nothing` or another time is surely dated. Traffic that is not sure is then left out, since it
+    comes and goes. The time searched extends to the last signal, unless the case gives its end.
+    Very many rows are sampled: see `with_all_rows`.
     """
     many = search.rows.n > TRUSTED_SEARCH
-    if (many and not nothing) or not search.rows.n or search.alike_days is not None:
+    trusted = many and not nothing
+    if not search.rows.n or search.alike_days is not None:
         return
     span = search.span
     if case.searched is None and len(case.signals):
@@ -221,8 +222,9 @@ def search_elsewhere(search: Search, case: Case, *, nothing: bool) -> Iterator[S
     left_out = [*search.gaps, *alone]
     dated = (windows_of(t, one, search.gaps if one.shown_by == TRAFFIC else left_out, span.end,
                         among=len(found))
-             for one in found if not many or one.shown_by != TRAFFIC or one.sure)  # fmt: skip
-    for chosen in chain(dated, splits_of(t, search.gaps)):
+             for one in found
+             if one.sure or not (trusted or (many and one.shown_by == TRAFFIC)))  # fmt: skip
+    for chosen in chain(dated, () if trusted else splits_of(t, search.gaps)):
         before, after = (thinned(rows, _MAX_ROWS) for rows in _rows_of(search.rows, chosen))
         if before.n >= MIN_COUNT:
             yield replace(search, span=span, chosen=chosen, window_rows=(before, after))
