@@ -165,6 +165,9 @@ def _lower_if_outside(evidence: Evidence, finding: Finding) -> Finding:
     affects = {name for name, outside in OUTSIDE.items() if finding.id not in outside}
     elsewhere = finding.id == "longer_outputs" or not affects & {*evidence.moved}
     if elsewhere and evidence.metric in evidence.moved:
+        longer = finding.id == "longer_outputs" and "e2e_s" in evidence.moved
+        if longer and not _why_usual(evidence, finding):  # beside what made the metric longer
+            return at_most_possible(finding, text, points=_OUTSIDE_POINTS)
         below = POSSIBLE - 1 - finding.score
         return with_points(finding, [Point(text, min(_OUTSIDE_POINTS, below))])
     return with_points(finding, [Point(text, _OUTSIDE_POINTS)])
