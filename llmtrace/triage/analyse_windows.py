@@ -59,6 +59,8 @@ from llmtrace.triage.windows.search_rows import Search
 _WAITS: Final[tuple[Metric, ...]] = (*STAGED, "e2e")
 # These causes show in the rows by themselves, whether or not a p95 moves.
 _COUNTED_IN_ROWS: Final = COUNTED | {"serial_tools"}
+_SEVERAL_TIMES: Final = 2.0  # relative growth, from which what may be chance hides good news
+_DOUBTFUL: Final = 0.05  # chance up to which it does
 _BLIP: Final = 0.1  # of the requests searched
 _HEAVY: Final = 2.0  # times the usual mean of e2e
 _AT_THE_END: Final = 0.05  # of the time searched
@@ -257,14 +259,17 @@ def _compare(search: Search, metric: Metric | None) -> Comparison:
     """Compare the windows; `metric` is the one to explain, or `None`.
 
     An improvement is good news only if nothing else got worse. That is judged by the limits for
-    given windows, which allow more alarms.
+    given windows, which allow more alarms. What is several times slower is explained though it may
+    be chance, because a metric that is faster is no news beside it.
     """
     found = _compare_at(search, metric, search.alarm, search.alarm_of_outcomes)
     if not found.change.fell:
         return found
     strict = _compare_at(search, metric, (CERTAIN, LEAST), CERTAIN / 2)
-    if strict.outcomes.significant or strict.outcomes.gave_up:
-        worst = max(_WAITS, key=lambda name: strict.compared[name].change.grew[0])
+    worst = max(_WAITS, key=lambda name: strict.compared[name].change.grew[0])
+    slower = strict.compared[worst].change
+    several_times = slower.grew[0] >= _SEVERAL_TIMES and (slower.p_value or 0.0) < _DOUBTFUL
+    if several_times or strict.outcomes.significant or strict.outcomes.gave_up:
         return replace(strict, metric=metric or worst)
     return strict if strict.change.rose else found
 

@@ -242,7 +242,8 @@ def _cancelled_out(
     if found is None or spread is None:
         return None
     mix, same = float(found.seconds[0]), found.same_work
-    opposite = mix * same < 0 and min(abs(mix), abs(same)) >= _CANCELS * found.before
+    less, more = sorted((abs(mix), abs(same)))
+    opposite = mix * same < 0 and less >= max(_CANCELS * found.before, COUNTS * more)
     if not opposite or not all(_sure_parts(spread)):
         return None
     usual_mix, usual_same = usual()

@@ -167,6 +167,9 @@ def test_longer_answers_of_a_provider_are_no_cause_of_what_they_cannot_reach(met
     """They keep no slot that others wait for, and share no batch, as far as is known."""
     made = hosted(longer_outputs())
     made.forget_rows("spec_drafted", "spec_accepted")
+    for row in made.rows:
+        if row["start"] < AFTER.start * 1e9 and row["start"] / 1e9 % 180 < 60:
+            row |= {"output_tokens": 2 * row["output_tokens"], "decode_s": 2 * row["decode_s"]}
     for number, row in enumerate(made.after()):
         row[stage] *= 4 if number % 8 == 0 else 1
         row["gateway_s"] += (metric == "ttft_s") * 0.8

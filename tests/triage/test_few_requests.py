@@ -198,6 +198,20 @@ def test_a_kind_that_is_slow_is_found_though_all_together_are_faster():
     assert result.metric == "ttft"
 
 
+def test_faster_tokens_are_no_good_news_beside_waits_that_are_four_times_as_long():
+    """Crowds of requests wait, as shorter waits came before: that may be chance, and is said."""
+    case = day(after=Kind(decode=0.6), n=(2000, 400))
+    i = np.arange(len(case.rows))
+    waits_s = np.where(i < 2000, 0.6 * (i % 500 < 40), 3.0 * (i % 50 < 12))
+    for name in ("queue_s", "ttft_s", "e2e_s"):
+        case.rows.numbers[name][:] += waits_s
+
+    result = triage(case, QUICK)
+
+    assert (result.verdict, result.metric) == ("not_enough_data", "ttft")
+    assert result.moved == ("tpot",)
+
+
 def test_of_quiet_windows_no_kind_of_request_stands_out():
     """However many kinds there are, one of them rises by chance as seldom as all."""
     cases = [day(n=(400, 300), seed=seed) for seed in range(40)]

@@ -112,14 +112,16 @@ def causes(evidence: Evidence, can_show: Container[str] = RULES) -> list[Finding
 
 
 def _ranked(evidence: Evidence, others: Iterable[Finding]) -> list[Finding]:
-    """Sort by status and score; what cannot affect the metric comes after what surely does."""
+    """Sort by status, score and points against it; what cannot affect the metric comes later."""
     order = list(RULES)
 
-    def place(one: Finding) -> tuple[int, bool, int, int]:
+    def place(one: Finding) -> tuple[int, bool, int, int, int]:
         outside = one.status in SURE and _is_outside(evidence, one)
         # Fewer requests make none slower.
         beside = outside or (one.id == "traffic_lost" and bool(evidence.moved))
-        return _RANK["likely" if outside else one.status], beside, -one.score, order.index(one.id)
+        taken = -sum(point.points for point in one.against)
+        rank = _RANK["likely" if outside else one.status]
+        return rank, beside, -one.score, taken, order.index(one.id)
 
     return sorted(others, key=place)
 
@@ -163,6 +165,9 @@ def _lower_if_outside(evidence: Evidence, finding: Finding) -> Finding:
     affects = {name for name, outside in OUTSIDE.items() if finding.id not in outside}
     elsewhere = finding.id == "longer_outputs" or not affects & {*evidence.moved}
     if elsewhere and evidence.metric in evidence.moved:
+        longer = finding.id == "longer_outputs" and "e2e_s" in evidence.moved
+        if longer and not _why_usual(evidence, finding):  # beside what made the metric longer
+            return at_most_possible(finding, text, points=_OUTSIDE_POINTS)
         below = POSSIBLE - 1 - finding.score
         return with_points(finding, [Point(text, min(_OUTSIDE_POINTS, below))])
     return with_points(finding, [Point(text, _OUTSIDE_POINTS)])
