@@ -513,7 +513,8 @@ def test_of_very_many_rows_a_sample_is_kept(tmp_path, monkeypatch):
     ({}, 2.0, 0.02, 1),
     ({"ttft_s": 2.2}, None, None, 0),  # all of it came at its end
     ({"outcome": "error"}, None, None, None),
-    ({"chunks": 50}, None, None, None),  # a row that says how it went on says all that is known
+    ({"chunks": 50}, 2.0, 0.02, 1),
+    ({"chunks": 1}, None, None, None),  # there is no time after it
     ({"tpot_s": 0.01}, None, 0.01, None),
     ({"output_tokens": 1}, None, None, None),
     ({"stream": False}, None, None, 0),

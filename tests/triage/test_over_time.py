@@ -515,9 +515,9 @@ def test_it_is_not_called_ongoing_while_the_last_requests_are_as_before():
     case = read_case(Path(__file__).parent / "recorded_fifth" / "machine-frozen")
     result = triage(case, QUICK)
 
-    assert (result.state, result.requests_since) == ("not_known", 21)
+    assert (result.state, result.requests_since) == ("not_known", 22)
     assert result.impact.now_s < result.before.p95
-    assert any("not seen since 2026-11-23 20:44:41 UTC, for 21 requests" in one
+    assert any("not seen since 2026-11-23 20:44:41 UTC, for 22 requests" in one
                for one in when(result))  # fmt: skip
 
 

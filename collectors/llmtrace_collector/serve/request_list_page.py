@@ -69,12 +69,10 @@ def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     writer = csv.writer(out)
     writer.writerow(COLUMNS)
     for row in rows:
-        writer.writerow(_plain(row.get(name)) for name in COLUMNS)
+        values = (row.get(name) for name in COLUMNS)
+        writer.writerow(f"'{one}" if isinstance(one, str) and one.startswith(_FORMULA) else one
+                        for one in values)  # fmt: skip
     return out.getvalue()
-
-
-def _plain(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def _form(view: ListView) -> str:

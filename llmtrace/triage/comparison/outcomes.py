@@ -80,7 +80,8 @@ def _count(rows: Columns) -> dict[str, int]:
     found = {words.names[i - 1]: round(counts[i]) for i in np.flatnonzero(counts) if i}
     if unknown := round(counts[0]):
         found["unknown"] = unknown
-    return dict(sorted(found.items(), key=lambda item: _rank(item[0])))
+    order = (*OUTCOMES, *sorted(found.keys() - {*OUTCOMES}))
+    return dict(sorted(found.items(), key=lambda item: order.index(item[0])))
 
 
 def _kinds(failed: Columns) -> dict[str, int]:
@@ -97,7 +98,3 @@ def _kinds(failed: Columns) -> dict[str, int]:
         known = outcome != "error" or not (answer or kind)
         counts[" ".join(filter(None, (outcome if known else "", answer, kind)))] += weight
     return {name: round(count) for name, count in counts.most_common(_KINDS)}
-
-
-def _rank(name: str) -> tuple[int, str]:
-    return (OUTCOMES.index(name) if name in OUTCOMES else len(OUTCOMES), name)
