@@ -672,9 +672,11 @@ def test_hits_that_varied_and_are_nearly_none_now_are_a_lost_prefix() -> None:
     """For a third of the time before, a request had three times as many cached tokens."""
     made = hand_made.prefix_cache_collapse()
     for row in made.rows:
-        since = row["start"] / 1e9 - BEFORE.start
-        varying = int(row["cached_tokens"] * (1.0 if since < BEFORE.seconds / 3 else 0.3))
-        row["cached_tokens"] = varying if row["start"] < AFTER.start * 1e9 else 1
+        if row["start"] < AFTER.start * 1e9:
+            row["cached_tokens"] = int(row["cached_tokens"] * (
+                1.0 if row["start"] / 1e9 - BEFORE.start < BEFORE.seconds / 3 else 0.3))  # fmt: skip
+        else:
+            row["cached_tokens"] = 1
     shift = made.evidence().at_same_mix("found_prefix_tokens", by_length=True)
 
     assert shift is not None
