@@ -13,7 +13,6 @@ import pytest
 from llmtrace.dataset.case import Event, Window
 from llmtrace.triage.causes import causes
 from llmtrace.triage.evidence import inside_engines
-from llmtrace.triage.evidence.changes import STANDS_OUT
 from llmtrace.triage.result import NAMED, SURE
 
 from . import hand_made
@@ -666,19 +665,3 @@ def test_requests_that_hang_at_a_provider_are_no_silent_streams() -> None:
     assert next(iter(found)) == "provider_errors"
     assert found["provider_errors"].status == "confirmed"
     assert found["idle_timeout"].status == "possible"
-
-
-def test_hits_that_varied_and_are_nearly_none_now_are_a_lost_prefix() -> None:
-    """For a third of the time before, a request had three times as many cached tokens."""
-    made = hand_made.prefix_cache_collapse()
-    for row in made.rows:
-        if row["start"] < AFTER.start * 1e9:
-            row["cached_tokens"] = int(row["cached_tokens"] * (
-                1.0 if row["start"] / 1e9 - BEFORE.start < BEFORE.seconds / 3 else 0.3))  # fmt: skip
-        else:
-            row["cached_tokens"] = 1
-    shift = made.evidence().at_same_mix("found_prefix_tokens", by_length=True)
-
-    assert shift is not None
-    assert shift.stretch_z > -STANDS_OUT
-    assert next(iter(made.findings())) == "prefix_cache_collapse"

@@ -13,7 +13,6 @@ from llmtrace.triage.evidence.evidence import ENGINE_STAGES, Evidence
 from llmtrace.triage.evidence.kinds import mix_moved
 from llmtrace.triage.result import Finding
 
-_HARDLY_ANY: Final = 0.05  # of the cached tokens before
 _FALLS_TO: Final = 0.8  # hits after over hits before, at most
 _PART: Final = 0.03  # of all prompt tokens
 _LITTLE: Final = 0.1
@@ -101,8 +100,7 @@ def _rows_show_fewer_hits(e: Evidence) -> bool | None:
     counted = ratio_of(e, "prefix_hits", "prefix_queries")
     sure = SURE if counted is None or not _fell_enough(counted, 1.0) else RATHER_SURE
     fewer = tokens.after_mean <= _FALLS_TO * tokens.before_mean and tokens.mean_z <= -sure
-    none = tokens.after_mean <= _HARDLY_ANY * tokens.before_mean  # however it varies
-    return fewer and (none or tokens.stretch_z <= -STANDS_OUT)
+    return fewer and tokens.stretch_z <= -STANDS_OUT
 
 
 def _counters_show_fewer_hits(

@@ -68,9 +68,7 @@ def gpu_throttle(e: Evidence) -> Finding:
     """
     clock = e.gauge("gpu_sm_clock_mhz")
     throttled, xid = _throttled(e), _new_xid(e)
-    # Now and then shows only in the mean.
-    fell = None if clock is None else (
-        clock.fell(0.0, 0.08) or clock.fleet.mean_fell(0.08)) and not _less_busy(e)  # fmt: skip
+    fell = None if clock is None else _clock_fell(clock) and not _less_busy(e)
     reported = [one for one in (fell, throttled, xid) if one is not None]
     local = e.local("replica", "tpot_s") or e.local("replica", "ttft_s")
     curve, prefill = of_its_own(e, local)
@@ -107,6 +105,11 @@ def gpu_throttle(e: Evidence) -> Finding:
     at, action = _slow_node(clock if fell else None, shared=bool(shared.holds or taken))
     found = judge("gpu_throttle", lines, action, group=local or only(e, at))
     return _possible_without_gpu(found) if unseen and not reported else found
+
+
+def _clock_fell(clock: Moved) -> bool:
+    """Return whether the clock fell; now and then shows only in the mean."""
+    return clock.fell(0.0, 0.08) or clock.fleet.mean_fell(0.08)
 
 
 def _less_busy(e: Evidence) -> bool:
