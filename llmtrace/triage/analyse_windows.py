@@ -266,11 +266,11 @@ def _compare(search: Search, metric: Metric | None) -> Comparison:
     if not found.change.fell:
         return found
     strict = _compare_at(search, metric, (CERTAIN, LEAST), CERTAIN / 2)
-    worst = max(_WAITS, key=lambda name: strict.compared[name].change.grew[0])
-    slower = strict.compared[worst].change
-    several_times = slower.grew[0] >= _SEVERAL_TIMES and (slower.p_value or 0.0) < _DOUBTFUL
+    known = (one for name in _WAITS if (one := strict.compared[name].change).p_value is not None)
+    worst = max(known, key=lambda one: one.grew[0], default=found.change)
+    several_times = worst.grew[0] >= _SEVERAL_TIMES and (worst.p_value or 0.0) < _DOUBTFUL
     if several_times or strict.outcomes.significant or strict.outcomes.gave_up:
-        return replace(strict, metric=metric or worst)
+        return replace(strict, metric=metric or worst.metric)
     return strict if strict.change.rose else found
 
 

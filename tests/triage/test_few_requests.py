@@ -212,6 +212,16 @@ def test_faster_tokens_are_no_good_news_beside_waits_that_are_four_times_as_long
     assert result.moved == ("tpot",)
 
 
+def test_a_metric_that_was_not_reported_before_hides_no_improvement():
+    """Nothing can be said of how far it rose."""
+    case = day(after=Kind(decode=0.6), n=(2000, 400))
+    case.rows.numbers["ttft_s"][:2000] = np.nan
+
+    result = triage(case, QUICK)
+
+    assert (result.verdict, result.metric) == ("improvement", "tpot")
+
+
 def test_of_quiet_windows_no_kind_of_request_stands_out():
     """However many kinds there are, one of them rises by chance as seldom as all."""
     cases = [day(n=(400, 300), seed=seed) for seed in range(40)]
