@@ -81,7 +81,8 @@ def read_columns(*paths: str | Path, progress: Progress = silent) -> Columns:
     rows = sample.rows()
     if not rows.n and builder.kept_out:
         what = "; ".join(f"{what} ({count})" for what, count in builder.kept_out.items())
-        raise DataError(f"{path}: contains no row of llmtrace: {what}; {_no_row(builder.first)}")
+        how = "; ".join(builder.notes) or _no_row(builder.first)
+        raise DataError(f"{path}: contains no row of llmtrace: {what}; {how}")
     rows = _plausible(rows, builder, path) if rows.n else rows
     return replace(rows, warnings=(*builder.warnings, *rows.warnings))
 

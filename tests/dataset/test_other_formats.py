@@ -3,12 +3,13 @@
 import csv
 import io
 import json
+from decimal import Decimal
 
 import numpy as np
 import pytest
 
 from llmtrace.cli import main
-from llmtrace.core.errors import DataError
+from llmtrace.core.errors import DataError, SourceError
 from llmtrace.dataset.files import read_columns
 from llmtrace.exporters.row_files.read_back import read_rows, read_usable_rows
 from llmtrace.semconv.convert import to_attributes
@@ -30,7 +31,7 @@ LITELLM_FAILED = {
 }  # fmt: skip
 LITELLM_ROW = {
     "start": AT, "e2e_s": 1.5, "ttft_s": 0.5, "prompt_tokens": 650, "output_tokens": 10,
-    "model": "gpt-4o", "provider": "azure", "server": "https://eastus.openai.azure.com/",
+    "model": "gpt-4o", "provider": "azure", "server": "eastus.openai.azure.com",
     "tenant": "search", "outcome": "success", "attempts": 1, "gateway_s": 0.0125,
     "request_id": "chatcmpl-1",
 }  # fmt: skip
@@ -331,3 +332,95 @@ def test_long_lines_of_otlp_are_read_across_blocks(tmp_path, monkeypatch):
 
     assert len(rows) == 1500
     assert np.unique([row["span_id"] for row in rows]).size == 1500
+
+
+def test_decimal_commas_are_read_in_the_csv_of_a_format_too(tmp_path):
+    """As in any other CSV, whether or not the column is a key of a row."""
+    own = "start;end;ttft_s\n2026-11-24 09:00:02;2026-11-24 09:00:03.5;0,5\n"
+    nginx = "msec;request_time;status\n1795510803,500;1,500;200\n"
+
+    for name, text in (("own.csv", own), ("nginx.csv", nginx)):
+        (row,), _ = read(tmp_path, text, name)
+        assert (row["start"], row["e2e_s"]) == (AT, 1.5)
+    assert read(tmp_path, own, "own.csv")[0][0]["ttft_s"] == 0.5
+
+
+def test_a_format_is_recognised_by_its_first_records_together(tmp_path):
+    """The first may lack a column, and a byte order mark may precede it.
+
+    What no record has is not said to be read.
+    """
+    lacks = {name: value for name, value in LITELLM_FAILED.items() if name != "endTime"}
+    text = b"\xef\xbb\xbf" + as_jsonl([lacks, {**LITELLM, "metadata": {}}]).encode()
+
+    path = tmp_path / "spend.jsonl"
+    path.write_bytes(text)
+    found = read_columns(path)
+
+    assert found.n == 2
+    assert "endTime - startTime → e2e_s" in found.warnings[0]
+    assert "metadata.error_information" in found.warnings[0]
+    assert "litellm_overhead_time_ms" not in found.warnings[0]
+
+
+def test_no_secret_and_no_control_character_leaves_a_log(tmp_path):
+    """A URL may hold a password and a key, spans of others a prompt, and a name anything."""
+    odd = {**LITELLM, "api_base": "https://me:pw@host:8443/v1?key=K", "\x1b[2Jevil": 1}
+    (row,), said = read(tmp_path, as_jsonl([odd]))
+    assert row["server"] == "host:8443"
+    assert all(map(str.isprintable, said))
+    span = {
+        "traceId": "ab" * 16, "spanId": "cd" * 8, "startTimeUnixNano": str(AT),
+        "endTimeUnixNano": str(AT + 10**9), "attributes": [
+            {"key": "gen_ai.operation.name", "value": {"stringValue": "chat"}},
+            {"key": "gen_ai.prompt", "value": {"stringValue": "a prompt"}},
+            {"key": "unset", "value": {}},
+            {"key": "gen_ai.usage.output_tokens", "value": {"doubleValue": 9.0}},
+        ],
+    }  # fmt: skip
+    batches = [{"resource": None, "scopeSpans": [{"spans": [span]}]}, None,
+               {"scopeSpans": [{"spans": [{**span, "spanId": "ef" * 8}]}]}]  # fmt: skip
+    path = tmp_path / "otlp.jsonl"
+    path.write_text(json.dumps({"resourceSpans": batches}))
+
+    rows, notes = read_usable_rows(path)
+
+    assert [one.output_tokens for one in rows] == [9, 9]
+    assert "a prompt" not in repr([one.as_dict() for one in rows])
+    assert any("1 line" in note for note in notes)
+
+
+def test_what_langfuse_does_not_count_is_unknown(tmp_path):
+    """Parquet of usages that differ has nulls, and pandas writes times as milliseconds."""
+    odd = {**LANGFUSE, "startTime": AT // 10**6, "endTime": AT // 10**6 + 1500,
+           "completionStartTime": None, "level": "ERROR", "statusMessage": {"code": 1},
+           "usageDetails": {"input": 150, "input_cached_tokens": None, "output": 10}}  # fmt: skip
+    (row,), _ = read(tmp_path, as_jsonl([odd]))
+
+    assert (row["start"], row["e2e_s"], row["outcome"]) == (AT, 1.5, "error")
+    assert (row["prompt_tokens"], row["output_tokens"]) == (150, 10)
+
+
+def test_what_of_parquet_cannot_be_read_is_an_error_that_names_it(tmp_path):
+    """Decimals are numbers; a date beyond all calendars is none."""
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    times = {name: pa.array([2**62], pa.timestamp("us")) for name in ("startTime", "endTime")}
+    path = tmp_path / "far.parquet"
+    parquet.write_table(pa.table({**times, "call_type": ["x"], "completion_tokens": [3]}), path)
+    with pytest.raises(SourceError, match=r"far\.parquet: cannot read it"):
+        read_columns(path)
+
+    good = {**LITELLM, "metadata": "{}", "prompt_tokens": Decimal("650.00")}
+    parquet.write_table(pa.table({name: [value] for name, value in good.items()}), path)
+    assert read_usable_rows(path)[0][0].prompt_tokens == 650
+
+
+def test_a_log_without_a_usable_row_is_named_as_what_it_is_read_as(tmp_path):
+    """Its own columns are in the message, not those of a row."""
+    path = tmp_path / "vllm.jsonl"
+    path.write_text(as_jsonl([{**VLLM, "arrival_time": 12345.6}]))
+
+    with pytest.raises(DataError, match="is read as a vLLM request log: arrival_time → start"):
+        read_columns(path)

@@ -97,8 +97,9 @@ def _other(observation: Any, metadata: Mapping[str, Any]) -> Row | None:
     failed = getattr(observation.level, "value", observation.level) == "ERROR"
     resource = _resource(metadata)
     status = observation.status_message
-    code = _STATUS.search(status or "") if failed else None
-    failure = {"langfuse.status_message": status and status[:_MAX_TEXT]} if failed else {}
+    said = str(status or "")
+    code = _STATUS.search(said) if failed else None
+    failure = {"langfuse.status_message": said[:_MAX_TEXT] or None} if failed else {}
     return Row(
         request_id=observation.id,
         trace_id=observation.trace_id or "",
@@ -113,7 +114,7 @@ def _other(observation: Any, metadata: Mapping[str, Any]) -> Row | None:
         http_status=None if code is None else int(code[1]),
         prompt_tokens=_input(usage),
         cached_tokens=_first(usage, "input_cached_tokens", "input_cache_read"),
-        output_tokens=_first(usage, "output"),
+        output_tokens=_first(usage, "output", "completionTokens"),
         timeline=Timeline(
             e2e=max(0, end - start), ttft=ttft, stream=ttft is not None, watched=False
         ),
@@ -151,18 +152,17 @@ def _below(prefix: str, flat: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _input(usage: Mapping[str, int]) -> int | None:
     """Return the tokens of the prompt: Langfuse counts cached ones apart."""
-    parts = [
-        count for name, count in usage.items() if name == "input" or name.startswith("input_")
-    ]
+    parts = [count for name, count in usage.items() if isinstance(count, int)
+             and (name in {"input", "promptTokens"} or name.startswith("input_"))]  # fmt: skip
     return sum(parts) if parts else None
 
 
 def _first(usage: Mapping[str, int], *names: str) -> int | None:
-    return next((usage[name] for name in names if name in usage), None)
+    return next((one for name in names if isinstance(one := usage.get(name), int)), None)
 
 
-def _ns(at: datetime | str) -> int:
-    if isinstance(at, str):
+def _ns(at: object) -> int:
+    if not isinstance(at, datetime):
         if (found := start_ns(at)) is None:
             raise DataError(f"{at!r} is no time")
         return found

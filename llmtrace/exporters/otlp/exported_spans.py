@@ -12,7 +12,7 @@ from typing import Any, Final
 from llmtrace.core.errors import DataError
 from llmtrace.core.row import Row
 from llmtrace.semconv.attributes import E2E
-from llmtrace.semconv.convert import from_attributes, is_row
+from llmtrace.semconv.convert import from_attributes, is_row, kind_of
 
 _REQUESTS: Final = {"chat", "generate_content", "text_completion"}
 _FAILED: Final = {2, "STATUS_CODE_ERROR"}
@@ -24,17 +24,19 @@ def exported_rows(record: Mapping[str, Any]) -> Iterator[tuple[Row, bool] | None
 
     `None`: one of its spans cannot be read.
     """
-    try:
-        for batch in record["resourceSpans"]:
-            resource = _attributes(batch.get("resource", {}))
-            for scope in batch.get("scopeSpans", ()):
-                for span in scope.get("spans", ()):
-                    try:
-                        yield from [*_rows(span, resource)]
-                    except _UNREADABLE:
-                        yield None
-    except _UNREADABLE:
-        yield None
+    for batch in record["resourceSpans"] or ():
+        try:
+            resource = _attributes(batch.get("resource") or {})
+            spans = [span for scope in batch.get("scopeSpans") or ()
+                     for span in scope.get("spans") or ()]  # fmt: skip
+        except _UNREADABLE:
+            yield None
+            continue
+        for span in spans:
+            try:
+                yield from [*_rows(span, resource)]
+            except _UNREADABLE:
+                yield None
 
 
 def _rows(span: Mapping[str, Any], resource: Mapping[str, Any]) -> Iterator[tuple[Row, bool]]:
@@ -43,8 +45,9 @@ def _rows(span: Mapping[str, Any], resource: Mapping[str, Any]) -> Iterator[tupl
     if not is_row(attributes):
         if attributes.get("gen_ai.operation.name") not in _REQUESTS:
             return
-        failed = span.get("status", {}).get("code") in _FAILED or "error.type" in attributes
-        attributes |= {
+        failed = (span.get("status") or {}).get("code") in _FAILED or "error.type" in attributes
+        # Others' spans may hold prompts and keys.
+        attributes = {name: one for name, one in attributes.items() if kind_of(name)} | {
             E2E: (int(span["endTimeUnixNano"]) - start) / 1e9,
             "llmtrace.outcome": "error" if failed else "success",
             "llmtrace.unwatched": True,
@@ -61,12 +64,15 @@ def _rows(span: Mapping[str, Any], resource: Mapping[str, Any]) -> Iterator[tupl
 
 
 def _attributes(holder: Mapping[str, Any]) -> dict[str, Any]:
-    return {one["key"]: _value(one["value"]) for one in holder.get("attributes", ())}
+    found = {one["key"]: _value(one.get("value") or {}) for one in holder.get("attributes") or ()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _value(value: Mapping[str, Any]) -> Any:
-    """Return an attribute's value; in JSON, a whole number of 64 bits is text."""
-    ((kind, held),) = value.items()
+    """Return an attribute's value; in JSON, a whole number of 64 bits is text. `None` = unset."""
+    held: Any
+    kind, held = next(iter(value.items()), ("", None))
     if kind == "arrayValue":
-        return [_value(one) for one in held.get("values", ())]
-    return int(held) if kind == "intValue" else held
+        return [_value(one) for one in held.get("values") or ()]
+    whole = kind == "intValue" or (kind == "doubleValue" and float(held).is_integer())
+    return int(held) if whole else held

@@ -14,16 +14,19 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import Decimal
 from functools import cache, lru_cache
 from importlib.resources import files
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from llmtrace.core.errors import SourceError, explain_error
 from llmtrace.core.flat_row import flat_kinds
 from llmtrace.core.json_values import start_ns
 from llmtrace.core.row import Row
+from llmtrace.core.sanitize import printable
 from llmtrace.core.stages import PARTITION
 from llmtrace.exporters.langfuse import observations
 from llmtrace.exporters.otlp import exported_spans
@@ -31,12 +34,15 @@ from llmtrace.exporters.row_files.arrow_table import arrow
 from llmtrace.exporters.row_files.csv_tables import csv_tables, header
 from llmtrace.exporters.row_files.forms import Form, Progress, blocks, form_of, silent
 
-_SOURCE: Final = re.compile(r"(?:(last|count) )?(\S+)(?: - (\S+))?(?: (ms|\+ 1))?")
+_SOURCE: Final = re.compile(r"(?:(last|count) )?(\S+)(?: - (\S+))?(?: (ms|\+ 1|host))?")
+_DECIMAL_COMMA: Final = re.compile(r"(-?\d+),(\d+)")
 _UNKNOWN: Final = (None, "", "-", "None", "null")
 _ZERO_UNKNOWN: Final = ("prompt_tokens", "output_tokens", "http_status")  # 0 is their default
 _FIRST_LINES: Final = 100  # of which one must be an object
 _AT_ONCE: Final = 10_000
-_NO_ROW: Final = b"-"  # a line that readers count as none
+_NO_ROW: Final = b"a record that cannot be read"  # a line that readers count as none
+_NAMED: Final = 12  # columns
+_BOM: Final = b"\xef\xbb\xbf"
 _Reader = Callable[[Mapping[str, Any]], Iterator[tuple[Row, bool] | None]]
 _READERS: Final[Mapping[str, _Reader]] = {
     "langfuse": observations.exported_rows, "otlp": exported_spans.exported_rows,
@@ -61,6 +67,12 @@ class Format:
     keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
     words: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
+    @property
+    def used(self) -> set[str]:
+        """The columns that are read, if they are there."""
+        return {name for sources in self.keys.values() for one in sources
+                for name in _columns_of(one)}  # fmt: skip
+
 
 @cache
 def _formats() -> tuple[Format, ...]:
@@ -82,18 +94,17 @@ def open_rows(
     if form_of(path) == "parquet":
         return _open_parquet(path, notes)
     found = blocks(path, progress)
-    begin = next(found, b"")
+    begin = next(found, b"").removeprefix(_BOM)
     content = chain((begin,), found)
-    if begin.lstrip().startswith((b"{", b"[")) and form_of(path) != "csv":
-        lines = begin.split(b"\n", _FIRST_LINES)[:_FIRST_LINES]
-        first = next(filter(None, map(_object, lines)), {})
-        if (format_ := _noted(path, first, notes)) is None:
+    firsts = [*filter(None, map(_object, begin.split(b"\n", _FIRST_LINES)[:_FIRST_LINES]))]
+    if form_of(path) != "csv" and (firsts or begin.lstrip().startswith((b"{", b"["))):
+        if (format_ := _noted(path, {*chain(*firsts)}, notes, firsts)) is None:
             return "jsonl", content
         records = (_object(line) for block in content for line in block.split(b"\n") if line)
         return "jsonl", _as_lines(records, format_)
-    names = header(begin.decode("utf-8-sig", "replace"))[1]
+    separator, names, _ = header(begin.decode("utf-8", "replace"))
     if (format_ := _noted(path, names, notes)) is not None:
-        return "jsonl", _as_lines(_csv_records(path, content, names), format_)
+        return "jsonl", _as_lines(_csv_records(path, content, names, separator), format_)
     return "csv" if form_of(path) == "csv" or "start" in names else "jsonl", content
 
 
@@ -101,23 +112,41 @@ def _open_parquet(path: Path, notes: list[str]) -> tuple[Form, Iterator[bytes]]:
     pa = arrow("reading Parquet")
     from pyarrow import parquet
 
-    def records() -> Iterator[Any]:
-        with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(_AT_ONCE):
-                yield from batch.to_pylist()
+    def records(format_: Format, names: Sequence[str]) -> Iterator[Any]:
+        used = {*_KINDS, *format_.used}
+        wanted = [name for name in names if name in used or format_.reader]
+        try:
+            with parquet.ParquetFile(path) as file:
+                for batch in file.iter_batches(_AT_ONCE, columns=wanted):
+                    yield from batch.to_pylist()
+        except (OSError, OverflowError, ValueError, pa.ArrowException) as error:
+            raise SourceError(f"{path}: cannot read it: {explain_error(error)}") from error
 
     try:
-        format_ = _noted(path, parquet.read_schema(path).names, notes)
+        names = parquet.read_schema(path).names
     except (OSError, pa.ArrowException) as error:
         raise SourceError(f"{path}: cannot read it: {explain_error(error)}") from error
-    return ("parquet", iter(())) if format_ is None else ("jsonl", _as_lines(records(), format_))
+    if (format_ := _noted(path, names, notes)) is None:
+        return "parquet", iter(())
+    return "jsonl", _as_lines(records(format_, names), format_)
 
 
-def _csv_records(path: Path, content: Iterable[bytes], names: Sequence[str]) -> Iterator[Any]:
-    """Yield the records of CSV, values as text; `None` for a line that is none."""
+def _csv_records(
+    path: Path, content: Iterable[bytes], names: Sequence[str], separator: str
+) -> Iterator[Any]:
+    """Yield the records of CSV; `None` for a line that is none.
+
+    Columns that are keys of a row have their kind; others are text, with decimal points.
+    """
     kept_out: Counter[str] = Counter()
-    for _, raw, _ in csv_tables(path, content, kept_out, names):
-        yield from raw.to_pylist()
+    for _, raw, typed in csv_tables(path, content, kept_out, names):
+        for texts, values in zip(raw.to_pylist(), typed.to_pylist(), strict=True):
+            known = {name: value for name, value in values.items() if name in _KINDS}
+            if separator == ";":
+                texts = {name: text and _DECIMAL_COMMA.sub(r"\1.\2", text)  # noqa: PLW2901
+                         if text and _DECIMAL_COMMA.fullmatch(text) else text
+                         for name, text in texts.items()}  # fmt: skip
+            yield texts | {name: value for name, value in known.items() if value is not None}
         yield from [None] * sum(n for why, n in kept_out.items() if why.startswith("line: "))
         kept_out.clear()
 
@@ -132,20 +161,34 @@ def _object(line: bytes | str) -> dict[str, Any] | None:
 _held: Final = lru_cache(maxsize=16)(_object)  # several keys of a row are in the same text
 
 
-def _noted(path: Path, columns: Iterable[str], notes: list[str]) -> Format | None:
-    """Return the format that has these columns, and note how it is read; `None` = no known one."""
-    names = [*columns]
+def _noted(
+    path: Path, columns: Iterable[str], notes: list[str], firsts: Sequence[dict[str, Any]] = ()
+) -> Format | None:
+    """Return the format that has these columns, and note how it is read; `None` = no known one.
+
+    Of the `firsts` records, one must have what is in a column's object.
+    """
+    names = sorted(columns)
+
+    def is_there(source: str) -> bool:
+        path = _parts(source)[1]
+        inside = not firsts or "." not in path or any(_at(one, path) is not None for one in firsts)
+        return inside and _columns_of(source) <= {*names}
+
     for one in _formats():
         known = {key: source for key, sources in one.keys.items() for source in reversed(sources)
-                 if _columns_of(source) <= {*names}}  # fmt: skip
+                 if is_there(source)}  # fmt: skip
         all_there = {*one.columns} <= {*names} and (one.reader or "start" in known)
         if not all_there or {"start", *one.without} - {*one.columns} & {*names}:
             continue
         used = {column for source in known.values() for column in _columns_of(source)}
         unread = [name for name in names if name not in {*used, *_KINDS}]
         how = one.note or ", ".join(f"{s} → {key}" for key, s in known.items() if s != key)
-        rest = f"; not read: {', '.join(unread)}" if unread and not one.reader else ""
-        notes.append(f"{path.name} is read as {one.name}: {how}{rest}")
+        more = f" and {len(unread) - _NAMED} more" if len(unread) > _NAMED else ""
+        rest = f"; not read: {', '.join(map(printable, unread[:_NAMED]))}{more}" if unread else ""
+        said = f"is read as {one.name}: {how}{'' if one.reader else rest}"
+        if not any(note.endswith(said) for note in notes):  # of several files, the first
+            notes.append(f"{printable(path.name)} {said}")
         return one
     return None
 
@@ -219,6 +262,8 @@ def _read(record: dict[str, Any], source: str, key: str) -> Any:
             until: Any = _time_ns(value)
             since: Any = _time_ns(other) if key != "start" else round(float(other) * 1e9)
             return until - since if key == "start" else (until - since) / 1e9
+        if unit == "host":  # a URL may hold a password or a key
+            return urlsplit(value).netloc.rpartition("@")[2] or None
         if unit:
             return float(value) / 1000 if unit == "ms" else int(value) + 1
     return None if key == "start" else value
@@ -236,6 +281,8 @@ def _at(record: dict[str, Any], path: str) -> Any:
 
 def _as_kind(value: Any, kind: type) -> Any:
     """Return a value as its key has it: logs quote numbers and flags, and names may be numbers."""
+    if isinstance(value, Decimal):
+        value = int(value) if value == value.to_integral_value() else float(value)
     if kind is str:
         return str(value) if isinstance(value, int | float) else value
     with suppress(ValueError, RecursionError):
