@@ -195,7 +195,7 @@ FIGURES: Final = (
     Figure("sleeps in unit tests", lambda: matches(_SLEEP, unit_tests()), 11, 30, 111),
     Figure("conflict markers in pages and code", lambda: matches(_CONFLICT, written()), 0, 0, 0),
     Figure("functions of over 60 lines", long_functions, 0, 0, 37),
-    Figure("lines of the product's Python", lambda: lines(".py"), 90_855, 63_305, 63_305),
+    Figure("lines of the product's Python", lambda: lines(".py"), 90_866, 63_305, 63_305),
     Figure("lines of the product's SQL", lambda: lines(".sql"), 1_157, 390, 0),
 )
 

@@ -160,17 +160,26 @@ class Analysis:
 
     @property
     def is_blip(self) -> bool:
-        """Whether it is over, only few of the requests are in it, and they took no far longer."""
-        before, after = (finite(rows.numbers["e2e_s"]) for rows in self.search.window_rows)
-        heavy = len(before) and len(after) and after.mean() >= _HEAVY * before.mean()
-        few = self.search.window_rows[1].n < _BLIP * self.search.rows.n
-        return self.is_over and few and not heavy
+        """Whether it is over, and only few of the requests searched are in it."""
+        return self.is_over and self.search.window_rows[1].n < _BLIP * self.search.rows.n
+
+    def outweighs(self, other: Analysis) -> bool:
+        """Return whether its requests take far longer, and more time is lost in all than there."""
+        lost = []
+        for rows in (self.search.window_rows, other.search.window_rows):
+            before, after = (finite(one.numbers["e2e_s"]) for one in rows)
+            usual = before.mean() * len(after) if len(before) else after.sum()
+            lost.append(after.sum() - usual)
+            if len(lost) == 1 and after.sum() < _HEAVY * usual:
+                return False
+        return bool(lost[0] > lost[1])
 
     @property
     def is_possible_when_dated(self) -> bool:
         """Whether a cause is possible at a sure date, of traffic only if it is lost until now."""
         chosen, first = self.search.chosen, self.causes[0]
-        lost = first.id == "traffic_lost" and self.judged.verdict == "traffic" and not self.is_over
+        lost = first.id == "traffic_lost" and self.judged.verdict == "traffic" and not (
+            self.is_over or self.search.window_rows[1].n < MIN_COUNT)  # fmt: skip
         surely_dated = chosen.dated and (chosen.dated_by not in ("", TRAFFIC) or lost)
         return surely_dated and first.status in NAMED
 

@@ -150,7 +150,8 @@ def _find(
     if not found.explains or search.found_nothing or blip:
         widely = search.found_nothing or blip
         others = _others(case, found, settings, analyse_case, mostly, widely=widely)
-        best = _best_of((one for one in others if not (blip and one.is_blip)), found)
+        weighty = (one for one in others if not (blip and (one.is_blip or found.outweighs(one))))
+        best = _best_of(weighty, found)
         if best is not None:
             same_windows = best.search is search  # then it is another metric of them
             again = analyse_case(

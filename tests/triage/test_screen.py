@@ -355,7 +355,8 @@ def test_the_picture_is_of_the_headline_and_of_all_it_compares():
     seen = timeline(case, result)
 
     assert seen.title.startswith("failed")
-    assert seen.span == (max(result.before.window.start, rows.start[0] / 1e9), end)
+    since = max(result.before.window.start, rows.start[0] / 1e9)
+    assert seen.span == pytest.approx((since, end), rel=0, abs=0.01)
     assert np.isnan(seen.lines["failed"][-1])
     ticks = np.array([t for _, t in _ticks(*seen.span, 5)])
     assert len({*np.diff(ticks)}) == 1

@@ -203,9 +203,9 @@ def search_elsewhere(search: Search, case: Case, *, nothing: bool) -> Iterator[S
     """Yield other windows, dated by something other than metrics, the surest date first.
 
     If there are many rows, a search that found something is believed unless its windows show
-    `nothing` or another time is surely dated. Traffic that is not sure is then left out, since it
-    comes and goes. The time searched extends to the last signal, unless the case gives its end.
-    Very many rows are sampled: see `with_all_rows`.
+    `nothing`, or something other than traffic surely dates another time. Traffic that is not sure
+    is left out then, since it comes and goes. The time searched extends to the last signal, unless
+    the case gives its end. Very many rows are sampled: see `with_all_rows`.
     """
     many = search.rows.n > TRUSTED_SEARCH
     trusted = many and not nothing
@@ -223,7 +223,8 @@ def search_elsewhere(search: Search, case: Case, *, nothing: bool) -> Iterator[S
     dated = (windows_of(t, one, search.gaps if one.shown_by == TRAFFIC else left_out, span.end,
                         among=len(found))
              for one in found
-             if one.sure or not (trusted or (many and one.shown_by == TRAFFIC)))  # fmt: skip
+             if (one.sure and one.shown_by != TRAFFIC if trusted else
+                 one.sure or not (many and one.shown_by == TRAFFIC)))  # fmt: skip
     for chosen in chain(dated, () if trusted else splits_of(t, search.gaps)):
         before, after = (thinned(rows, _MAX_ROWS) for rows in _rows_of(search.rows, chosen))
         if before.n >= MIN_COUNT:
