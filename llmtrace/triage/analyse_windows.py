@@ -165,14 +165,14 @@ class Analysis:
 
     def outweighs(self, other: Analysis) -> bool:
         """Return whether its requests take far longer, and more time is lost in all than there."""
-        lost = []
-        for rows in (self.search.window_rows, other.search.window_rows):
-            before, after = (finite(one.numbers["e2e_s"]) for one in rows)
-            usual = before.mean() * len(after) if len(before) else after.sum()
-            lost.append(after.sum() - usual)
-            if len(lost) == 1 and after.sum() < _HEAVY * usual:
-                return False
-        return bool(lost[0] > lost[1])
+        (took, usual), (took_there, usual_there) = self._took_s(), other._took_s()
+        return took >= _HEAVY * usual and took - usual > took_there - usual_there
+
+    def _took_s(self) -> tuple[float, float]:
+        """Return how long all requests after took, and as many would have before, seconds."""
+        before, after = (finite(one.numbers["e2e_s"]) for one in self.search.window_rows)
+        took = float(after.sum())
+        return took, float(before.mean()) * len(after) if len(before) else took
 
     @property
     def is_possible_when_dated(self) -> bool:

@@ -83,10 +83,11 @@ def _heading(facts: RequestFacts) -> str:
             ("trace id", row.trace_id), ("span id", row.span_id),
         )
     )  # fmt: skip
-    simulated = row.attributes.get("simulated") in {True, "true"} and " · SIMULATED engine"
+    is_simulated = row.attributes.get("simulated") in {True, "true"}
+    simulated = " · SIMULATED engine" if is_simulated else ""
     return (
         f"<h1>{text(span_name(row))}</h1><p><span{bad}>{text(row.outcome)}{error}</span> · "
-        f"e2e {ms(row.e2e_s)}{ttft} · began {moment(row.start)}{simulated or ''}</p>"
+        f"e2e {ms(row.e2e_s)}{ttft} · began {moment(row.start)}{simulated}</p>"
         f'<p class="verdict">{text(verdict(facts.explanation))}</p><dl>{ids}</dl>'
     )
 

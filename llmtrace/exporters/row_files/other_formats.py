@@ -35,7 +35,7 @@ from llmtrace.exporters.row_files.csv_tables import csv_tables, header
 from llmtrace.exporters.row_files.forms import Form, Progress, blocks, form_of, silent
 
 _SOURCE: Final = re.compile(r"(?:(last|count) )?(\S+)(?: - (\S+))?(?: (ms|\+ 1|host))?")
-_DECIMAL_COMMA: Final = re.compile(r"(-?\d+),(\d+)")
+_DECIMAL_COMMA: Final = re.compile(r"\A(-?\d+),(\d+)\Z")
 _UNKNOWN: Final = (None, "", "-", "None", "null")
 _ZERO_UNKNOWN: Final = ("prompt_tokens", "output_tokens", "http_status")  # 0 is their default
 _FIRST_LINES: Final = 100  # of which one must be an object
@@ -144,7 +144,6 @@ def _csv_records(
             known = {name: value for name, value in values.items() if name in _KINDS}
             if separator == ";":
                 texts = {name: text and _DECIMAL_COMMA.sub(r"\1.\2", text)  # noqa: PLW2901
-                         if text and _DECIMAL_COMMA.fullmatch(text) else text
                          for name, text in texts.items()}  # fmt: skip
             yield texts | {name: value for name, value in known.items() if value is not None}
         yield from [None] * sum(n for why, n in kept_out.items() if why.startswith("line: "))
